@@ -15,7 +15,7 @@ from .operators.models.family import Family as Family
 from .operators.models.family import Files as Files
 from .operators.models.model import LocalModel as LocalModel
 from .operators.models.model import ResolvedModel as ResolvedModel
-from .operators.models.networks.dual_encoder import Towers as Towers
+from .operators.models.networks.similarity import Towers as Towers
 from .operators.models.processing import load_pixel_transform as load_pixel_transform
 from .operators.models.processing import load_pretrained as load_pretrained
 from .operators.models.processing import load_tokenizer as load_tokenizer

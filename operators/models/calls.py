@@ -1,5 +1,6 @@
-"""The model calls that metrics are made of, as protocols that model classes implement and stages rely on."""
+"""The calls that stages make of models, as protocols that model classes implement."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -27,18 +28,16 @@ Call = Literal[
 
 
 class Message(NamedTuple):
-    """One turn of a conversation."""
-
     role: Literal["user", "assistant"]
     text: str
 
 
 class Request(NamedTuple):
-    """A conversation that the model is to continue."""
+    """A conversation that the model continues."""
 
     messages: tuple[Message, ...]
     max_tokens: int
-    """Maximum length of the reply, which is cut there."""
+    """Maximum length of the reply; a longer reply is cut."""
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
@@ -50,11 +49,11 @@ class Request(NamedTuple):
     system: str | None = None
     """System message. A model whose weights run here reads it at the start of the first message."""
     image_at: int = 0
-    """Index of the character in the first message before which a service is shown the images. A model whose weights run
-    here always sees them first.
+    """Index of the character in the first message before which a service is shown the images; a model whose weights
+    run here always sees them first.
     """
     view: int = 0
-    """Index of the metric's view that the request is about; no model reads it."""
+    """Index of the metric's view that the request is about; it chooses the images, and models ignore it."""
 
     @property
     def messages_with_system(self) -> tuple[Message, ...]:
@@ -66,7 +65,7 @@ class Request(NamedTuple):
 
 
 MAX_ANSWER_TOKENS = 32
-"""Tokens of an answer to a question in the model's own words."""
+"""Maximum length of an answer in the model's own words."""
 
 
 class Generation(NamedTuple):
@@ -80,8 +79,8 @@ class Generation(NamedTuple):
     """The reply's tokens, including its end, if the model's weights run here."""
 
     @property
-    def took(self) -> Usage:
-        """The usage, including whether the reply was cut."""
+    def usage_and_cut(self) -> Usage:
+        """The usage, which also counts the reply if it was cut."""
         return self.usage._replace(cut=int(not self.complete))
 
 
@@ -93,13 +92,13 @@ class GenerateModel(Protocol):
 
 
 class ImageModel(Protocol):
-    """Common part of the models that see images.
+    """The methods that all models of images have.
 
-    Results of `preprocess` and `encode` have types of their own, which only the same model's next call reads.
+    What `preprocess` and `encode` return depends on the model, and only its own next call reads it.
     """
 
     side_by_side: bool
-    """True if the model batches the requests of several threads by itself and should get many at once."""
+    """True if the model batches the requests of several threads by itself, and should get many at once."""
 
     def preprocess(self, image: Image.Image) -> Any:
         """Prepare one RGB image for `encode`, on the CPU."""
@@ -112,7 +111,7 @@ class SeveralImagesModel(ImageModel, Protocol):
     """A model that can see several images in one question."""
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Any:
-        """Prepare RGB images, which come one after another before the text, as one input of `encode`."""
+        """Prepare RGB images, which come one after another before the text, as a single input of `encode`."""
 
 
 class ImageRequest(NamedTuple):
@@ -133,7 +132,7 @@ class ImageGenerateModel(ImageModel, Protocol):
 
 
 class Region(NamedTuple):
-    """A labelled box of an image, in pixels of the original image; x from the left, y from the top."""
+    """A labelled box in an image, in pixels of the original image; x from the left, y from the top."""
 
     label: str
     x1: int
@@ -149,7 +148,7 @@ class RegionModel(ImageModel, Protocol):
         """Return the regions of each image in the model's order; an image may have none."""
 
 
-class Wanted(NamedTuple):
+class DetectionRequest(NamedTuple):
     """A phrase to be found in one image."""
 
     image: int
@@ -158,12 +157,11 @@ class Wanted(NamedTuple):
     box_threshold: float
     """Boxes need a higher score than this."""
     text_threshold: float
-    """A word of the phrase needs a higher score than this to be part of a box's label, if the model scores each word.
-    """
+    """If the model scores each word of a phrase: words with a higher score than this are in a box's label."""
 
 
 class Box(NamedTuple):
-    """An object that was found in an image; in pixels of the original image, from its upper left corner."""
+    """An object in an image, in pixels of the original image; x from the left, y from the top."""
 
     label: str
     score: float
@@ -176,7 +174,7 @@ class Box(NamedTuple):
 class DetectionModel(ImageModel, Protocol):
     """`detect(images, phrases) -> boxes`: open-vocabulary detectors."""
 
-    def detect(self, features: Sequence[Any], wanted: Sequence[Wanted]) -> Sequence[list[Box] | RowError]:
+    def detect(self, features: Sequence[Any], requests: Sequence[DetectionRequest]) -> Sequence[list[Box] | RowError]:
         """Return the boxes of each phrase in the model's order; an empty list if the phrase is not in the image."""
 
 
@@ -191,7 +189,7 @@ class EntailmentModel(Protocol):
     """`entailment(premises, hypotheses) -> probability`."""
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Return for each (premise, hypothesis) pair the probability in [0, 1] of entailment."""
+        """Return the probability of entailment for each (premise, hypothesis) pair."""
 
 
 class Question(NamedTuple):
@@ -219,6 +217,22 @@ class LikelihoodModel(ImageModel, Protocol):
         """Return the model's own likeliest answer to every question; the choices are not shown to it."""
 
 
+class ThreadUsage:
+    """The usage of a model that several threads call: each thread sees only its own."""
+
+    def __init__(self) -> None:
+        self._thread_local = threading.local()
+
+    @property
+    def usage(self) -> Usage:
+        usage: Usage = getattr(self._thread_local, "usage", Usage())
+        return usage
+
+    def add_usage(self, usage: Usage) -> None:
+        """Add to the usage of the calling thread."""
+        self._thread_local.usage = self.usage.plus(usage)
+
+
 PixelRule = Literal["processor", "released", "padded"]
 """Preparation of an image for a dual encoder: `processor` as the checkpoint's processor does it, `released` as CLIP's
 released code does, or `padded`: the whole image on a black square, as in HPSv2.
@@ -232,9 +246,9 @@ the probability that image and text belong together; `reward`, learnt from human
 
 
 Compares = Literal["prompt", "caption", "source", "change", "edit"]
-"""The objects of a comparison: an image with its `prompt`, or with the `caption` of the intended result of an edit; an
-edited image with its `source`; the `change` from source to edited image with the change from the source's caption to
-the target's; or an `edit` (source and edited image in one question) with the prompt.
+"""An image is compared with its `prompt`, or with the `caption` of an edit's intended result; an edited image with its
+`source`; the `change` from source to edited image with the change between their captions; or an `edit` (source and
+edited image in one question) with the prompt.
 """
 
 
@@ -247,25 +261,25 @@ class TextFeatures(NamedTuple):
 
 
 class TextEmbedder(Protocol):
-    """Embeds texts so that texts of similar meaning are close."""
+    """`embedding(texts) -> vectors`, which are close if the texts have similar meanings."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
         """Return unit-length embeddings of the texts; texts beyond the context are cut and reported."""
 
 
 class Pair(NamedTuple):
-    """One image and the text, the source image or the change of both that it is compared with."""
+    """An image and its partner in a comparison: a text, a source image, or the change of both."""
 
     image: int
     """Index into the images of the call."""
     text: str = ""
     source: int | None = None
-    """Index of the image that it was edited from, if that is compared."""
+    """Index of the source image of an edit, if it is compared."""
     source_text: str = ""
 
 
 class Compared(NamedTuple):
-    """Similarity of an image and a text."""
+    """The result of one comparison."""
 
     similarity: float
     """Value in the requested measure."""
@@ -276,9 +290,9 @@ class Compared(NamedTuple):
 
 
 class SimilarityModel(ImageModel, Protocol):
-    """`similarity(images, texts) -> number`, in two steps so that each image is encoded once.
+    """`similarity(images, texts) -> number`.
 
-    A dual encoder compares embeddings, a matching model or a reward model reads image and text together.
+    A dual encoder compares embeddings; a matching model or a reward model reads image and text together.
     """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:

@@ -1,7 +1,4 @@
-"""The declaration of a model family: its options, the calls it serves, the files it needs, its checks.
-
-Families are in the modules of `operators/models/families`, which has a table of them.
-"""
+"""The declaration of a model family; the families themselves are in `operators/models/families`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -28,7 +25,7 @@ class Files(NamedTuple):
     part: str
     names: tuple[str, ...]
     remedy: str
-    """Advice for the case that all are missing."""
+    """Advice if all are missing."""
 
 
 TOKENIZER = Files(
@@ -42,7 +39,7 @@ Loads = Mapping[Call, Callable[[ResolvedModel[Config]], Any]]
 
 
 def lazily(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
-    """Return a loader that imports `module:function` below operators/models, and torch, when a model is loaded."""
+    """Return a loader that imports `module:function` of operators/models, and so torch, when a model is loaded."""
     return lambda model: resolve_name(f"{__package__}.{loader}")(model)
 
 
@@ -50,23 +47,22 @@ def lazily(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
 class Family(Generic[Config]):
     """Models that are configured, found, checked and loaded in the same way. Only loading imports torch."""
 
-    config: type[Config]
-    """Class of the options: LocalModel, or a subclass."""
+    config: type[Any] = LocalModel
+    """Class of the options."""
     loads: Loads[Config]
-    """Loader of a model for each call it serves."""
+    """Loader of a model for each call that the family serves."""
     vllm: Loads[Config] = field(default_factory=dict)
     """Loaders for `engine=vllm`; empty if vLLM does not run the family."""
     extra: str | None = None
-    """Name of the extra that installs the packages the family needs."""
+    """Name of the extra that installs the packages that the family needs."""
     endpoint_variable: str = ""
     """Environment variable with the address of a service, used if a model's `endpoint` is null."""
     weights_file: str | None = None
     """Name of the single file with the weights; None for any safetensors files."""
-    wanted: tuple[str, ...] = tuple(WANTED_FILES)
-    """Patterns of the checkpoint's files that are loaded and that identify it; the weights come last."""
+    file_patterns: tuple[str, ...] = tuple(WANTED_FILES)
+    """Patterns of the checkpoint's files that are loaded and identify it; the pattern of the weights comes last."""
     find_tensors: Callable[[Part, str | None], Sequence[str]] = check_weights
-    """Returns the names of a checkpoint's tensors; raises ModelError unless its weights are complete safetensors files.
-    """
+    """Returns the names of a checkpoint's tensors; raises ModelError unless all weights are there, as safetensors."""
     read: Callable[[Part], Fields] = read_fields
     """Reads the description of the network: config.json, or the family's substitute for it."""
     form: str = ""
@@ -78,11 +74,11 @@ class Family(Generic[Config]):
     parts: Callable[[Config, Checkpoint, FileDigest], Mapping[str, Part]] = lambda config, checkpoint, digest: {}
     """Finds the parts other than the checkpoint and its tokenizer, by name."""
     check: Callable[[Config, Mapping[str, Part], Fields], None] = lambda config, parts, fields: None
-    """Raises ModelError if a checkpoint of the right form would not load, or would give wrong answers."""
+    """Raises ModelError if a checkpoint that `suits` would not load, or would give wrong answers."""
     preflight: Callable[[ResolvedModel[Config], Call], None] | None = None
     """For a service: makes one small call, and raises ModelError if no call can succeed."""
     profile: Callable[[Config, Fields], VqaProfile] | None = None
-    """For VQA models: returns the profile of a checkpoint with this config.json (empty for a service)."""
+    """For VQA models: returns the profile of a checkpoint by its config.json (empty for a service)."""
     measures: tuple[Measure, ...] = ("cosine",)
     """For `similarity`: measures that the family supports."""
     compares: tuple[Compares, ...] = ("prompt", "caption")
@@ -91,11 +87,11 @@ class Family(Generic[Config]):
     """For `similarity`: ways to preprocess an image that the family supports."""
     ratings: tuple[str, ...] = ()
     """For `similarity`: names of the parts of a reward."""
-    films: bool = False
+    reads_videos: bool = False
     """True if the family reads whole videos and nothing else."""
-    several: bool = False
+    several_images: bool = False
     """True if all models can see several images in one question; ignored for families with a `profile`."""
-    precise: bool = False
+    float32_on_gpu: bool = False
     """True if `dtype=auto` means float32 on a GPU too."""
     version: int = 1
     """Incremented when the results of its models change."""
@@ -109,12 +105,10 @@ class Family(Generic[Config]):
 
     @property
     def options(self) -> frozenset[str]:
-        """Names of all options."""
         return frozenset(option.name for option in fields(self.config))
 
     @property
     def calls(self) -> frozenset[Call]:
-        """Calls that the family serves on any engine."""
         return frozenset(self.loads) | frozenset(self.vllm)
 
     def loads_of(self, config: Config) -> Loads[Config]:

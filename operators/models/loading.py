@@ -1,23 +1,17 @@
-"""Loads a resolved model by the table of families."""
+"""Loads a resolved model, and tries a service before a sweep begins."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call
-from plumbline.operators.models.engines.thinking import LIKELIHOOD
+from plumbline.operators.models.engines.conversation import LIKELIHOOD_PROBLEM
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ResolvedModel
 
-CONFIGURATIONS = "transformers.configuration_utils"
-"""Logger that warns if a checkpoint is read by the class of a part of it, which we do on purpose."""
-FALSE_ALARM = "You are using a model of type"
-
 
 def load(model: ResolvedModel, call: Call) -> Any:
-    """Load a model that serves the call, by its protocol in calls.py.
+    """Load a model that serves the call with the methods of the call's protocol in calls.py.
 
     Raises ModelError if its family does not serve the call, the model does not load, or a service's key is missing.
     """
@@ -25,31 +19,25 @@ def load(model: ResolvedModel, call: Call) -> Any:
     if call not in loads:
         raise ModelError(f"model family {model.config.family!r} does not serve `{call}`; use {serving(call)}")
     if call == "likelihood" and model.config.thinking == "allowed":
-        raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD}")
-    with _suppress_false_alarm():
-        return loads[call](model)
+        raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD_PROBLEM}")
 
+    def is_relevant(record: logging.LogRecord) -> bool:
+        """Drop the warning that a checkpoint is read by the class of a part of it, as we do on purpose."""
+        return not str(record.msg).startswith("You are using a model of type")
 
-@contextmanager
-def _suppress_false_alarm() -> Iterator[None]:
-    """Drop the warning within the body; the logger is the whole process's."""
-
-    def is_meant(record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith(FALSE_ALARM)
-
-    logger = logging.getLogger(CONFIGURATIONS)
-    logger.addFilter(is_meant)
+    logger = logging.getLogger("transformers.configuration_utils")
+    logger.addFilter(is_relevant)
     try:
-        yield
+        return loads[call](model)
     finally:
-        logger.removeFilter(is_meant)
+        logger.removeFilter(is_relevant)
 
 
 def preflight(model: ResolvedModel, call: Call) -> None:
-    """Ask a service for one small answer before the sweep begins. Does nothing for a model that runs here.
+    """Ask a service for one small answer before the sweep begins; a model that runs here is not asked.
 
-    Raises ModelError with the service's own words if the key is missing or refused, the service does not have the
-    model, cannot be reached, or does not return what the call needs.
+    Raises ModelError with the service's own words if the key is missing or refused, or if the service does not have the
+    model, cannot be reached, or returns a reply that the call cannot use.
     """
     family = FAMILIES[model.config.family]
     if family.preflight is not None:

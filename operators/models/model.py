@@ -1,4 +1,4 @@
-"""A model as a sweep configures it, and the exact files it is resolved to, without torch or reading weights."""
+"""A model as a sweep configures it, and as it is resolved to exact files; imports no torch and reads no weights."""
 
 import re
 from collections.abc import Mapping
@@ -22,11 +22,10 @@ HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig(BoundsChecked):
-    """Options of every model; a family with further options derives a class from it or from LocalModel."""
+    """Options of every model; a family with further options derives a class from this class or from LocalModel."""
 
     section: ClassVar[str] = "model "
     family: str
-    """The model family that serves it."""
     checkpoint: str
     """Hub id, or path of a local folder in the same layout; for a service, the model's name there."""
     revision: str | None = None
@@ -45,17 +44,16 @@ class ModelConfig(BoundsChecked):
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs the model; families with a choice override it."""
+        """The engine that runs the model; families with a choice of engine override it."""
         return "transformers"
 
     @property
     def thinking(self) -> Thoughts:
-        """`allowed` if the model may think before it replies; families with a choice override it."""
+        """`allowed` if the model may think before it replies; families whose models may think override it."""
         return "refused"
 
     @property
     def thinking_tokens(self) -> int:
-        """Maximum length of a thought; families with a choice override it."""
         return 0
 
 
@@ -74,45 +72,42 @@ Config = TypeVar("Config", bound=ModelConfig, covariant=True, default=ModelConfi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedModel(Generic[Config]):
-    """A model pinned to exact files and a precision, or to an endpoint: all that an actor needs to load it."""
+    """A model with its exact files and precision, or its endpoint: all that an actor needs to load it."""
 
     config: Config
     parts: Mapping[str, Part] = field(default_factory=dict)
-    """`checkpoint`, `tokenizer` and the parts that its family adds; empty if a service runs the model."""
+    """`checkpoint`, `tokenizer` and the parts that the family adds; empty if a service runs the model."""
     weights: str = "*.safetensors"
-    """Pattern of the checkpoint's files that contain its weights."""
+    """Pattern of the checkpoint's weight files."""
     dtype: Precision = "float32"
     on_gpu: bool = False
     """True if it runs on a GPU; the device does not change a result, but the precision can."""
     profile: VqaProfile | None = None
-    """Profile of a VQA model: its way to be asked."""
+    """Profile of a VQA model."""
     version: int = 1
     """Version of its family's results."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The options that can change a result, as they enter the keys."""
+    """The options that can change a result; they enter the keys of cells."""
     endpoint: str | None = None
     """Address of the service that runs it; None for the service's default."""
 
     @property
     def local(self) -> bool:
-        """True if its weights run on this machine."""
         return bool(self.parts)
 
     @property
     def label(self) -> str | None:
-        """Revision that was given for a local folder or a model at an endpoint; None for a hub model.
-
-        A commit identifies a hub model. If a folder replaces a hub id in the configuration, the revision of that hub id
-        does not describe the folder and is ignored.
-        """
+        """The configured revision of a local folder or of a model at an endpoint; None for a hub model."""
         revision = self.config.revision
-        if not self.local:
+        if not self.local or revision is None:
             return revision
-        of_hub = revision is not None and HUB_REVISION.fullmatch(revision) is not None
-        return None if of_hub or self.parts["checkpoint"].commit is not None else revision
+        if self.parts["checkpoint"].commit is not None:  # which identifies a hub model
+            return None
+        # in a folder that replaces a configured hub id, the revision of the hub id says nothing about the folder
+        return None if HUB_REVISION.fullmatch(revision) else revision
 
     def folder(self, part: str) -> Path:
-        """Return the folder with the files of a part on this machine; a tokenizer's has no weights."""
+        """Return the folder with the files of a part on this machine, downloaded if necessary."""
         return self.parts[part].folder(self._file_patterns(part))
 
     def _file_patterns(self, part: str) -> list[str]:
@@ -120,7 +115,7 @@ class ResolvedModel(Generic[Config]):
         return [*SMALL_FILES, *weights]
 
     def count_downloads(self) -> dict[str, int]:
-        """Return the bytes that this machine's cache lacks, by hub id, as far as the hub lists files."""
+        """Return the number of bytes that this machine has yet to download, by hub id."""
         lacking: dict[str, dict[str, int]] = {}
         for name, part in self.parts.items():
             if part.commit is not None:
@@ -128,7 +123,7 @@ class ResolvedModel(Generic[Config]):
         return {source: sum(files.values()) for source, files in lacking.items() if files}
 
     def semantic(self) -> dict[str, Any]:
-        """Return the part of the model that can change a result, for the cells' keys."""
+        """Return the properties that can change a result, for the keys of cells."""
         semantic: dict[str, Any] = {"family": self.config.family, "version": self.version, "label": self.label}
         if self.local:
             semantic |= {"dtype": self.dtype, "parts": {name: part.identity for name, part in self.parts.items()}}

@@ -1,7 +1,7 @@
-"""Moves pixels to a network's device as bytes, and makes numbers of them there.
+"""Moves pixels to a network's device as bytes, and rescales and normalises them there.
 
-A byte takes a quarter of the memory and bus time of a float32 number, and a processor's last steps for each of them
-take a third of its time on a CPU. The numbers equal the processor's own bit by bit.
+A byte takes a quarter of a float32's memory and bus time, and these last steps take a third of a processor's time on a
+CPU. The results equal the processor's own bit by bit.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-BYTES = 256
-TRIED = (96, 96), (150, 70), (64, 130)
-"""Sizes of the test images that show whether a processor's last steps are the same for every pixel."""
+N_BYTES = 256
+TEST_SIZES = (96, 96), (150, 70), (64, 130)
+"""Width and height of the test images that show whether a processor's last steps are the same for every pixel."""
 
 
 class Patches(NamedTuple):
-    """Parameters of the cut into patches in a processor of Qwen-VL's kind (Wang et al. 2024, sec. 2.1)."""
+    """The size of patches in a processor of Qwen-VL's kind (Wang et al. 2024, sec. 2.1)."""
 
     side: int
     """Side of a patch in pixels."""
@@ -26,27 +26,27 @@ class Patches(NamedTuple):
     depth: int
     """Frames of a video per patch; an image is repeated in each of them."""
 
-    def cut_patches(self, frames: torch.Tensor) -> torch.Tensor:
-        """Cut frames (n, 3, height, width) of one image or video into patches (patches, 3 * depth * side * side)."""
+    def split(self, frames: torch.Tensor) -> torch.Tensor:
+        """Split frames (n, 3, height, width) of an image or video into patches (patches, 3 * depth * side * side)."""
         frames = frames.expand(self.depth, -1, -1, -1) if len(frames) == 1 else frames
         rows, columns = (length // self.side // self.merged for length in frames.shape[2:])
         split = frames.reshape(-1, self.depth, 3, rows, self.merged, self.side, columns, self.merged, self.side)
         return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 3 * self.depth * self.side**2)
 
-    def whole(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
-        """Return an image (3, height, width) uncut, (1, 3, height, width), and its height and width in patches."""
+    def split_later(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
+        """Return an image (3, height, width) as (1, 3, height, width), and its height and width in patches."""
         return image[None], image.shape[1] // self.side, image.shape[2] // self.side
 
 
 class PixelInput:
-    """Turns the pixels that a processor has left on the CPU into a network's input."""
+    """Turns a processor's pixels, on the CPU, into a network's input, on its device."""
 
     def __init__(
         self, colours: torch.Tensor | None, patches: Patches | None = None, *, device: Any = "cpu", dtype: Any = None
     ) -> None:
-        """Cut pixels into `patches` on the device, if given.
+        """Split pixels into `patches` on the device, if given.
 
-        `colours` (3, 256) has the number of each byte of each colour; it is None if pixels are numbers already.
+        `colours` (3, 256) has the value of each byte in each colour channel; None if pixels are values already.
         """
         self.colours = None if colours is None else colours.to(device, dtype)
         self.patches = patches
@@ -54,7 +54,7 @@ class PixelInput:
         self.dtype = dtype
 
     def pin(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Make pixels contiguous and, for a GPU, page-locked, so that the GPU copies them while the CPU goes on."""
+        """Make pixels contiguous and, for a GPU, page-locked, so that the GPU copies them while the CPU works on."""
         pixels = pixels.contiguous()
         return pixels.pin_memory() if self.device.type == "cuda" else pixels
 
@@ -62,64 +62,56 @@ class PixelInput:
         """Join pixels of several images, of equal shape except for the first axis, in one tensor on the device."""
         moved = [each.to(self.device, non_blocking=True) for each in pixels]
         if self.patches is not None and moved[0].dtype == torch.uint8:
-            return torch.cat([self.patches.cut_patches(self._numbers(each)) for each in moved])
-        return self._numbers(torch.cat(moved))
+            return torch.cat([self.patches.split(self._convert(each)) for each in moved])
+        return self._convert(torch.cat(moved))
 
-    def _numbers(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _convert(self, pixels: torch.Tensor) -> torch.Tensor:
         if pixels.dtype != torch.uint8 or self.colours is None:
             return pixels.to(dtype=self.dtype) if pixels.is_floating_point() else pixels
         return self.colours[torch.arange(3, device=self.device)[:, None, None], pixels.int()]
 
 
-def pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInput:
-    """Return an input that does a processor's last steps on the device if they treat all pixels of a colour alike.
+def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInput:
+    """Move a processor's last steps to the device, if they treat all pixels of a colour channel alike.
 
-    `processor` is a transform of ours, which has `colours`, or a processor of transformers, which is tried on noise:
-    its own result must equal ours exactly.
+    `processor` is a transform of ours, which has `colours`, or a processor of transformers. The latter is tried on
+    noise, must give exactly the same results as before, and is changed so that it leaves out these steps.
     """
     if hasattr(processor, "colours"):
         return PixelInput(processor.colours, device=device, dtype=dtype)
     processor = getattr(processor, "image_processor", processor)
-    if "pixel_values" not in processor.model_input_names:  # patches, as Fuyu's
+    if "pixel_values" not in processor.model_input_names:  # Fuyu's processor returns patches
         return PixelInput(None, device=device, dtype=dtype)
-    images = [_noise_image(size) for size in TRIED]
-    wanted = [_pixel_values(processor, image) for image in images]
-    colours, patches = byte_colours(processor), _patches(processor)
-    begun = vars(processor).copy()
+    noise = np.random.default_rng(0)
+    shapes = [(height, width, 3) for width, height in TEST_SIZES]
+    images = [Image.fromarray(noise.integers(N_BYTES, size=shape, dtype=np.uint8)) for shape in shapes]
+    expected = [_pixel_values(processor, image) for image in images]
+    colours, patches = byte_values(processor), None
+    before = vars(processor).copy()
     processor.do_rescale = processor.do_normalize = False
-    if patches is not None:
-        processor.patchify = patches.whole
-    tried = PixelInput(colours, patches)
-    for image, own in zip(images, wanted, strict=True):
-        left = _pixel_values(processor, image)
-        if left.dtype != torch.uint8 or not torch.equal(tried([left]), own):
+    if hasattr(processor, "patchify"):
+        patches = Patches(processor.patch_size, processor.merge_size, processor.temporal_patch_size)
+        processor.patchify = patches.split_later
+    on_cpu = PixelInput(colours, patches)
+    for image, values in zip(images, expected, strict=True):
+        pixels = _pixel_values(processor, image)
+        if pixels.dtype != torch.uint8 or not torch.equal(on_cpu([pixels]), values):
             vars(processor).clear()
-            vars(processor).update(begun)
+            vars(processor).update(before)
             return PixelInput(None, device=device, dtype=dtype)
     return PixelInput(colours, patches, device=device, dtype=dtype)
 
 
-def byte_colours(processor: Any) -> torch.Tensor:
-    """Return the number (3, 256) that a processor of transformers assigns to each byte of each colour."""
-    numbers = np.tile(np.arange(BYTES, dtype=np.uint8), (3, 1, 1))
+def byte_values(processor: Any) -> torch.Tensor:
+    """Return the value (3, 256) that a processor of transformers gives each byte in each colour channel."""
+    values = np.tile(np.arange(N_BYTES, dtype=np.uint8), (3, 1, 1))
     if processor.do_rescale:
-        numbers = processor.rescale(numbers, processor.rescale_factor)
+        values = processor.rescale(values, processor.rescale_factor)
     if processor.do_normalize:
-        numbers = processor.normalize(numbers, processor.image_mean, processor.image_std)
-    return torch.from_numpy(np.ascontiguousarray(numbers[:, 0], dtype=np.float32))
-
-
-def _patches(processor: Any) -> Patches | None:
-    if not hasattr(processor, "patchify"):
-        return None
-    return Patches(processor.patch_size, processor.merge_size, processor.temporal_patch_size)
+        values = processor.normalize(values, processor.image_mean, processor.image_std)
+    return torch.from_numpy(np.ascontiguousarray(values[:, 0], dtype=np.float32))
 
 
 def _pixel_values(processor: Any, image: Image.Image) -> torch.Tensor:
     pixels: torch.Tensor = processor(images=image, return_tensors="pt")["pixel_values"]
     return pixels
-
-
-def _noise_image(size: tuple[int, int]) -> Image.Image:
-    width, height = size
-    return Image.fromarray(np.random.default_rng(0).integers(BYTES, size=(height, width, 3), dtype=np.uint8))

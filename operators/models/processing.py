@@ -1,4 +1,4 @@
-"""Image processors, tokenizers and networks of checkpoints: how they are loaded, and CLIP's preprocessing."""
+"""Loads the image processors, tokenizers and networks of checkpoints; has CLIP's preprocessing and its variants."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.images.image_formats import STORED
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.pixels import byte_colours
+from plumbline.operators.models.pixels import byte_values
 
 
 class PixelTransform:
@@ -26,50 +26,41 @@ class PixelTransform:
     def __init__(self, processor: CLIPImageProcessorPil, *, pad_to_square: bool) -> None:
         self.processor = processor
         self.padding = mean_colour(processor) if pad_to_square else None
-        self.colours = byte_colours(processor)
+        self.colours = byte_values(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """Return an RGB image of any size as bytes (3, height, width); `colours` maps these to numbers.
-
-        These are the processor's own steps, without the argument checks and copies of each call, which take as long as
-        the arithmetic.
-        """
+        """Return an RGB image of any size as bytes (3, height, width); `colours` maps these to values."""
+        # the processor's own steps, without its checks and copies of arguments, which take as long as the arithmetic
         own, image = self.processor, padded_square(image, self.padding)
-        if own.do_resize:
-            image = image.resize(_scale_sides(image.size, own.size), own.resample)
+        if own.do_resize and own.size.shortest_edge:
+            scaled = [int(own.size.shortest_edge * side / min(image.size)) for side in image.size]
+            image = image.resize(scaled, own.resample)
+        elif own.do_resize:
+            image = image.resize((own.size.width, own.size.height), own.resample)
         pixels = np.asarray(image).transpose(2, 0, 1)
         if own.do_center_crop:
             pixels = own.center_crop(pixels, own.crop_size)
         return torch.from_numpy(np.array(pixels, order="C"))
 
 
-def _scale_sides(sides: tuple[int, int], wanted: Any) -> tuple[int, int]:
-    """Return the width and height of an image after a processor's `size` is applied."""
-    if not wanted.shortest_edge:
-        return wanted.width, wanted.height
-    shortest = min(sides)
-    width, height = (int(wanted.shortest_edge * side / shortest) for side in sides)
-    return width, height
-
-
 class ReleasedTransform:
     """CLIP's preprocessing as its authors released it, on torchvision.
 
-    An image is resized in its own mode (a palette takes the nearest colour, transparency has a weight), cut at rounded
-    margins, and converted to RGB last.
+    An image is resized in its own mode (a palette takes the nearest colour, transparency has a weight), cropped at
+    rounded margins, and converted to RGB last.
     """
 
     def __init__(self, processor: Any, margin: float = 1.0) -> None:
-        """Make the shorter side `margin` times as long as the side of the final square."""
+        """Resize the shorter side to `margin` times the side of the final square."""
         self.side = int((getattr(processor, "crop_size", None) or processor.size)["height"])
         self.shortest = round(self.side * margin)
-        self.colours = byte_colours(processor)
+        self.colours = byte_values(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """Return one image as bytes (3, height, width); `colours` maps these to numbers."""
-        return self.cropped(image.info.get(STORED, image))
+        """Return one image as bytes (3, height, width); `colours` maps these to values."""
+        return self.crop(image.info.get(STORED, image))
 
-    def cropped(self, image: Image.Image) -> torch.Tensor:
+    def crop(self, image: Image.Image) -> torch.Tensor:
         """Resize the image in its own mode to a shorter side of `shortest` pixels, and return its middle."""
         shortest = min(image.size)
         resized = image.resize([int(self.shortest * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
@@ -81,7 +72,7 @@ class ReleasedTransform:
 class PaddedTransform:
     """HPSv2's preprocessing: the longer side becomes `side` pixels long, and the rest of the square is black.
 
-    It works on numbers instead of bytes: resized numbers may exceed the range of colours, as in the release.
+    It works on floats instead of bytes: resized values may exceed the range of colours, as in the release.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -98,8 +89,8 @@ class PaddedTransform:
         if scale != 1:
             pixels = interpolate(pixels, (height, width), mode="bicubic", antialias=True)
         left, top = (self.side - width) // 2, (self.side - height) // 2
-        whole = pad(pixels[0], (left, self.side - width - left, top, self.side - height - top))
-        return (whole - self.mean) / self.deviation
+        square = pad(pixels[0], (left, self.side - width - left, top, self.side - height - top))
+        return (square - self.mean) / self.deviation
 
 
 def mean_colour(processor: Any) -> tuple[int, ...]:
@@ -108,7 +99,7 @@ def mean_colour(processor: Any) -> tuple[int, ...]:
 
 
 def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
-    """Centre the image on a square of its longer side, filled with `colour`; None leaves the image unchanged."""
+    """Centre the image on a square as wide as its longer side, filled with `colour`; None leaves it unchanged."""
     width, height = image.size
     if colour is None or width == height:
         return image
@@ -119,13 +110,12 @@ def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.I
 
 
 def load_pixel_transform(folder: Path, *, pad_to_square: bool) -> PixelTransform:
-    """Load the transform that a CLIP checkpoint's preprocessor_config.json describes."""
     with readable_load(folder, "preprocessor_config.json"):
         return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
 
 
 def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPImageProcessorPil:
-    """Return CLIP's preprocessing to squares of `side` pixels; mean and deviation of colours default to CLIP's."""
+    """Return CLIP's processor for squares of `side` pixels; mean and deviation of colours default to CLIP's."""
     colours = {"image_mean": mean, "image_std": deviation}
     crop = {"height": side, "width": side}
     given = {name: value for name, value in colours.items() if value is not None}
@@ -133,48 +123,45 @@ def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPIm
 
 
 def load_image_processor(folder: Path) -> Any:
-    """Load the image processor of a vision-language checkpoint, without code of its own."""
+    """Load the image processor of a checkpoint, never by the checkpoint's own code."""
     with readable_load(folder, "preprocessor_config.json"):
         return AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a checkpoint folder, without code of its own."""
+    """Load the tokenizer of a checkpoint, never by the checkpoint's own code."""
     with readable_load(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    # it would warn of the first text that is longer than its model reads, which we count and cut, and `truncated` says
+    # it would warn of the first text that is longer than its model reads; we cut such texts and report `truncated`
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
 
 
 def load_chat_tokenizer(model: ResolvedModel) -> Any:
-    """Load the model's tokenizer with its chat template, from the part that contains the template."""
-    tokenizer = load_tokenizer(model.folder("tokenizer"))
-    for role in ("tokenizer", "checkpoint"):
-        if tokenizer.chat_template is None:
-            tokenizer.chat_template = separate_template(model.folder(role))
-    return tokenizer
-
-
-def separate_template(folder: Path) -> str | None:
-    """Return the chat template that a folder keeps outside its tokenizer's files.
+    """Load the model's tokenizer with its chat template, which may be in a file of its own.
 
     Raises ModelError if a chat_template.json cannot be read.
     """
-    plain, wrapped = folder / "chat_template.jinja", folder / "chat_template.json"
-    if plain.is_file():
-        return plain.read_text()
-    if not wrapped.is_file():
-        return None
-    try:
-        return str(json.loads(wrapped.read_text())["chat_template"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{wrapped}: not a chat template ({error!r}); download the checkpoint again") from error
+    tokenizer = load_tokenizer(model.folder("tokenizer"))
+    for part in ("tokenizer", "checkpoint"):
+        if tokenizer.chat_template is not None:
+            break
+        plain, in_json = (model.folder(part) / f"chat_template.{suffix}" for suffix in ("jinja", "json"))
+        if plain.is_file():
+            tokenizer.chat_template = plain.read_text()
+        elif in_json.is_file():
+            try:
+                tokenizer.chat_template = str(json.loads(in_json.read_text())["chat_template"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ModelError(
+                    f"{in_json}: not a chat template ({error!r}); download the checkpoint again"
+                ) from error
+    return tokenizer
 
 
 @contextmanager
 def readable_load(folder: Path, what: str) -> Iterator[None]:
-    """Turn any error of a loader over a damaged file into a ModelError that names the folder."""
+    """Turn any error about a damaged file into a ModelError that names the folder."""
     try:
         yield
     except Exception as error:
@@ -185,16 +172,16 @@ def readable_load(folder: Path, what: str) -> Iterator[None]:
 
 
 def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str | None = None, **options: Any) -> Any:
-    """Load a network with a checkpoint's weights (safetensors only, no code of its own), on the model's device.
+    """Load a network on the model's device, with weights in safetensors and never by the checkpoint's own code.
 
     Args:
         architecture: The class, its name in transformers, or `module:class`.
         model: The checkpoint.
         unused: Prefix of weights that may be missing.
-        options: Arguments of `from_pretrained`. With `config` and `state_dict` the network is made of these; `dtype`
-            defaults to the model's.
+        options: Arguments of `from_pretrained`. `dtype` defaults to the model's; `config` and `state_dict` replace the
+            checkpoint's files.
 
-    Raises ModelError if another weight is missing or the files are damaged.
+    Raises ModelError if other weights are missing or the files are damaged.
     """
     from transformers.utils.logging import disable_progress_bar
 

@@ -1,8 +1,7 @@
-"""Resolves a model's configuration to exact files and checks them, without torch or reading weights."""
+"""Resolves a model's configuration to exact files and checks these; imports no torch and reads no weights."""
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.base.extensions import require_extra
@@ -17,37 +16,48 @@ from plumbline.operators.models.checkpoints.parts import (
     subfields,
 )
 from plumbline.operators.models.families import FAMILIES
-from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel, ModelConfig, Precision, ResolvedModel
 from plumbline.operators.models.service_config import ServiceModel, check_endpoint
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
-    """Pin a model to its exact files, after checking them by the rules of its family.
+    """Find the exact files of a model, and check them by the rules of its family.
 
-    A model at an endpoint, or one that a package ships, is identified by its name without using the network. Raises
-    ModelError naming the checkpoint, what it lacks and the remedy.
+    A model at an endpoint, or in a package, is identified by its name without using the network. Raises ModelError if
+    files are missing or do not fit the family.
     """
     check_installed(config)
     family = FAMILIES[config.family]
     if isinstance(config, ServiceModel):
-        return _resolve_service(config, family)
+        # an endpoint from the environment enters the keys, and all workers must use the same
+        endpoint = config.endpoint or os.environ.get(family.endpoint_variable) or None
+        check_endpoint(endpoint)
+        profile = None if family.profile is None else family.profile(config, {})
+        options = family.options_in_key(config, profile)
+        return ResolvedModel(config=config, endpoint=endpoint, profile=profile, options=options)
     if not isinstance(config, LocalModel):
         return ResolvedModel(config=config, options=family.options_in_key(config, None))
-    part = find_part(config.checkpoint, config.revision, digest, family.wanted)
+    part = find_part(config.checkpoint, config.revision, digest, family.file_patterns)
     checkpoint = Checkpoint(part, _read_config(part, config.family), family.find_tensors(part, family.weights_file))
-    _check_head(checkpoint)
+    text = subfields(checkpoint.fields, "text_config") or checkpoint.fields
+    untied = text.get("model_type") == "t5" and text.get("tie_word_embeddings") is False
+    if untied and not any(name.endswith("lm_head.weight") for name in checkpoint.tensors):
+        # transformers would silently use T5's embedding instead of the output head
+        raise ModelError(
+            f"{part.source}: the weights do not fit its config.json: lacks lm_head.weight; "
+            "download the checkpoint again"
+        )
     parts = _find_parts(config, checkpoint, digest)
     family.check(config, parts, checkpoint.fields)
     profile = None if family.profile is None else family.profile(config, checkpoint.fields)
-    dtype: Precision = "bfloat16" if on_gpu and not family.precise else "float32"
+    dtype: Precision = "bfloat16" if on_gpu and not family.float32_on_gpu else "float32"
     if config.dtype != "auto":
         dtype = config.dtype
     return ResolvedModel(
         config=config,
         parts=parts,
-        weights=family.weights_file or family.wanted[-1],
+        weights=family.weights_file or family.file_patterns[-1],
         dtype=dtype,
         on_gpu=on_gpu,
         profile=profile,
@@ -57,42 +67,32 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
 
 
 def check_installed(config: ModelConfig) -> None:
-    """Raise ConfigError if a package that a model of this family, or its engine, needs is not installed."""
+    """Raise ConfigError if a package that the model's family needs is not installed."""
     family = FAMILIES[config.family]
     if family.extra is not None:
         require_extra(family.extra, f"family {config.family}")
 
 
-def _resolve_service(config: ServiceModel, family: Family[Any]) -> ResolvedModel:
-    # an endpoint from the environment enters the keys, and all workers must use the same
-    endpoint = config.endpoint or os.environ.get(family.endpoint_variable) or None
-    check_endpoint(endpoint)
-    profile = None if family.profile is None else family.profile(config, {})
-    return ResolvedModel(
-        config=config, endpoint=endpoint, profile=profile, options=family.options_in_key(config, profile)
-    )
-
-
 def find_vqa_profile(config: ModelConfig) -> VqaProfile:
-    """Return how a VQA model is asked, by its checkpoint's config.json; raises ModelError if that cannot be read."""
+    """Return the profile of a VQA model by its checkpoint's config.json; raises ModelError if it cannot be read."""
     family = FAMILIES[config.family]
     assert family.profile is not None, f"family {config.family} serves VQA models"
     if not family.local:
         return family.profile(config, {})
-    part = find_part(config.checkpoint, config.revision, lambda file: "")  # for a look, not to be identified
+    part = find_part(config.checkpoint, config.revision, lambda file: "")  # no digests: the part is not identified
     return family.profile(config, _read_config(part, config.family))
 
 
 def takes_videos(config: ModelConfig) -> bool:
     """Return True if the model reads frames as a video; raises ModelError if its config.json cannot be read."""
     family = FAMILIES[config.family]
-    return family.films or (family.profile is not None and find_vqa_profile(config).films)
+    return family.reads_videos or (family.profile is not None and find_vqa_profile(config).reads_videos)
 
 
 def takes_several_images(config: ModelConfig) -> bool:
     """Return True if a question may have several images; raises ModelError without a valid config.json."""
     family = FAMILIES[config.family]
-    return family.several or (family.profile is not None and find_vqa_profile(config).several)
+    return family.several_images or (family.profile is not None and find_vqa_profile(config).several_images)
 
 
 def _read_config(part: Part, family: str) -> Fields:
@@ -101,33 +101,18 @@ def _read_config(part: Part, family: str) -> Fields:
     if FAMILIES[family].suits(fields):
         return fields
     suited = " or ".join(name for name, other in FAMILIES.items() if other.suits(fields))
-    remedy = f"such a checkpoint is served by family {suited}" if suited else "no model family serves such a one"
+    remedy = f"such a checkpoint is served by family {suited}" if suited else "no model family serves such a checkpoint"
     raise ModelError(
         f"{part.source}: config.json names the architecture {architecture(fields)} and model_type "
         f"{fields.get('model_type')!r}, expected {FAMILIES[family].form} for family {family}; {remedy}"
     )
 
 
-def _check_head(checkpoint: Checkpoint) -> None:
-    """Raise ModelError for a T5 whose config.json declares a separate output head that its weights lack.
-
-    Transformers would silently use its embedding instead.
-    """
-    text = subfields(checkpoint.fields, "text_config") or checkpoint.fields
-    untied = text.get("model_type") == "t5" and text.get("tie_word_embeddings") is False
-    if untied and not any(name.endswith("lm_head.weight") for name in checkpoint.tensors):
-        raise ModelError(
-            f"{checkpoint.part.source}: the weights do not fit its config.json: lacks lm_head.weight; "
-            "download the checkpoint again"
-        )
-
-
 def _find_parts(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Find the parts by name, and check that each has the files that the family needs."""
+    """Find the model's parts, and check that each has the files that the family needs."""
     family = FAMILIES[config.family]
     tokenizer = checkpoint.part if config.tokenizer is None else find_part(config.tokenizer, None, digest)
-    own = {"checkpoint": checkpoint.part, "tokenizer": tokenizer}
-    parts = {**own, **family.parts(config, checkpoint, digest)}
+    parts = {"checkpoint": checkpoint.part, "tokenizer": tokenizer, **family.parts(config, checkpoint, digest)}
     for files in family.files:
         part = parts[files.part]
         stored = next((name for name in files.names if part.file(name)), None)

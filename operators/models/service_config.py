@@ -1,4 +1,4 @@
-"""Options of a model that a service runs: its address, request rate, prices, and where its key is."""
+"""Options of a model that a service runs: its address, request rate, prices, and the variable with its key."""
 
 import re
 from dataclasses import dataclass
@@ -30,11 +30,9 @@ class Prices(BoundsChecked):
     written_per_call: Natural = 250
 
     def assumed_usage(self) -> Usage:
-        """Return the assumed usage of one call."""
         return Usage(1, self.read_per_call, 0, self.written_per_call)
 
     def cost(self, usage: Usage) -> float:
-        """Return the cost of this usage, in the currency."""
         cached = self.read if self.cached is None else self.cached
         read = (usage.prompt_tokens - usage.cached_tokens) * self.read + usage.cached_tokens * cached
         return (read + usage.new_tokens * self.written) / TOKENS_PER_PRICE
@@ -51,13 +49,13 @@ class ServiceModel(ModelConfig):
     concurrency: Positive = 8
     """Maximum number of simultaneous requests to the endpoint from one worker."""
     max_retries: Natural = 6
-    """Number of times that a request is repeated, with growing waits, at least those that the service asks for."""
+    """Number of times that a request is repeated; waits grow, and are at least as long as the service asks for."""
     image_format: Literal["png", "jpeg"] = "png"
     """Format of images sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
     reading: str = DEFAULT_READING
     """Instruction for reading the text in images (`ocr`)."""
     reading_tokens: Positive = DEFAULT_READING_TOKENS
-    """Maximum length of the text that is read from an image; it is cut there."""
+    """Maximum length of the text that is read from an image; a longer text is cut."""
     timeout: AboveZero = 300.0
     """Maximum seconds of one attempt of a request to the endpoint."""
     requests_per_minute: AboveZero | None = None
@@ -73,14 +71,14 @@ class ServiceModel(ModelConfig):
     cached: 1.25, currency: USD}; null leaves costs out.
     """
     key_variable: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the endpoint's key; the key itself is never configured."""
+    """Name of the environment variable with the endpoint's key; the key itself is never configured."""
 
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
         check_endpoint(self.endpoint)
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable) is None:
             raise ConfigError(
-                "model key_variable: expected the name of an environment variable, not what it holds; "
+                "model key_variable: expected the name of an environment variable, not its value; "
                 "put the key into that variable"
             )
 

@@ -1,4 +1,4 @@
-"""Limits on the replies of a model service: bytes, time, and no compression, which could hide any number of bytes."""
+"""Limits the replies of a model service: their bytes, their time, and no compression, which could hide more bytes."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 import httpx
 
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
-"""Headers that ask for uncompressed replies, so that a reply takes no more than the bytes that arrive."""
+"""Headers that ask for uncompressed replies, whose size in memory is the number of bytes that arrive."""
 
 
 class ReplyRefused(Exception):
-    """A reply that is not read any further; the message continues "the service ..."."""
+    """A reply that is not read to its end; the message continues "the service ..."."""
 
 
 def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], None]:
@@ -30,8 +30,6 @@ def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], 
 
 
 class _LimitedStream(httpx.SyncByteStream):
-    """A reply's body, which ends in an error at a limit."""
-
     def __init__(self, stream: httpx.SyncByteStream, max_bytes: int, seconds: float) -> None:
         self._stream, self._max_bytes = stream, max_bytes
         self._deadline = time.monotonic() + seconds

@@ -1,7 +1,4 @@
-"""Profiles of VQA models: the conversation, the preparation of an image, and which question VQAScore asks.
-
-The profiles are in the modules of their families.
-"""
+"""The type of a VQA model's profile; the profiles are in the modules of their families."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -12,12 +9,13 @@ VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
-"""Message before every conversation in training LLaVA-1.5 and CLIP-FlanT5, whose answers are worse without."""
+"""Message before every conversation in the training of LLaVA-1.5 and CLIP-FlanT5, whose answers are worse without it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VqaProfile:
-    """The way to ask a VQA model."""
+    """Properties that decide how a VQA model is asked."""
 
     name: str
     question: QuestionName = "first_token"
@@ -27,18 +25,18 @@ class VqaProfile:
     compares: bool = False
     """True if its models can only compare choices: they write no text and cannot score a single choice."""
     lettered: bool = False
-    """True if its models report likelihoods of single tokens alone, so that choices are scored by their letters."""
-    pads: bool = False
+    """True if its models only report likelihoods of single tokens, so that choices are scored by their letters."""
+    pads_images: bool = False
     """True if the released code pads an image to a square first."""
-    films: bool = False
+    reads_videos: bool = False
     """True if its models read the frames of a video as one video."""
-    several: bool = False
+    several_images: bool = False
     """True if its models can see several images in one question."""
 
     def with_system(self, system: str | None) -> "VqaProfile":
-        """Return the profile with another system message: null keeps its own, an empty text leaves it out."""
+        """Return the profile with another system message: None keeps its own, an empty text sends none."""
         return self if system is None else replace(self, system=system or None)
 
     def semantic(self) -> dict[str, Any]:
-        """Return the part that enters the keys of cells."""
+        """Return the fields that enter the keys of cells."""
         return {"kind": self.name}

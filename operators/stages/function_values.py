@@ -13,7 +13,7 @@ from plumbline.operators.base.batches import device_lost, halve
 from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.base.rows import list_values
 from plumbline.operators.images.preparing import Edit, PreparedImages
-from plumbline.operators.metrics.function import FunctionConfig, describe_error
+from plumbline.operators.metrics.function import FunctionConfig, describe_error, require_runnable
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 

@@ -7,8 +7,8 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.calls import Call
+from plumbline.operators.models.engines.conversation import LIKELIHOOD_PROBLEM
 from plumbline.operators.models.engines.engine_options import image_limit
-from plumbline.operators.models.engines.thinking import LIKELIHOOD
 from plumbline.operators.models.families import FAMILIES, serving
 from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.models.resolution import takes_several_images, takes_videos
@@ -68,7 +68,7 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
         served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
         raise ConfigError(f"{where}: {kind} needs a {serving(call)} model, and the role {role!r} is {served}")
     if call == "likelihood" and models[role].thinking == "allowed":
-        raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD}")
+        raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD_PROBLEM}")
 
 
 def need_sources(metrics: Mapping[str, Metric]) -> list[str]:
@@ -98,7 +98,7 @@ def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelCon
         role = next(iter(node.roles.values()))
         model = models[role]
         _check_views(node, role, model, clips)
-        if clips.shown != "video" and FAMILIES[model.family].films:
+        if clips.shown != "video" and FAMILIES[model.family].reads_videos:
             raise ConfigError(
                 f"clips.shown: the role {role!r} is a {model.family}, which looks at a video as a whole, and "
                 f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"

@@ -16,7 +16,7 @@ from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.modules import Look, LookResult
-from plumbline.operators.models.calls import DetectionModel, LikelihoodModel, Question, ReadingModel, Wanted
+from plumbline.operators.models.calls import DetectionModel, DetectionRequest, LikelihoodModel, Question, ReadingModel
 from plumbline.operators.stages.answers import (
     AskingMetric,
     QuestionedImagesStage,
@@ -128,7 +128,7 @@ Looking = Sequence[tuple[int, Look]]
 
 
 def _detect(model: DetectionModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
-    wanted = [Wanted(image, look.text, look.box_threshold, look.text_threshold) for image, look in looking]
+    wanted = [DetectionRequest(image, look.text, look.box_threshold, look.text_threshold) for image, look in looking]
     found = model.detect(features, wanted)
     return [boxes if isinstance(boxes, RowError) else LookResult(boxes=tuple(boxes)) for boxes in found]
 

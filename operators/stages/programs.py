@@ -45,7 +45,7 @@ def run_programs(
         ProgramRequest(index, request) for index, program in enumerate(running) for request in program.requests
     ]:
         replies = [STOPPED] * len(asked) if STOP.is_set() else answer(asked)
-        usage = reduce(Usage.plus, (reply.took for reply in replies if isinstance(reply, Generation)), usage)
+        usage = reduce(Usage.plus, (reply.usage_and_cut for reply in replies if isinstance(reply, Generation)), usage)
         rest = iter(replies)
         for program in running:
             if program.requests:

@@ -9,7 +9,7 @@ from typing import Any
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import ConfigError, ModelError, install
 from plumbline.operators.models.checkpoints.parts import (
-    CONVERT,
+    CONVERT_TO_SAFETENSORS,
     SMALL_FILES,
     Checkpoint,
     Fields,
@@ -18,8 +18,8 @@ from plumbline.operators.models.checkpoints.parts import (
     check_weights,
     find_part,
     read_json,
+    read_tensor_names,
 )
-from plumbline.operators.models.checkpoints.weights import read_tensor_names
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import LocalModel, ResolvedModel
 
@@ -100,7 +100,9 @@ def _hub_weights(repo: str, commit: str, component: str) -> list[str]:
     names = [name for name in hub.list_files(repo, commit) if name.startswith(f"{component}/")]
     weights = [name for name in names if name.endswith(".safetensors")]
     if not weights:
-        raise ModelError(f"{repo}@{commit}: expected safetensors weights of {component}, found none; {CONVERT}")
+        raise ModelError(
+            f"{repo}@{commit}: expected safetensors weights of {component}, found none; {CONVERT_TO_SAFETENSORS}"
+        )
     return weights
 
 
@@ -113,7 +115,7 @@ def _find_lora(config: DiffusersModel, checkpoint: Checkpoint, digest: FileDiges
         check_weights(part)
         return {"lora": part}
     if file.suffix != ".safetensors":
-        raise ModelError(f"{file}: expected a LoRA as safetensors; {CONVERT}")
+        raise ModelError(f"{file}: expected a LoRA as safetensors; {CONVERT_TO_SAFETENSORS}")
     read_tensor_names(file)
     return {"lora": Part(source=str(file.resolve()), commit=None, identity=digest(file))}
 
@@ -134,7 +136,7 @@ FAMILY = Family(
     form="a pipeline of diffusers",
     suits=lambda fields: "_class_name" in fields,
     files=(),
-    wanted=(INDEX, *(f"*/{pattern}" for pattern in (*SMALL_FILES, "*.safetensors"))),
+    file_patterns=(INDEX, *(f"*/{pattern}" for pattern in (*SMALL_FILES, "*.safetensors"))),
     find_tensors=find_tensors,
     parts=_find_lora,
     options_in_key=lambda config, profile: {} if config.lora is None else {"lora_scale": config.lora_scale},

@@ -67,7 +67,7 @@ class OpenAiImages(OpenAiService):
         given = {name: value for name, value in wanted.items() if value is not None}
         if unknown := [name for name in given if name not in takes]:
             raise ModelError(
-                f"pictures.{unknown[0]}: {self.place} is not configured to accept it; leave it out, or add it to "
+                f"pictures.{unknown[0]}: {self.service} is not configured to accept it; leave it out, or add it to "
                 f"image_model.takes, which may have {', '.join(SENT_AS)}"
             )
         seed = request.seed if "seed" in takes else None
@@ -98,7 +98,7 @@ class OpenAiImages(OpenAiService):
         if isinstance(encoded, str) and encoded:
             return drawn._replace(encoded=b64decode(encoded, validate=True))
         if isinstance(pictures, list) and pictures and getattr(pictures[0], "url", None):
-            problem = f"{self.place} sent an address in place of the image, which is not followed"
+            problem = f"{self.service} sent an address in place of the image, which is not followed"
             return RowError("request_refused", f"{problem}; use a model or a setting that gives b64_json")
         return self._unavailable("gave an answer without an image")
 

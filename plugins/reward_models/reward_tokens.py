@@ -18,7 +18,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VL
 from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
-from plumbline.operators.models.checkpoints.parts import AGAIN
+from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedImageModel
 from plumbline.operators.models.processing import load_chat_tokenizer
@@ -87,7 +87,7 @@ class TokenReward(LoadedImageModel):
         tokenizer = load_chat_tokenizer(model)
         for token in cls.reward_tokens:
             if token not in tokenizer.get_vocab():
-                raise ModelError(f"{model.folder('tokenizer')}: the tokenizer has no {token}; {AGAIN}")
+                raise ModelError(f"{model.folder('tokenizer')}: the tokenizer has no {token}; {CONVERT_AGAIN}")
         return tokenizer
 
     @abstractmethod

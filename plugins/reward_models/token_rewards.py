@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import AGAIN, Fields, Part, architecture
+from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN, Fields, Part, architecture
 from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
 
@@ -23,7 +23,7 @@ def _check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fi
     for name in (INSTRUCTION, *INSTRUCTIONS):
         file = parts["checkpoint"].file(name)
         if file is not None and file.read_text().count("{text_prompt}") != 1:
-            raise ModelError(f"{file}: expected {{text_prompt}} exactly once, for the prompt; {AGAIN}")
+            raise ModelError(f"{file}: expected {{text_prompt}} exactly once, for the prompt; {CONVERT_AGAIN}")
 
 
 def _token_reward(name: str, *instructions: str, **options: Any) -> Family[LocalModel]:
@@ -40,7 +40,7 @@ def _token_reward(name: str, *instructions: str, **options: Any) -> Family[Local
         loads={"similarity": lambda model: resolve_name(f"{__package__}.reward_tokens:{name}Similarity.load")(model)},
         form=f"{name}'s, as jobs.convert makes it",
         suits=lambda fields: architecture(fields) == name,
-        files=(TOKENIZER, *(Files("checkpoint", (file,), AGAIN) for file in files)),
+        files=(TOKENIZER, *(Files("checkpoint", (file,), CONVERT_AGAIN) for file in files)),
         check=_check_instruction,
         measures=("reward",),
         **options,
@@ -53,14 +53,14 @@ VIDEOALIGN = _token_reward(
     "VideoReward",
     INSTRUCTION,
     ratings=("visual_quality", "motion_quality", "text_alignment"),
-    films=True,
+    reads_videos=True,
 )
 """Human preferences for a video and its prompt, predicted by a Qwen2-VL (Liu et al. 2025)."""
 EDITREWARD = _token_reward(
     "EditReward",
     *INSTRUCTIONS,
     compares=("edit",),
-    several=True,
+    several_images=True,
     ratings=("instruction_following", "visual_quality"),
 )
 """Human preferences for an edited image and its source, predicted by a Qwen2.5-VL with two heads (Wu et al. 2025)."""

@@ -100,5 +100,5 @@ FAMILY = Family(
     suits=lambda fields: fields["model_type"] == "xclip",
     files=(TOKENIZER, IMAGES),
     measures=("cosine", "logit"),
-    films=True,
+    reads_videos=True,
 )

@@ -87,8 +87,8 @@ class LlavaTrainee(Trainee):
 
     def ask(self, image: int, pixels: Pixels, question: str, answer: str) -> WrittenText:
         prompts = self.likelihood.prompts
-        tokens = prompts.following([Message("user", question)], pixels.closing)
-        return self._require_fit(WrittenText(image, [*pixels.ids, *tokens], prompts.choice(question, answer)))
+        tokens = prompts.tokenize_after_image([Message("user", question)], pixels.closing)
+        return self._require_fit(WrittenText(image, [*pixels.ids, *tokens], prompts.tokenize_choice(question, answer)))
 
     def _require_fit(self, text: WrittenText) -> WrittenText:
         """Return the text; raise HopelessRow if it contains an image token, or is too long."""

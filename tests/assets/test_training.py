@@ -32,7 +32,7 @@ from plumbline.assets.making.vqa_training import (
 )
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
-from plumbline.operators.models.pixels import pixel_input
+from plumbline.operators.models.pixels import make_pixel_input
 from plumbline.operators.models.processing import PixelTransform
 from plumbline.plugins.training.exercises import PARTS, exercise_loss
 from plumbline.plugins.training.loop import Course, TrainingStage, train
@@ -54,7 +54,7 @@ def test_training_pixels_equal_the_pixels_of_a_decoded_png() -> None:
     for scene, pixels in zip(scenes, draw_pixels(Random(1), scenes), strict=True):
         png = to_png(draw_scene(scene, seeds.getrandbits(32)))
         shown = transform(Image.open(io.BytesIO(png)).convert("RGB"))
-        assert torch.equal(pixels, pixel_input(transform, device="cpu", dtype=torch.float32)([shown[None]])[0])
+        assert torch.equal(pixels, make_pixel_input(transform, device="cpu", dtype=torch.float32)([shown[None]])[0])
 
 
 def test_a_chunk_keeps_its_end_of_sequence_token_and_fixed_phrases_are_single_tokens(sentences: list[str]) -> None:

@@ -107,7 +107,7 @@ def test_operations_equal_torchs_count_if_every_token_sees_every_other(
     )  # plain attention computes scores and masks them afterwards
     question = load.questions[0][0]
     if isinstance(load.model, ChatVlm):  # one pass predicts the first token of its answer
-        first = load.model.prompts.choice(question.text, "Yes")[:1]
+        first = load.model.prompts.tokenize_choice(question.text, "Yes")[:1]
         monkeypatch.setattr(load.model.prompts, "choice", lambda text, choice: first)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         score_pair(load.model, load.pixels[0], question)

@@ -16,8 +16,12 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
-from plumbline.operators.models.engines.conversation import choice_ids, image_conversation_text, reply_text
-from plumbline.operators.models.engines.thinking import Thinking
+from plumbline.operators.models.engines.conversation import (
+    Thinking,
+    decode_reply,
+    render_image_conversation,
+    tokenize_choice,
+)
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.engines.vllm_engine import Prompt, ReadyImage
 from plumbline.operators.models.families import model_config
@@ -60,7 +64,7 @@ def _teach(
 ) -> list[float]:
     text, inputs = _prompt(processor, shown[question.image], question, system)
     end = processor.tokenizer.eos_token_id
-    labels = torch.tensor([choice_ids(processor.tokenizer, text, choice, end=end)])
+    labels = torch.tensor([tokenize_choice(processor.tokenizer, text, choice, end=end)])
     for name, filling in {"input_ids": labels, "attention_mask": 1, "mm_token_type_ids": 0}.items():
         if name in inputs:
             more = filling if isinstance(filling, torch.Tensor) else torch.full_like(labels, filling)
@@ -73,7 +77,7 @@ def _teach(
 def _prompt(processor: Any, images: Shown, question: Question, system: str | None) -> tuple[str, Any]:
     """Return the text of a question about images, and both together as the processor lays them out."""
     asked = [Message("user", question.text)]
-    text = image_conversation_text(processor.tokenizer, asked, system=system, images=len(images))
+    text = render_image_conversation(processor.tokenizer, asked, system=system, images=len(images))
     return text, processor(text=[text], images=list(images), return_tensors="pt")
 
 
@@ -147,7 +151,7 @@ def reply_after_thought(model: VllmLikelihood, images: Sequence[ReadyImage]) -> 
     request = asked.request._replace(max_tokens=MAX_TOKENS)
     (reply,) = model.generate_from_images(images, [ImageRequest(0, request)])
     assert isinstance(reply, Generation), reply
-    return [reply.text, reply_text(model.tokenizer, whole.ids[end : end + MAX_TOKENS]).lstrip()]
+    return [reply.text, decode_reply(model.tokenizer, whole.ids[end : end + MAX_TOKENS]).lstrip()]
 
 
 def describe_failure(model: VllmLikelihood, images: Sequence[ReadyImage], question: str) -> list[Any]:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.metric import Evidence, Metric, Scored
 from plumbline.operators.models.calls import Compares, Measure, PixelRule
-from plumbline.operators.models.networks.texts import clean
+from plumbline.operators.models.networks.similarity import clean_text
 
 Variant = Literal["cosine", "original", "torchmetrics"]
 
@@ -46,7 +46,7 @@ class ClipScoreConfig(Metric):
     def text(self, prompt: str) -> str:
         """Return the text that images of a prompt are compared with."""
         text = PREFIXES[self.variant] + self.apply_word_order(prompt)
-        return clean(text) if self.variant == "original" else text
+        return clean_text(text) if self.variant == "original" else text
 
 
 def scale_cosine(cosine: float, variant: Variant) -> float:

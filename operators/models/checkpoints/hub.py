@@ -1,4 +1,4 @@
-"""The model hub: commits, single files and snapshots; if it cannot be reached, its local cache is used."""
+"""Commits, files and snapshots on the model hub; its local cache is used if the hub cannot be reached."""
 
 import re
 from collections.abc import Sequence
@@ -6,19 +6,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from httpx import HTTPError
-from huggingface_hub import HfApi, hf_hub_download, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    NotASafetensorsRepoError,
-    OfflineModeIsEnabled,
-)
+from huggingface_hub import HfApi, errors, hf_hub_download, snapshot_download, try_to_load_from_cache
 from huggingface_hub.hf_api import RepoFile
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.checkpoints.weights import read_tensor_names
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -29,21 +20,21 @@ def find_commit(repo: str, revision: str | None) -> str:
         return revision
     try:
         return str(HfApi().model_info(repo, revision=revision).sha)
-    except HfHubHTTPError as error:
+    except errors.HfHubHTTPError as error:
         if error.response.status_code == 429 or error.response.status_code >= 500:
             return _cached_folder(repo, revision).name
         raise ModelError(
             f"model {repo!r} at revision {revision or 'main'!r}: the hub answered {error.response.status_code}; check "
             "the id and the revision, and log in (`hf auth login`) if the model is gated"
         ) from error
-    except (HTTPError, OfflineModeIsEnabled, OSError, HFValidationError):
+    except (HTTPError, errors.OfflineModeIsEnabled, OSError, errors.HFValidationError):
         return _cached_folder(repo, revision).name
 
 
 def _cached_folder(repo: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(repo, revision=revision, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError, OSError) as error:
+    except (errors.LocalEntryNotFoundError, errors.HFValidationError, OSError) as error:
         raise ModelError(
             f"model {repo!r}: neither a local folder, nor in the hub's cache, nor can the hub be reached; "
             "give a folder, or download it first (`hf download`)"
@@ -54,63 +45,58 @@ def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
     """Download the files of a snapshot that match `patterns`, and return its folder; offline, the cached folder."""
     try:
         return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
-    except OfflineModeIsEnabled:
+    except errors.OfflineModeIsEnabled:
         return _cached_folder(repo, commit)
 
 
 def download_file(repo: str, commit: str, name: str) -> Path | None:
-    """Download one file of a snapshot; return None if the snapshot does not have it.
-
-    Offline, a file that is not in the cache counts as missing from the snapshot, if the cache has the snapshot at all.
-    """
+    """Download one file of a snapshot; return None if the snapshot does not have it or, offline, the cache lacks it."""
     try:
         return Path(hf_hub_download(repo, name, revision=commit))
-    except LocalEntryNotFoundError:
-        _cached_folder(repo, commit)
+    except errors.LocalEntryNotFoundError:
+        _cached_folder(repo, commit)  # raises ModelError if the cache lacks the whole snapshot
         return None
-    except HfHubHTTPError:
+    except errors.HfHubHTTPError:
         return None
 
 
 def find_missing_files(repo: str, commit: str, patterns: Sequence[str]) -> dict[str, int]:
-    """Return the sizes in bytes of a snapshot's files that match `patterns` and are not in the cache.
-
-    Returns nothing if the hub cannot be reached.
-    """
+    """Return the sizes in bytes of a snapshot's files that match `patterns` and are not cached; empty if offline."""
     try:
         entries = HfApi().list_repo_tree(repo, revision=commit, recursive=True)
-        files = [entry for entry in entries if isinstance(entry, RepoFile)]
-    except (HTTPError, HfHubHTTPError, OfflineModeIsEnabled, OSError):
+        files = {entry.path: entry.size for entry in entries if isinstance(entry, RepoFile)}
+    except (HTTPError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
         return {}
-    wanted = [file for file in files if any(fnmatch(file.path, pattern) for pattern in patterns)]
     return {
-        file.path: file.size
-        for file in wanted
-        if not isinstance(try_to_load_from_cache(repo, file.path, revision=commit), str)
+        path: size
+        for path, size in files.items()
+        if any(fnmatch(path, pattern) for pattern in patterns)
+        and not isinstance(try_to_load_from_cache(repo, path, revision=commit), str)
     }
 
 
 def list_files(repo: str, commit: str) -> list[str]:
-    """Return the names of a repository's files, with their folders; offline, of those in the cache."""
+    """Return the paths of a repository's files; offline, of its cached files."""
     try:
         return list(HfApi().list_repo_files(repo, revision=commit))
-    except (HTTPError, HfHubHTTPError, OfflineModeIsEnabled, OSError):
+    except (HTTPError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
         folder = _cached_folder(repo, commit)
         return [file.relative_to(folder).as_posix() for file in folder.rglob("*")]
 
 
-def find_tensor_names(repo: str, commit: str, only: str | None = None) -> list[str]:
-    """Return the tensors in the headers of a repository's safetensors files, or of the file `only`."""
+def find_cached_folder(repo: str, commit: str) -> Path | None:
+    """Return the folder of a snapshot in the local cache, which may lack some of its files; None if it has none."""
     try:
-        folder = Path(snapshot_download(repo, revision=commit, local_files_only=True))
-        names = [name for file in sorted(folder.glob(only or "*.safetensors")) for name in read_tensor_names(file)]
-    except LocalEntryNotFoundError:
-        names = []
-    if names:
-        return names
+        return Path(snapshot_download(repo, revision=commit, local_files_only=True))
+    except errors.LocalEntryNotFoundError:
+        return None
+
+
+def fetch_tensor_names(repo: str, commit: str, only: str | None = None) -> list[str]:
+    """Ask the hub for the tensors in a repository's safetensors files, or in the file `only`; empty if offline."""
     try:
         if only is not None:
             return list(HfApi().parse_safetensors_file_metadata(repo, only, revision=commit).tensors)
         return list(HfApi().get_safetensors_metadata(repo, revision=commit).weight_map)
-    except (NotASafetensorsRepoError, EntryNotFoundError, OfflineModeIsEnabled):
+    except (errors.NotASafetensorsRepoError, errors.EntryNotFoundError, errors.OfflineModeIsEnabled):
         return []

@@ -1,4 +1,4 @@
-"""The repositories and folders that a model consists of: found, checked and identified by their files alone."""
+"""Finds, checks and identifies the repositories and folders that a model consists of, without loading any weights."""
 
 import hashlib
 import json
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError, safe_open
+
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.checkpoints.weights import read_tensor_names
 
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
 QFORMER_TOKENIZER = "qformer_tokenizer"
 """The folder in an InstructBLIP checkpoint with the tokenizer of its Q-Former, a BERT's."""
-AGAIN = "convert the release again (docs/models.md)"
-CONVERT = (
+CONVERT_AGAIN = "convert the release again (docs/models.md)"
+CONVERT_TO_SAFETENSORS = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
     "refs/pr/N as the revision)"
 )
@@ -27,14 +28,14 @@ FileDigest = Callable[[Path], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One repository or folder that belongs to a model, at one exact state."""
+    """A hub repository at one commit, or a local folder, that belongs to a model."""
 
     source: str
     """Hub id or absolute folder."""
     commit: str | None
     """Hub commit; None for a local folder."""
     identity: str
-    """The hub commit, or the digest of the folder's files; it enters the key."""
+    """The hub id with its commit, or the digest of the folder's files; it enters the keys of cells."""
 
     def folder(self, wanted: Sequence[str] = WANTED_FILES) -> Path:
         """Return the folder with the files on this machine; downloads wanted files that are missing."""
@@ -45,7 +46,6 @@ class Part:
         return hub.download(self.source, self.commit, wanted)
 
     def missing_files(self, wanted: Sequence[str] = WANTED_FILES) -> dict[str, int]:
-        """Return the sizes in bytes of the wanted files that this machine's cache lacks."""
         if self.commit is None:
             return {}
         from plumbline.operators.models.checkpoints import hub
@@ -63,7 +63,7 @@ class Part:
 
 
 class Checkpoint(NamedTuple):
-    """The part that a model is named by, with its config.json and the names of its weights."""
+    """The part with the model's weights, its config.json and the names of its tensors."""
 
     part: Part
     fields: Fields
@@ -71,36 +71,31 @@ class Checkpoint(NamedTuple):
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file's content, hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Sequence[str] = WANTED_FILES) -> Part:
-    """Find the folder or hub repository that `source` names and identify its present state by the `wanted` files.
+    """Find the folder or hub repository that `source` names; a folder is identified by its files that match `wanted`.
 
     Raises ModelError if it does not exist.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
-        return Part(source=str(folder.resolve()), commit=None, identity=_digest_folder(folder, digest, wanted))
+        identity = hashlib.sha256()
+        for file in sorted({file for pattern in wanted for file in folder.glob(pattern)}):
+            identity.update(f"{file.relative_to(folder).as_posix()}\0{digest(file)}\n".encode())
+        return Part(source=str(folder.resolve()), commit=None, identity=identity.hexdigest())
     if folder.is_absolute() or source.startswith(".") or source.count("/") != 1:
         raise ModelError(
-            f"model {source!r}: no such folder, and it is not a hub id of the form owner/name; correct it, or make it "
-            "of its release (docs/models.md)"
+            f"model {source!r}: no such folder, and it is not a hub id of the form owner/name; correct it, or convert "
+            "a release (docs/models.md)"
         )
     from plumbline.operators.models.checkpoints import hub  # takes a second to import, and only hub models need it
 
     commit = hub.find_commit(source, revision)
     return Part(source=source, commit=commit, identity=f"{source}@{commit}")
-
-
-def _digest_folder(folder: Path, digest: FileDigest, wanted: Sequence[str]) -> str:
-    """Return one digest of the names and contents of the files that a model is loaded from."""
-    whole = hashlib.sha256()
-    for file in sorted({file for pattern in wanted for file in folder.glob(pattern)}):
-        whole.update(f"{file.relative_to(folder).as_posix()}\0{digest(file)}\n".encode())
-    return whole.hexdigest()
 
 
 def read_fields(part: Part) -> dict[str, Any]:
@@ -115,7 +110,7 @@ def read_json(part: Part, name: str) -> dict[str, Any]:
     """Read a JSON file of a part that contains a mapping; raises ModelError if it is missing or not JSON."""
     path = part.file(name)
     if path is None:
-        raise ModelError(f"{part.source}: no {name}, so it is not a checkpoint; correct its name, or its place")
+        raise ModelError(f"{part.source}: no {name}, so it is not a checkpoint; correct the model's name or path")
     try:
         fields = json.loads(path.read_text())
     except ValueError as error:
@@ -138,32 +133,44 @@ def subfields(fields: Fields, name: str) -> Fields:
 def check_weights(part: Part, only: str | None = None) -> list[str]:
     """Return the names of a part's tensors, from the headers of its safetensors files, or only of the file `only`.
 
-    No file of a hub model is downloaded.
+    No file of a hub model is downloaded. Raises ModelError if files are missing, damaged or not safetensors.
     """
     if part.commit is not None:
         from plumbline.operators.models.checkpoints import hub
 
-        names = hub.find_tensor_names(part.source, part.commit, only)
+        cached = hub.find_cached_folder(part.source, part.commit)
+        files = [] if cached is None else sorted(cached.glob(only or "*.safetensors"))
+        names = [name for file in files for name in read_tensor_names(file)]
+        names = names or hub.fetch_tensor_names(part.source, part.commit, only)
         if not names:
-            raise ModelError(f"{part.source}@{part.commit}: expected safetensors weights, found none; {CONVERT}")
+            raise ModelError(
+                f"{part.source}@{part.commit}: expected safetensors weights, found none; {CONVERT_TO_SAFETENSORS}"
+            )
         return names
-    files = [file for file in _local_weight_files(Path(part.source)) if only is None or file.name == only]
+    folder = Path(part.source)
+    files = sorted(folder.glob("*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    try:
+        indexed = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index}: not an index of weights ({error!r}); download the checkpoint again") from error
+    missing = sorted(indexed - {file.name for file in files})
+    if missing:
+        raise ModelError(f"{folder}: lacks {missing[0]}, which its index names; download the checkpoint again")
+    files = [file for file in files if only is None or file.name == only]
     if not files:
-        pickled = any(Path(part.source).glob("*.bin"))
-        stored = "only pickled .bin weights, which are never loaded" if pickled else "no weights"
-        raise ModelError(f"{part.source}: expected {only or '*.safetensors'}, found {stored}; {CONVERT}")
+        pickled = any(folder.glob("*.bin"))
+        found = "only pickled .bin weights, which are never loaded" if pickled else "no weights"
+        raise ModelError(f"{part.source}: expected {only or '*.safetensors'}, found {found}; {CONVERT_TO_SAFETENSORS}")
     return [name for file in files for name in read_tensor_names(file)]
 
 
-def _local_weight_files(folder: Path) -> list[Path]:
-    """List the folder's safetensors files; raises ModelError if one that its index names is missing."""
-    index = folder / "model.safetensors.index.json"
+def read_tensor_names(file: Path) -> list[str]:
+    """Return the names of the tensors in a safetensors file, from its header; raises ModelError if it is damaged."""
     try:
-        named = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index}: not an index of weights ({error!r}); download the checkpoint again") from error
-    files = sorted(folder.glob("*.safetensors"))
-    lacking = sorted(named - {file.name for file in files})
-    if lacking:
-        raise ModelError(f"{folder}: lacks {lacking[0]}, which its index names; download the checkpoint again")
-    return files
+        with safe_open(file, framework="np") as stream:
+            return list(stream.keys())
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{file}: not a safetensors file ({error}), or truncated; download the checkpoint again"
+        ) from error

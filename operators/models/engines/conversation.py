@@ -1,17 +1,19 @@
-"""Renders conversations as the tokens that a chat model reads, in the same way for every engine.
+"""Conversations as the tokens that a chat model reads, thoughts before its replies, and checks of its chat template.
 
-Nothing here imports torch: `tokenizer` is any transformers tokenizer.
+All engines use them. Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 """
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Generation, Message, Request
+from plumbline.operators.models.checkpoints.parts import Part
+from plumbline.operators.models.model import ModelConfig
 
 TOO_LONG = (
     "the conversation takes {} tokens and its reply up to {}, together beyond the model's context of {}; shorten the "
@@ -34,6 +36,12 @@ THINKING_PROBLEM = (
     "use the checkpoint of the same model that answers at once, often called Instruct, or thinking=allowed where a "
     "metric has the model reply"
 )
+LIKELIHOOD_PROBLEM = (
+    "a likelihood is that of an answer given at once, and the model has thinking=allowed; set thinking=refused, or use "
+    "a metric that has the model reply"
+)
+THOUGHT_TOO_LONG = "the model thought for {} tokens without an end; raise its thinking_tokens"
+ENDED_IN_THOUGHT = "the model ended its turn within a thought; use another model, or set thinking=refused"
 MARKER = "said"
 """A word in a test conversation. Its position in the rendered text shows how a chat template works."""
 Reply = Generation | RowError
@@ -44,63 +52,55 @@ class Conversation(NamedTuple):
 
     request: Request
     ids: list[int]
+    """Tokens of the prompt; a model that reads an image's prefix once has here only the tokens after the prefix."""
+    image: Any = None
+    """The images, as the model's engine reads them."""
 
-    def asking(self, request: Request, ids: Sequence[int] = ()) -> "Conversation":
-        return Conversation(request, [*self.ids, *ids])
 
-
-def reply_text(tokenizer: Any, ids: Sequence[int]) -> str:
-    """Decode a reply's tokens."""
+def decode_reply(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def cut_at_stop(text: str, request: Request) -> str:
+def trim_at_stop(text: str, request: Request) -> str:
     """Return the text before the first of the request's stop strings."""
-    places = [place for place in (text.find(stop) for stop in request.stop if stop) if place >= 0]
-    return text[: min(places)] if places else text
+    found = [index for index in (text.find(stop) for stop in request.stop if stop) if index >= 0]
+    return text[: min(found)] if found else text
 
 
-def generation(
+def make_generation(
     tokenizer: Any, request: Request, ids: Sequence[int], *, ends: Collection[int], usage: Usage
 ) -> Generation:
     """Return a reply with these tokens, up to its end token (in `ends`) or before its first stop string."""
-    text = reply_text(tokenizer, ids)
-    kept = cut_at_stop(text, request)
+    text = decode_reply(tokenizer, ids)
+    kept = trim_at_stop(text, request)
     ended = bool(ids) and (ids[-1] in ends or ids[-1] in request.ends)
     return Generation(kept, kept != text or ended, usage, tuple(ids))
 
 
-def conversation_ids(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> list[int]:
-    """Return the conversation's tokens, ready for the reply; without a chat template, one text per line.
-
-    A template contains its own special tokens; a plain text gets the tokenizer's.
-    """
-    text = conversation_text(tokenizer, messages, thinks=thinks)
+def tokenize_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> list[int]:
+    """Return the conversation's tokens, ready for the reply."""
+    text = render_conversation(tokenizer, messages, thinks=thinks)
+    # a template contains its own special tokens; a plain text gets the tokenizer's
     return list(tokenizer(text, add_special_tokens=tokenizer.chat_template is None).input_ids)
 
 
-def conversation_text(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> str:
-    """Render the conversation in the chat template, ready for the reply; without a template, a text per line."""
+def render_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> str:
+    """Render a conversation in the chat template, ready for the reply; without a template, one message per line."""
     if tokenizer.chat_template is None:
         return "\n".join(message.text for message in messages)
-    in_parts = _takes_parts(tokenizer)
-    turns = [{"role": one.role, "content": _part(one.text) if in_parts else one.text} for one in messages]
-    return _render(tokenizer, turns, thinks=thinks)
-
-
-def _takes_parts(tokenizer: Any) -> bool:
-    """Return True if the chat template only reads texts in a list of parts, as some vision models' do."""
     try:
-        return MARKER not in _render(tokenizer, [{"role": "user", "content": MARKER}])
-    except ModelError:
-        return True
+        as_parts = MARKER not in _render(tokenizer, [{"role": "user", "content": MARKER}])
+    except ModelError:  # some vision models' templates fail unless a message is a list of parts
+        as_parts = True
+    turns = [{"role": one.role, "content": _part(one.text) if as_parts else one.text} for one in messages]
+    return _render(tokenizer, turns, thinks=thinks)
 
 
 def _part(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
-def image_conversation_text(
+def render_image_conversation(
     tokenizer: Any,
     messages: Sequence[Message],
     *,
@@ -109,7 +109,7 @@ def image_conversation_text(
     is_open: bool = True,
     thinks: bool = False,
 ) -> str:
-    """Render a conversation about images in the chat template, the images first.
+    """Render a conversation about images in the chat template, with the images first.
 
     The `system` message comes before it. Each image has one placeholder, however many tokens it takes. If `is_open`,
     the reply begins at the end of the text; if it `thinks`, the model may think before it replies.
@@ -125,60 +125,7 @@ def image_conversation_text(
     return _render(tokenizer, [*before, *turns], is_open=is_open, thinks=thinks)
 
 
-def turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
-    """Return the token in `ends` that the chat template writes after a reply, to end it or to begin the next turn.
-
-    Returns the tokenizer's own end if the template shows none.
-    """
-    exchange = [Message("user", "?"), Message("assistant", MARKER), Message("user", "?")]
-    try:
-        text = image_conversation_text(tokenizer, exchange, system=system, is_open=False)
-    except ModelError:  # a template for a single question
-        text = ""
-    written = tokenizer(text.rpartition(MARKER)[2], add_special_tokens=False).input_ids
-    return int(next((token for token in written if token in ends), tokenizer.eos_token_id))
-
-
-def check_template(tokenizer: Any, *, system: str | None) -> None:
-    """Raise ModelError if the tokenizer has no chat template, or one that lets the model think first."""
-    if opens_thought(image_conversation_text(tokenizer, [Message("user", "")], system=system)):
-        raise ModelError(f"{tokenizer.name_or_path}: {THINKING_PROBLEM}")
-
-
-def check_system(tokenizer: Any, system: str) -> None:
-    """Raise ModelError if the chat template leaves a system message out."""
-    if system.strip() not in image_conversation_text(tokenizer, [Message("user", "")], system=system):
-        raise ModelError(
-            f"{tokenizer.name_or_path}: the chat template has no place for a system message; set the model's "
-            "system=null"
-        )
-
-
-def choice_ids(tokenizer: Any, prompt: str, choice: str, *, end: int) -> list[int]:
-    """Return the tokens that `choice` adds to `prompt`, and `end`, the token that ends the turn.
-
-    A space separates the choice from the prompt, except after white space, a special token or the end of a thought.
-    """
-    marked = prompt.endswith((*tokenizer.all_special_tokens, *(closing for _, closing in THOUGHT_MARKS)))
-    gap = "" if not prompt or prompt[-1].isspace() or marked else " "
-    before, both = template_ids(tokenizer, prompt), template_ids(tokenizer, prompt + gap + choice)
-    if both[: len(before)] != before:  # the choice's first letters were drawn into the prompt's last token
-        both = before + list(tokenizer(choice, add_special_tokens=False).input_ids)
-    return [*both[len(before) :], end]
-
-
-def template_ids(tokenizer: Any, text: str) -> list[int]:
-    """Tokenize a rendered conversation; the model's first token is added unless the text begins with it."""
-    return list(tokenizer(text, add_special_tokens=not is_begun(tokenizer, text)).input_ids)
-
-
-def is_begun(tokenizer: Any, text: str) -> bool:
-    """Return True if a rendered conversation begins with the token that the model expects first."""
-    return tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
-
-
 def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool = True, thinks: bool = False) -> str:
-    """Render the turns in the chat template; `thinks` is passed to the template as `enable_thinking`."""
     try:
         text = tokenizer.apply_chat_template(
             list(turns), tokenize=False, add_generation_prompt=is_open, enable_thinking=thinks
@@ -192,29 +139,184 @@ def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool
     return str(text)
 
 
+def find_turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
+    """Return the token in `ends` that the chat template writes after a reply, to end it or to begin the next turn.
+
+    Returns the tokenizer's own end token if the template writes none of `ends`.
+    """
+    exchange = [Message("user", "?"), Message("assistant", MARKER), Message("user", "?")]
+    try:
+        text = render_image_conversation(tokenizer, exchange, system=system, is_open=False)
+    except ModelError:  # a template for a single question
+        text = ""
+    written = tokenizer(text.rpartition(MARKER)[2], add_special_tokens=False).input_ids
+    return int(next((token for token in written if token in ends), tokenizer.eos_token_id))
+
+
+def tokenize_choice(tokenizer: Any, prompt: str, choice: str, *, end: int) -> list[int]:
+    """Return the tokens that `choice` adds to `prompt`, and `end`, the token that ends the turn.
+
+    A space separates the choice from the prompt, except after white space, a special token or the end of a thought.
+    """
+    marked = prompt.endswith((*tokenizer.all_special_tokens, *(closing for _, closing in THOUGHT_MARKS)))
+    gap = "" if not prompt or prompt[-1].isspace() or marked else " "
+    before, both = tokenize_rendered(tokenizer, prompt), tokenize_rendered(tokenizer, prompt + gap + choice)
+    if both[: len(before)] != before:  # the choice's first letters became part of the prompt's last token
+        both = before + list(tokenizer(choice, add_special_tokens=False).input_ids)
+    return [*both[len(before) :], end]
+
+
+def tokenize_rendered(tokenizer: Any, text: str) -> list[int]:
+    """Tokenize a rendered conversation; the model's first token is added unless the text begins with it."""
+    return list(tokenizer(text, add_special_tokens=not starts_with_bos(tokenizer, text)).input_ids)
+
+
+def starts_with_bos(tokenizer: Any, text: str) -> bool:
+    """Return True if a rendered conversation begins with the token that the model expects first."""
+    return tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
+
+
 def opens_thought(prompt: str) -> bool:
     """Return True if a rendered prompt ends within a thought."""
     return any(prompt.rfind(opening) > prompt.rfind(closing) for opening, closing in THOUGHT_MARKS)
 
 
-def file_thinks(file: Path) -> bool:
-    """Return True if the chat template in one of TEMPLATE_FILES opens a thought for the reply and never closes it.
+def is_thinking_checkpoint(*parts: Part) -> bool:
+    """Return True if a model thinks before it answers, by the name or the chat template of its parts.
 
     No template is run; a file that cannot be read is reported at loading.
     """
-    text = file.read_text(errors="replace")
-    ending = (text if file.suffix == ".jinja" else _template_in_json(text)).rpartition("add_generation_prompt")[2]
-    return any(opening in ending and closing not in ending for opening, closing in THOUGHT_MARKS)
+    for part in dict.fromkeys(parts):
+        if THINKING_NAME.search(PurePath(part.source).name) is not None:  # some chat templates do not show it
+            return True
+        for file in filter(None, map(part.file, TEMPLATE_FILES)):
+            template = file.read_text(errors="replace")
+            if file.suffix == ".json":
+                try:
+                    template = str(json.loads(template).get("chat_template"))
+                except (ValueError, AttributeError):
+                    continue
+            reply = template.rpartition("add_generation_prompt")[2]  # what the template writes before the reply
+            if any(opening in reply and closing not in reply for opening, closing in THOUGHT_MARKS):
+                return True
+    return False
 
 
-def _template_in_json(text: str) -> str:
-    """Return the chat template of a JSON file; empty if it has none."""
-    try:
-        return str(json.loads(text).get("chat_template"))
-    except (ValueError, AttributeError):
-        return ""
+class Thinking(NamedTuple):
+    """The limits and marks of a model's thoughts."""
+
+    tokens: int
+    """Maximum length of a thought."""
+    begin: int
+    """The token that begins a thought, if the model writes it."""
+    end: int
+    """The token that ends a thought."""
+    opened: bool
+    """True if the chat template begins the thought."""
+
+    def replies(
+        self, conversations: Sequence[Conversation], answer: Callable[[Sequence[Conversation]], Sequence[Reply]]
+    ) -> list[Reply]:
+        """Return the reply to each conversation, after its thought. Stop strings and schemas apply to the reply only.
+
+        `answer` generates tokens up to a request's end.
+        """
+        requests = [
+            one.request._replace(max_tokens=self.tokens, stop=(), schema=None, ends=(self.end,))
+            for one in conversations
+        ]
+        thoughts = answer([one._replace(request=r) for one, r in zip(conversations, requests, strict=True)])
+        continued = [
+            conversation._replace(ids=[*conversation.ids, *thought.ids])
+            for conversation, thought in zip(conversations, thoughts, strict=True)
+            if isinstance(thought, Generation) and thought.ids[-1:] == (self.end,)
+        ]
+        after_thoughts = iter(answer(continued))
+        replies: list[Reply] = []
+        for conversation, thought in zip(conversations, thoughts, strict=True):
+            reply = thought
+            if isinstance(thought, RowError):
+                pass
+            elif thought.ids[-1:] == (self.end,):
+                reply = next(after_thoughts)
+                if isinstance(reply, Generation):
+                    new_tokens = thought.usage.new_tokens + reply.usage.new_tokens
+                    usage = thought.usage._replace(new_tokens=new_tokens)
+                    reply = reply._replace(text=reply.text.lstrip(), usage=usage)
+            elif self.opened or self.begin in thought.ids:
+                problem = ENDED_IN_THOUGHT if thought.complete else THOUGHT_TOO_LONG.format(self.tokens)
+                reply = RowError("unfinished_thought", problem)
+            else:  # the model did not think, so this is its reply already
+                text = trim_at_stop(thought.text, conversation.request)
+                reply = thought._replace(text=text, complete=thought.complete or text != thought.text)
+            replies.append(reply)
+        return replies
 
 
-def is_named_thinking(source: str) -> bool:
-    """Return True if a hub id or folder is called thinking: some chat templates do not show it."""
-    return THINKING_NAME.search(PurePath(source).name) is not None
+def find_context_error(
+    tokens: int, request: Request, context: int | None, thinking: Thinking | None
+) -> RowError | None:
+    """Return an error unless a prompt of `tokens` fits the context with the longest thought and the longest reply."""
+    most = request.max_tokens + (0 if thinking is None else thinking.tokens)
+    if context is None or tokens + most <= context:
+        return None
+    return RowError("prompt_too_long", TOO_LONG.format(tokens, most, context))
+
+
+def reply_to_valid(
+    conversations: Sequence[Conversation | RowError],
+    answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
+    thinking: Thinking | None,
+) -> list[Reply]:
+    """Let `answer` reply to the conversations, after a thought if the model thinks; errors stay in their places."""
+    valid = [one for one in conversations if isinstance(one, Conversation)]
+    replies = iter(answer(valid) if thinking is None else thinking.replies(valid, answer))
+    return [next(replies) if isinstance(one, Conversation) else one for one in conversations]
+
+
+def reply_to_requests(
+    tokenizer: Any,
+    requests: Sequence[Request],
+    *,
+    context: int | None,
+    answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
+    thinking: Thinking | None = None,
+) -> list[Reply]:
+    """Let `answer` reply to the requests without an image that fit the context, and return an error for the others."""
+    conversations: list[Conversation | RowError] = []
+    for request in requests:
+        ids = tokenize_conversation(tokenizer, request.messages_with_system, thinks=thinking is not None)
+        error = find_context_error(len(ids), request, context, thinking)
+        conversations.append(Conversation(request, ids) if error is None else error)
+    return reply_to_valid(conversations, answer, thinking)
+
+
+def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str] | None = None) -> Thinking | None:
+    """Return how a model thinks, if it may.
+
+    `render` returns a prompt after which the model may think; by default one without an image. Raises ModelError if
+    the tokenizer has no known token that ends a thought.
+    """
+    if config.thinking == "refused":
+        return None
+    vocabulary = tokenizer.get_vocab()
+    marks = next(((opening, vocabulary[closing]) for opening, closing in THOUGHT_MARKS if closing in vocabulary), None)
+    if marks is None:
+        known = ", ".join(closing for _, closing in THOUGHT_MARKS)
+        raise ModelError(
+            f"{tokenizer.name_or_path}: thinking=allowed needs a tokenizer with a token that ends a thought ({known}); "
+            "set thinking=refused"
+        )
+    begin = tokenizer(marks[0], add_special_tokens=False).input_ids[0]
+    prompt = render() if render else render_conversation(tokenizer, [Message("user", "")], thinks=True)
+    return Thinking(config.thinking_tokens, begin, marks[1], opens_thought(prompt))
+
+
+def remove_thought(text: str) -> str:
+    """Return the part of a service's reply after its thought, if any; empty if the thought did not end."""
+    for opening, closing in THOUGHT_MARKS:
+        if closing in text:
+            return text.rpartition(closing)[2].lstrip()
+        if text.lstrip().startswith(opening):
+            return ""
+    return text

@@ -1,4 +1,4 @@
-"""Options of a model with a choice of engine: the vLLM arguments that may be set, and which change results."""
+"""Options of models that transformers or vLLM may run: the vLLM arguments that may be set, and which change results."""
 
 import re
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ RESULT_OPTIONS = frozenset(
     }
 )
 """Arguments that change the model's input or arithmetic; they enter the cells' keys."""
-REMEDIES: Mapping[str, str] = {
+REMEDIES = {
     "model": "set the model's `checkpoint`",
     "tokenizer": "set the model's `tokenizer`",
     "revision": "set the model's `revision`",
@@ -60,7 +60,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an option that is not known to be harmless, or whose value may name code or a file."""
+    """Raise ConfigError for an option that is not known to be safe, or whose value may name code or a file."""
     for name, value in options.items():
         if name not in THROUGHPUT_OPTIONS | RESULT_OPTIONS:
             remedy = REMEDIES.get(name) or suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))
@@ -85,7 +85,6 @@ class EngineModel(LocalModel):
     """A model that transformers or vLLM runs."""
 
     engine: Engine = "transformers"
-    """The engine that runs the model."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization; other engines ignore them."""
 
@@ -109,17 +108,14 @@ def image_limit(model: ModelConfig) -> int | None:
 
 
 def engine_in_key(model: EngineModel) -> dict[str, Any]:
-    """Return the settings that can change a result: the engine, and its options as JSON values sorted by name."""
-    if model.engine != "vllm":
-        return {"engine": model.engine, "engine_options": {}, **thinking_in_key(model)}
+    """Return the options of a model's engine that can change a result, for the keys of cells."""
     options = {
         name: dict(value) if isinstance(value, Mapping) else value
         for name, value in sorted(model.engine_options.items())
-        if name not in THROUGHPUT_OPTIONS
+        if model.engine == "vllm" and name not in THROUGHPUT_OPTIONS
     }
     return {"engine": model.engine, "engine_options": options, **thinking_in_key(model)}
 
 
 def thinking_in_key(model: ModelConfig) -> dict[str, Any]:
-    """Return the maximum length of a thought, if the model may think."""
     return {"thinking_tokens": model.thinking_tokens} if model.thinking == "allowed" else {}

@@ -1,13 +1,11 @@
-"""Makes chat models that see read the text in images: the call `ocr` by way of `generate_from_images`."""
+"""Lets chat models read the text in images: the call `ocr` served by `generate_from_images`."""
 
 import re
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.base.usage import Usage
-from plumbline.operators.models.calls import ImageGenerateModel, ImageRequest, Message, Request
+from plumbline.operators.models.calls import ImageGenerateModel, ImageRequest, Message, Request, ThreadUsage
 from plumbline.operators.models.model import ResolvedModel
 
 DEFAULT_READING = (
@@ -16,40 +14,35 @@ DEFAULT_READING = (
 )
 """Our wording of the instruction that LongText-Bench and OneIG give Qwen2.5-VL (plugins/words_in_images/README.md)."""
 DEFAULT_READING_TOKENS = 1024
-"""Maximum length of a text, as in LongText-Bench."""
+"""Maximum length of the text in an image, as in LongText-Bench."""
 NO_TEXT = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)
 
 
-class ChatReader:
+class ChatReader(ThreadUsage):
     """A chat model that is instructed to read; its reply is the text in the image, empty if it reports none."""
 
     def __init__(self, model: ImageGenerateModel, instruction: str, max_tokens: int) -> None:
+        super().__init__()
         self.model = model
         self.side_by_side = model.side_by_side
         self.preprocess, self.encode = model.preprocess, model.encode
         self.request = Request((Message("user", instruction),), max_tokens)
-        self._thread_local = threading.local()
-
-    @property
-    def usage(self) -> Usage:
-        usage: Usage = getattr(self._thread_local, "usage", Usage())
-        return usage
 
     def ocr(self, features: Sequence[Any]) -> list[str | RowError]:
         requests = [ImageRequest(image, self.request) for image in range(len(features))]
         replies = self.model.generate_from_images(features, requests)
         for reply in replies:
             if not isinstance(reply, RowError):
-                self._thread_local.usage = self.usage.plus(reply.took)
+                self.add_usage(reply.usage_and_cut)
         return [reply if isinstance(reply, RowError) else NO_TEXT.sub("", reply.text).strip() for reply in replies]
 
 
-def reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Callable[[ResolvedModel[Any]], ChatReader]:
-    """Return a loader of a family's chat model as a reader."""
+def as_reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Callable[[ResolvedModel[Any]], ChatReader]:
+    """Return a loader of a chat model that reads, from the loader of the model."""
     return lambda model: ChatReader(load(model), model.config.reading, model.config.reading_tokens)
 
 
 def reading_in_key(config: Any) -> dict[str, Any]:
-    """Return the instruction and the maximum length, if they differ from the defaults."""
+    """Return the instruction and the maximum length for the keys of cells, if they differ from the defaults."""
     own = {} if config.reading == DEFAULT_READING else {"reading": config.reading}
     return own if config.reading_tokens == DEFAULT_READING_TOKENS else {**own, "reading_tokens": config.reading_tokens}

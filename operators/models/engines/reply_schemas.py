@@ -1,4 +1,4 @@
-"""Restricts replies to a JSON schema: llguidance, which vLLM also uses, computes which tokens may follow."""
+"""Restricts replies to a JSON schema: llguidance, which vLLM also uses, computes which tokens may come next."""
 
 import json
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ MAX_TOKEN_CHARACTERS = 200
 """Maximum length in characters of a token that llguidance accepts."""
 
 
-def spaced(schema: str) -> str:
-    """Return the schema with the white space of json.dumps only; otherwise models could write spaces for ever."""
+def fix_white_space(schema: str) -> str:
+    """Allow only the white space that json.dumps writes; otherwise a model could write spaces for ever."""
     return json.dumps({**json.loads(schema), "x-guidance": SPACING})
 
 
@@ -32,7 +32,7 @@ class SchemaGrammars:
         """
         self.end_ids = list(end_ids)
         try:
-            self.tokens = LLTokenizer(_tokenizer_json(tokenizer), n_vocab=width, eos_token=self.end_ids)
+            self.tokens = LLTokenizer(_serialize_tokenizer(tokenizer), n_vocab=width, eos_token=self.end_ids)
         except (AttributeError, ValueError) as error:
             raise ModelError(
                 f"{tokenizer.name_or_path}: no schema can be enforced with this tokenizer ({error}); add its "
@@ -41,25 +41,25 @@ class SchemaGrammars:
 
     def matcher(self, schema: str) -> LLMatcher:
         """Return a matcher for one reply; raises HopelessRow for a schema that cannot be enforced."""
-        matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(spaced(schema)))
+        matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(fix_white_space(schema)))
         if matcher.is_error():
             reason = " ".join(matcher.get_error().split())[:300]
             raise HopelessRow(RowError("request_refused", f"the schema cannot be enforced: {reason}"))
         return matcher
 
 
-def _tokenizer_json(tokenizer: Any) -> str:
-    """Return a tokenizer.json with other names for tokens that are too long for llguidance; no schema needs them."""
-    whole = json.loads(tokenizer.backend_tokenizer.to_str())
+def _serialize_tokenizer(tokenizer: Any) -> str:
+    """Return a tokenizer.json that renames the tokens that are too long for llguidance; no schema needs them."""
+    fields = json.loads(tokenizer.backend_tokenizer.to_str())
     names = {
         token: f"<{number}>" for token, number in tokenizer.get_vocab().items() if len(token) > MAX_TOKEN_CHARACTERS
     }
-    for added in whole["added_tokens"]:
+    for added in fields["added_tokens"]:
         added["content"] = names.get(added["content"], added["content"])
-    vocabulary = whole["model"]["vocab"]
+    vocabulary = fields["model"]["vocab"]
     if isinstance(vocabulary, dict):
-        whole["model"]["vocab"] = {names.get(token, token): number for token, number in vocabulary.items()}
-    return json.dumps({**whole, "padding": None, "truncation": None})
+        fields["model"]["vocab"] = {names.get(token, token): number for token, number in vocabulary.items()}
+    return json.dumps({**fields, "padding": None, "truncation": None})
 
 
 class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
@@ -78,15 +78,14 @@ class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
         """Return the scores (n, vocabulary) with -inf for tokens that must not follow `input_ids` (n, length)."""
         allowed = np.ones(scores.shape, dtype=bool)
         for row, matcher in enumerate(self.matchers):
-            if matcher is not None:
-                allowed[row] = self._allowed(matcher, input_ids[row, self.start :], scores.shape[1])
+            if matcher is None:
+                continue
+            reply = input_ids[row, self.start :]
+            if len(reply) and not matcher.is_stopped():
+                matcher.consume_token(int(reply[-1]))  # the matcher has read the earlier tokens in earlier calls
+            if matcher.is_stopped():  # the reply is complete, so only its end may follow
+                allowed[row] = np.isin(np.arange(scores.shape[1]), self.end_ids)
+            else:
+                bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+                allowed[row] = np.unpackbits(bits, count=scores.shape[1], bitorder="little")
         return scores.masked_fill(~torch.from_numpy(allowed).to(scores.device), -torch.inf)
-
-    def _allowed(self, matcher: LLMatcher, reply: torch.Tensor, width: int) -> np.ndarray:
-        """Return which tokens (width,) may follow the reply; its last token is new to the matcher."""
-        if len(reply) and not matcher.is_stopped():
-            matcher.consume_token(int(reply[-1]))
-        if matcher.is_stopped():  # nothing can follow: the reply is whole
-            return np.isin(np.arange(width), self.end_ids)
-        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-        return np.unpackbits(bits, count=width, bitorder="little").astype(bool)

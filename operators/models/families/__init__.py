@@ -1,7 +1,7 @@
-"""The table of model families, and which options each has."""
+"""The table of model families, and the options of each family."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
@@ -18,11 +18,11 @@ NAMES = {
     "pyramid_clip": "dual_encoders:PYRAMID_CLIP",
     "siglip": "dual_encoders:SIGLIP",
     "align": "dual_encoders:ALIGN",
-    "dino": "dino:FAMILY",
+    "dino": "embedders:DINO",
     "blip_itm": "blip:BLIP_ITM",
-    "imagereward": "imagereward:FAMILY",
-    "captioner": "captioner:FAMILY",
-    "florence2": "florence2:FAMILY",
+    "imagereward": "blip:IMAGEREWARD",
+    "captioner": "image_to_text:CAPTIONER",
+    "florence2": "image_to_text:FLORENCE2",
     "causal_lm": "language_models:CAUSAL_LM",
     "t5": "language_models:T5",
     "vlm": "vlm:FAMILY",
@@ -31,9 +31,9 @@ NAMES = {
     "blip_vqa": "blip:BLIP_VQA_FAMILY",
     "grounding_dino": "detectors:GROUNDING_DINO",
     "owlv2": "detectors:OWLV2",
-    "got_ocr2": "text_readers:GOT_OCR2",
-    "nli": "nli:FAMILY",
-    "sentences": "sentences:FAMILY",
+    "got_ocr2": "image_to_text:GOT_OCR2",
+    "nli": "language_models:NLI",
+    "sentences": "embedders:SENTENCES",
     "openai": "openai:FAMILY",
 }
 """The module of this folder and the attribute that has each family, in the order of messages and documentation."""
@@ -48,20 +48,21 @@ def serving(call: Call) -> str:
 
 
 def model_config(**options: Any) -> ModelConfig:
-    """Return a model's options as the class of its family; raises ConfigError for an invalid or unknown option."""
-    kept = own_options(options)
-    family = FAMILIES[kept["family"]]
-    unknown = sorted(kept.keys() - family.options)
+    """Return a model's options as its family's class; raises ConfigError for an invalid or unknown option."""
+    own = own_options(options)
+    family = FAMILIES[own["family"]]
+    unknown = sorted(own.keys() - family.options)
     if unknown:
         raise ConfigError(f"model {unknown[0]}: no option of a model; {suggest(unknown[0], sorted(family.options))}")
-    config: ModelConfig = family.config(**kept)
+    config: ModelConfig = family.config(**own)
     return config
 
 
 def own_options(options: Any) -> Any:
-    """Return the options without other families' defaults, so that another `family` may be set over a chosen model.
+    """Return the options without other families' options, if these have their defaults.
 
-    Raises ConfigError for an unknown family, and if an option of other families has another value.
+    So a user may choose a model and set another `family`. Raises ConfigError for an unknown family, and for an option
+    of other families that does not have its default.
     """
     if not isinstance(options, Mapping) or "family" not in options:
         return options
@@ -70,19 +71,19 @@ def own_options(options: Any) -> Any:
         raise ConfigError(
             f"model family: expected one of {', '.join(FAMILIES)}, got {name!r}; {suggest(str(name), list(FAMILIES))}"
         )
-    foreign = {option: having for option in options if (having := families_with(option)) and name not in having}
-    for option, having in foreign.items():
-        if options[option] != _default(having[0], option):
-            raise ConfigError(f"model {option}: an option of {' and '.join(having)}; remove it from this {name} model")
-    return {option: value for option, value in options.items() if option not in foreign}
+    own = {}
+    for option, value in options.items():
+        owners = families_with(option)
+        if not owners or name in owners:
+            own[option] = value
+            continue
+        declared = next(field for field in fields(FAMILIES[owners[0]].config) if field.name == option)
+        default = declared.default if declared.default_factory is MISSING else declared.default_factory()
+        if value != default:
+            raise ConfigError(f"model {option}: an option of {' and '.join(owners)}; remove it from this {name} model")
+    return own
 
 
 @cache
 def families_with(option: str) -> list[str]:
-    """Return the families that have this option."""
     return [name for name, family in FAMILIES.items() if option in family.options]
-
-
-def _default(family: str, option: str) -> Any:
-    default: Field[Any] = next(field for field in fields(FAMILIES[family].config) if field.name == option)
-    return default.default if default.default_factory is MISSING else default.default_factory()

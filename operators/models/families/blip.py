@@ -1,11 +1,15 @@
-"""BLIP, BLIP-2 and InstructBLIP: matching of images and texts, and question answering."""
+"""BLIP, BLIP-2, InstructBLIP and ImageReward: matching and rating of images and texts, and question answering."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from plumbline.operators.base.errors import ModelError
+from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.checkpoints.parts import (
+    CONVERT_AGAIN,
     QFORMER_TOKENIZER,
     Checkpoint,
     Fields,
@@ -16,59 +20,54 @@ from plumbline.operators.models.checkpoints.parts import (
     read_fields,
     subfields,
 )
-from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
-from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.networks.joint_encoder import MatchingEncoder
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files, lazily
+from plumbline.operators.models.model import LocalModel, ResolvedModel
+from plumbline.operators.models.networks.similarity import JointEncoder, MatchingEncoder
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 if TYPE_CHECKING:
     import torch
 
-    from plumbline.operators.models.model import ResolvedModel
-
-FIRST, SECOND = "BlipForImageTextRetrieval", "Blip2ForImageTextRetrieval"
-
 
 class BlipMatching(MatchingEncoder):
     """BLIP's retrieval model: its text encoder attends to an image's states, and its first token is the embedding."""
 
-    architecture = FIRST
+    architecture = "BlipForImageTextRetrieval"
     context = 35
 
     @classmethod
-    def load_network(cls, model: "ResolvedModel[Any]") -> Any:
+    def load_network(cls, model: ResolvedModel[Any]) -> Any:
         from plumbline.operators.models.networks.blip import load_blip
 
         return load_blip(cls.architecture, model)
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
-        """Return the probabilities that images and texts match, (n,)."""
         words = self.model.text_encoder(input_ids=ids, attention_mask=mask, encoder_hidden_states=states)
         return _match_probability(self.model.itm_head(words.last_hidden_state[:, 0]))
 
-    def image_points(self, states: "torch.Tensor") -> "torch.Tensor":
+    def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
         """Return the embedding of the class token, (n, width)."""
-        points: torch.Tensor = self.model.vision_proj(states[:, 0])
-        return points
+        embeddings: torch.Tensor = self.model.vision_proj(states[:, 0])
+        return embeddings
 
-    def word_points(self, ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
+    def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
         """Return the embedding of the first token, (n, width)."""
-        words = self.model.text_encoder(input_ids=ids, attention_mask=mask)
-        points: torch.Tensor = self.model.text_proj(words.last_hidden_state[:, 0])
-        return points
+        inputs = self.tokens(texts, context=self.context)
+        words = self.model.text_encoder(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask)
+        embeddings: torch.Tensor = self.model.text_proj(words.last_hidden_state[:, 0])
+        return embeddings
 
 
 class Blip2Matching(MatchingEncoder):
     """BLIP-2's retrieval model: the Q-Former's queries attend to an image and, for matching, also to the text."""
 
-    architecture = SECOND
+    architecture = "Blip2ForImageTextRetrieval"
     context = 32
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
-        """Return the probabilities that images and texts match, averaged over the queries, (n,)."""
         import torch
 
-        queries = self._queries(len(ids))
+        queries = self.model.query_tokens.expand(len(ids), -1, -1)
         embedded = self.model.embeddings(input_ids=ids, query_embeds=queries)
         seen = self.model.qformer(
             query_embeds=embedded,
@@ -76,25 +75,27 @@ class Blip2Matching(MatchingEncoder):
             attention_mask=torch.cat([mask.new_ones(queries.shape[:2]), mask], dim=1),
             encoder_hidden_states=states,
         ).last_hidden_state[:, : queries.shape[1]]
-        return _match_probability(self.model.itm_head(seen.to(self.model.itm_head.weight.dtype)).mean(dim=1))
+        logits = self.model.itm_head(seen.to(self.model.itm_head.weight.dtype))
+        return _match_probability(logits.mean(dim=1))  # over the queries
 
-    def image_points(self, states: "torch.Tensor") -> "torch.Tensor":
+    def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
         """Return the embeddings of the queries, (n, queries, width)."""
-        queries = self._queries(len(states))
+        queries = self.model.query_tokens.expand(len(states), -1, -1)
         seen = self.model.qformer(query_embeds=queries, encoder_hidden_states=states).last_hidden_state
-        points: torch.Tensor = self.model.vision_projection(seen.to(self.model.vision_projection.weight.dtype))
-        return points
+        embeddings: torch.Tensor = self.model.vision_projection(seen.to(self.model.vision_projection.weight.dtype))
+        return embeddings
 
-    def word_points(self, ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
+    def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
         """Return the embedding of the first token, (n, width)."""
-        embedded = self.model.embeddings(input_ids=ids)
-        words = self.model.qformer(query_embeds=embedded, query_length=0, attention_mask=mask).last_hidden_state
-        points: torch.Tensor = self.model.text_projection(words[:, 0].to(self.model.text_projection.weight.dtype))
-        return points
-
-    def _queries(self, rows: int) -> "torch.Tensor":
-        queries: torch.Tensor = self.model.query_tokens.expand(rows, -1, -1)
-        return queries
+        inputs = self.tokens(texts, context=self.context)
+        words = self.model.qformer(
+            query_embeds=self.model.embeddings(input_ids=inputs.input_ids),
+            query_length=0,
+            attention_mask=inputs.attention_mask,
+        ).last_hidden_state
+        first = words[:, 0].to(self.model.text_projection.weight.dtype)
+        embeddings: torch.Tensor = self.model.text_projection(first)
+        return embeddings
 
 
 def _match_probability(logits: "torch.Tensor") -> "torch.Tensor":
@@ -102,12 +103,8 @@ def _match_probability(logits: "torch.Tensor") -> "torch.Tensor":
     return logits.float().softmax(dim=-1)[:, 1]
 
 
-MATCHING = {FIRST: BlipMatching, SECOND: Blip2Matching}
-"""Models by the class that a config.json names."""
-
-
+MATCHING = {model.architecture: model for model in (BlipMatching, Blip2Matching)}
 BLIP_ITM = Family(
-    config=LocalModel,
     loads={"similarity": lambda model: MATCHING[architecture(read_fields(model.parts["checkpoint"]))].load(model)},
     form="a BlipForImageTextRetrieval or a Blip2ForImageTextRetrieval",
     suits=lambda fields: architecture(fields) in MATCHING,
@@ -117,10 +114,42 @@ BLIP_ITM = Family(
 """BLIP and BLIP-2 as they were trained to match (ITM) and to contrast (ITC) images and texts (Li et al. 2022, 2023)."""
 
 
-BLIP_VQA = VqaProfile(name="blip_vqa", question="blip")
+class ImageRewardSimilarity(JointEncoder):
+    architecture = "plumbline.operators.models.networks.blip:ImageReward"
+    context = 35
 
+    @classmethod
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
+        from plumbline.operators.models.processing import ReleasedTransform, load_pixel_transform
+
+        return ReleasedTransform(load_pixel_transform(model.folder("checkpoint"), pad_to_square=False).processor)
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
+        """Prepare the image as CLIP's release does, (3, height, width); `rule` is ignored."""
+        return self.pixels.pin(self.processor(image))
+
+    def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
+        """Return the rewards as a standard score, (n,)."""
+        words = self.model.text_encoder(input_ids=ids, attention_mask=mask, encoder_hidden_states=states)
+        rewards: torch.Tensor = self.model.reward_head(words.last_hidden_state[:, 0])
+        return rewards
+
+
+IMAGEREWARD = Family(
+    loads={"similarity": ImageRewardSimilarity.load},
+    form="ImageReward's, as jobs.convert makes it",
+    suits=lambda fields: architecture(fields) == "ImageReward",
+    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN)),
+    measures=("reward",),
+)
+"""Human ratings of an image for its prompt, predicted by a BLIP with a regression head (Xu et al. 2023).
+
+Its release is weights without a configuration, which `plumbline convert` turns into a folder (docs/models.md).
+"""
+
+
+BLIP_VQA = VqaProfile(name="blip_vqa", question="blip")
 BLIP_VQA_FAMILY = Family(
-    config=LocalModel,
     loads={"likelihood": lazily("networks.blip:BlipVqaLikelihood.load")},
     form="a BlipForQuestionAnswering",
     suits=lambda fields: architecture(fields) == "BlipForQuestionAnswering",
@@ -131,19 +160,17 @@ BLIP_VQA_FAMILY = Family(
 
 
 BLIP2 = VqaProfile(name="blip2", question="blip2")
-"""The question of InstructBLIP, which has the same FlanT5, without `Question: `, which BLIP-2's frame adds."""
+"""Asks InstructBLIP's question, because both have the same FlanT5, without the `Question: ` of BLIP-2's template."""
 
 
-def has_t5(fields: Fields) -> bool:
-    """Return True if the language model of a config.json is a T5."""
+def _has_t5(fields: Fields) -> bool:
     return subfields(fields, "text_config").get("model_type") == "t5"
 
 
 BLIP2_FAMILY = Family(
-    config=LocalModel,
     loads={"likelihood": lazily("networks.blip:Blip2Likelihood.load")},
     form="'blip-2' with a T5 as its language model",
-    suits=lambda fields: fields["model_type"] == "blip-2" and has_t5(fields),
+    suits=lambda fields: fields["model_type"] == "blip-2" and _has_t5(fields),
     files=(TOKENIZER, IMAGES),
     profile=lambda config, fields: BLIP2,
 )
@@ -167,10 +194,9 @@ def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: 
 
 
 INSTRUCTBLIP_FAMILY = Family(
-    config=LocalModel,
     loads={"likelihood": lazily("networks.blip:InstructBlipLikelihood.load")},
     form="'instructblip' with a T5 as its language model",
-    suits=lambda fields: fields["model_type"] == "instructblip" and has_t5(fields),
+    suits=lambda fields: fields["model_type"] == "instructblip" and _has_t5(fields),
     files=(TOKENIZER, IMAGES),
     parts=_find_qformer_tokenizer,
     profile=lambda config, fields: INSTRUCTBLIP,

@@ -8,7 +8,6 @@ from typing import Literal
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
     Checkpoint,
-    Fields,
     FileDigest,
     Part,
     check_weights,
@@ -19,35 +18,41 @@ from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
 from plumbline.operators.models.model import LocalModel
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
-CLIP_FLANT5 = VqaProfile(name="clip_flant5", question="released", system=VICUNA_SYSTEM, pads=True)
+CLIP_FLANT5 = VqaProfile(name="clip_flant5", question="released", system=VICUNA_SYSTEM, pads_images=True)
 REQUIRED = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
 SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipFlanT5Model(LocalModel):
-    """Options of a CLIP-FlanT5 and its CLIP tower."""
-
     family: Literal["clip_flant5"] = "clip_flant5"
     vision_tower: str | None = None
     """Hub id or folder of the CLIP tower, instead of the checkpoint's own `mm_vision_tower`."""
     vision_tower_revision: str | None = None
     """Hub revision of the vision tower."""
     padding: Literal["released", "processor"] = "released"
-    """`released` shows an image on a square of the mean colour, as the released VQAScore does; `processor` cuts the
-    middle out, as CLIP's processor does."""
+    """`released` shows an image on a square of the mean colour, as the released VQAScore does; `processor` crops the
+    middle, as CLIP's processor does."""
     system: str | None = None
     """The message before every question, instead of Vicuna's; an empty text sends none (VQAScore, footnote 3)."""
     compiled: bool = False
-    """Compiles FlanT5's encoder (torch.compile), which takes up to some minutes before the first answers; does not
-    change results except for rounding.
+    """Compiles FlanT5's encoder (torch.compile), which delays the first answers by up to some minutes and only changes
+    the rounding of results.
     """
 
 
 def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
     """Find the CLIP checkpoint that config.json names; its weights are only needed if the checkpoint lacks them."""
-    _check_fields(checkpoint.part, checkpoint.fields)
-    named = config.vision_tower or _resolve_tower(checkpoint.part, checkpoint.fields["mm_vision_tower"])
+    part, fields = checkpoint.part, checkpoint.fields
+    for name in REQUIRED:
+        if name not in fields:
+            raise ModelError(f"{part.source}: config.json lacks `{name}`, so it is not a CLIP-FlanT5 checkpoint")
+    for name, value in SUPPORTED.items():
+        if fields.get(name, value) != value:
+            raise ModelError(f"{part.source}: `{name}` is {fields[name]!r}; only {value!r} is supported")
+    named = config.vision_tower or fields["mm_vision_tower"]
+    if not config.vision_tower and part.commit is None and named.startswith("."):
+        named = str((Path(part.source) / named).resolve())  # relative to the checkpoint's own folder
     tower = find_part(named, config.vision_tower_revision, digest)
     model_type = read_fields(tower)["model_type"]
     if model_type not in ("clip", "clip_vision_model"):
@@ -58,22 +63,6 @@ def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDig
     if not any(name.startswith("vision_tower.") for name in checkpoint.tensors):
         check_weights(tower)
     return {"vision_tower": tower}
-
-
-def _check_fields(part: Part, fields: Fields) -> None:
-    for name in REQUIRED:
-        if name not in fields:
-            raise ModelError(f"{part.source}: config.json lacks `{name}`, so it is not a CLIP-FlanT5 checkpoint")
-    for name, value in SUPPORTED.items():
-        if fields.get(name, value) != value:
-            raise ModelError(f"{part.source}: `{name}` is {fields[name]!r}; only {value!r} is supported")
-
-
-def _resolve_tower(part: Part, tower: str) -> str:
-    """Resolve a relative path of a tower against the checkpoint's own folder."""
-    if part.commit is None and tower.startswith("."):
-        return str((Path(part.source) / tower).resolve())
-    return tower
 
 
 FAMILY = Family(

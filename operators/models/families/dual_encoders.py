@@ -1,15 +1,14 @@
-"""Dual encoders: embeddings of images and texts, whose cosine is a score.
-
-They are CLIP (also PickScore), CLIP in OpenCLIP's layout, PyramidCLIP, SigLIP and ALIGN.
-"""
+"""Dual encoders: CLIP (also PickScore), CLIP in OpenCLIP's layout, PyramidCLIP, SigLIP and ALIGN."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
+from PIL import Image
+
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.checkpoints.parts import (
-    AGAIN,
+    CONVERT_AGAIN,
     Fields,
     Part,
     architecture,
@@ -18,21 +17,30 @@ from plumbline.operators.models.checkpoints.parts import (
     subfields,
 )
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
-from plumbline.operators.models.model import LocalModel
-from plumbline.operators.models.networks.dual_encoder import COMPARES, COSINE, Towers, dual_encoder_loads
-from plumbline.operators.models.networks.texts import clean
+from plumbline.operators.models.model import LocalModel, ResolvedModel
+from plumbline.operators.models.networks.similarity import COSINE, CosineVqa, Towers, clean_text
 
 if TYPE_CHECKING:
     import torch
-    from PIL import Image
 
-    from plumbline.operators.models.model import ResolvedModel
-    from plumbline.operators.models.processing import PixelTransform
+
+def _dual_encoder(towers: type[Towers], **options: Any) -> Family[LocalModel]:
+    """Return a family that compares embeddings, and as a VQA model answers by comparing; `options` may override."""
+    defaults: dict[str, Any] = {
+        "loads": {
+            "similarity": towers.load,
+            "embedding": towers.load,
+            "likelihood": lambda model: CosineVqa(towers.load(model)),
+        },
+        "files": (TOKENIZER, IMAGES),
+        "profile": lambda config, fields: COSINE,
+        "measures": ("cosine", "logit"),
+        "compares": ("prompt", "caption", "source", "change"),
+    }
+    return Family(**defaults | options)
 
 
 class ClipSimilarity(Towers):
-    """The `similarity` call served by a CLIP checkpoint."""
-
     architecture = "CLIPModel"
 
     def __init__(self, *parts: Any, **batches: int) -> None:
@@ -43,26 +51,21 @@ class ClipSimilarity(Towers):
         self.padding = PaddedTransform(self.processor.processor)
 
     @classmethod
-    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> "PixelTransform":
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
         from plumbline.operators.models.processing import load_pixel_transform
 
         return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
 
-    def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
         """Prepare the image by one of the rules, (3, height, width)."""
         rules = {"processor": self.processor, "released": self.released, "padded": self.padding}
         return self.pixels.pin(rules[rule](image))
 
 
-CLIP = Family(
-    config=LocalModel,
-    loads=dual_encoder_loads(ClipSimilarity),
+CLIP = _dual_encoder(
+    ClipSimilarity,
     form="'clip'",
     suits=lambda fields: fields["model_type"] == "clip",
-    files=(TOKENIZER, IMAGES),
-    profile=lambda config, fields: COSINE,
-    measures=("cosine", "logit"),
-    compares=COMPARES,
     pixels=get_args(PixelRule),
 )
 """PickScore is a CLIP that was trained on human preferences."""
@@ -83,15 +86,13 @@ KNOWN_FIELDS = {
         "tokenizer_kwargs",
     },
 }
-"""Supported fields of a network that has the form of the first CLIP; `patch_dropout` only matters in training."""
+"""Fields of a network with the architecture of the first CLIP; `patch_dropout` only matters in training."""
 SUPPORTED_PREPROCESSING = {"interpolation": "bicubic", "resize_mode": "shortest", "mode": "RGB"}
 
 
 class OpenClipSimilarity(ClipSimilarity):
-    """The `similarity` call served by a CLIP in OpenCLIP's layout."""
-
     @classmethod
-    def load_network(cls, model: "ResolvedModel[Any]") -> Any:
+    def load_network(cls, model: ResolvedModel[Any]) -> Any:
         from safetensors.torch import load_file
 
         from plumbline.operators.models.networks.clip import clip_config, clip_weights
@@ -105,7 +106,7 @@ class OpenClipSimilarity(ClipSimilarity):
         return load_pretrained(cls.architecture, model, config=config, state_dict=weights)
 
     @classmethod
-    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> "PixelTransform":
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
         from plumbline.operators.models.processing import PixelTransform, clip_processor
 
         fields = _read_open_clip(model.parts["checkpoint"])
@@ -113,34 +114,31 @@ class OpenClipSimilarity(ClipSimilarity):
         processor = clip_processor(side, prepared.get("mean"), prepared.get("std"))
         return PixelTransform(processor, pad_to_square=False)
 
-    def cleaned(self, text: str) -> str:
-        return clean(text)
+    def clean(self, text: str) -> str:
+        return clean_text(text)
 
-    def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
         """Resize the image in its own mode, crop its centre and normalise it, or pad it, (3, height, width)."""
         return self.pixels.pin(self.padding(image) if rule == "padded" else self.released(image))
 
 
 def _read_open_clip(part: Part) -> dict[str, Any]:
-    """Read OpenCLIP's configuration; without one, the config.json, which shows the checkpoint's real family."""
-    return (
-        {"model_type": "open_clip", **read_json(part, OPEN_CLIP_CONFIG)}
-        if part.file(OPEN_CLIP_CONFIG)
-        else read_fields(part)
-    )
+    if part.file(OPEN_CLIP_CONFIG) is None:
+        return read_fields(part)  # which shows the checkpoint's real family
+    return {"model_type": "open_clip", **read_json(part, OPEN_CLIP_CONFIG)}
 
 
 def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    """Raise ModelError for a network without the form of the first CLIP, or with another preprocessing."""
-    source, made = parts["checkpoint"].source, subfields(fields, "model_cfg")
+    """Raise ModelError for a network unlike the first CLIP, or with another preprocessing."""
+    source, model = parts["checkpoint"].source, subfields(fields, "model_cfg")
     for name, known in KNOWN_FIELDS.items():
-        stated = made if name == "model_cfg" else subfields(made, name)
+        stated = model if name == "model_cfg" else subfields(model, name)
         other = sorted(stated.keys() - known)
         if not stated or other:
             raise ModelError(
-                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} has {', '.join(other) or 'nothing'}; only a CLIP of the "
-                f"first form ({', '.join(sorted(known))}) is served; use its release in transformers' layout, if "
-                "there is one"
+                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} has {', '.join(other) or 'nothing'}; only networks like the "
+                f"first CLIP ({', '.join(sorted(known))}) are served; use a release in transformers' layout, if there "
+                "is one"
             )
     prepared = subfields(fields, "preprocess_cfg")
     for name, value in SUPPORTED_PREPROCESSING.items():
@@ -150,18 +148,14 @@ def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fiel
             )
 
 
-OPEN_CLIP = Family(
-    config=LocalModel,
-    loads=dual_encoder_loads(OpenClipSimilarity),
+OPEN_CLIP = _dual_encoder(
+    OpenClipSimilarity,
     weights_file=OPEN_CLIP_WEIGHTS,
     read=_read_open_clip,
     form=OPEN_CLIP_CONFIG,
     suits=lambda fields: fields["model_type"] == "open_clip",
     files=(TOKENIZER,),
     check=_check_open_clip,
-    profile=lambda config, fields: COSINE,
-    measures=("cosine", "logit"),
-    compares=COMPARES,
     pixels=get_args(PixelRule),
 )
 """CLIP in OpenCLIP's layout: open_clip_config.json and open_clip_model.safetensors (Ilharco et al. 2021).
@@ -173,37 +167,34 @@ preprocessed as by OpenCLIP, which equals CLIP's first release.
 
 PYRAMID_ARCHITECTURE = "PyramidClip"
 PYRAMID_PADDING_ID = 0
-"""Padding token of texts, up to the whole context; the model reads it like any other token."""
+"""Token that pads texts to the whole context; the model reads it like any other token."""
 
 
 class PyramidClipSimilarity(ClipSimilarity):
-    """The `similarity` call served by PyramidCLIP."""
-
     architecture = "plumbline.operators.models.networks.clip:PyramidClip"
     padded = True
 
     @classmethod
-    def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
+    def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
         tokenizer = super().load_tokenizer(model)
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(PYRAMID_PADDING_ID)
         return tokenizer
 
-    def cleaned(self, text: str) -> str:
-        return clean(text)
+    def clean(self, text: str) -> str:
+        return clean_text(text)
 
-    def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
         """Prepare the image as CLIP's release does, (3, height, width); `rule` is ignored."""
         return self.pixels.pin(self.released(image))
 
 
-PYRAMID_CLIP = Family(
-    config=LocalModel,
+PYRAMID_CLIP = _dual_encoder(
+    PyramidClipSimilarity,
     loads={"similarity": PyramidClipSimilarity.load, "embedding": PyramidClipSimilarity.load},
     form=f"{PYRAMID_ARCHITECTURE}'s, as jobs.convert makes it",
     suits=lambda fields: architecture(fields) == PYRAMID_ARCHITECTURE,
-    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), AGAIN)),
-    measures=("cosine", "logit"),
-    compares=COMPARES,
+    files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN)),
+    profile=None,  # so it is no VQA model
 )
 """A CLIP with convolutions among its patches, whose text embedding depends on all tokens (Gao et al. 2022).
 
@@ -212,8 +203,6 @@ It is released as a pickle, which `plumbline convert` turns into a folder (docs/
 
 
 class SiglipSimilarity(Towers):
-    """The `similarity` call served by a SigLIP checkpoint."""
-
     architecture = "AutoModel"
     padded = True
 
@@ -222,51 +211,45 @@ class SiglipSimilarity(Towers):
         self.bias = self.model.logit_bias.item()
 
     @classmethod
-    def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
+    def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
         tokenizer = super().load_tokenizer(model)
         tokenizer.padding_side = "right"
         return tokenizer
 
-    def cleaned(self, text: str) -> str:
+    def clean(self, text: str) -> str:
         return text.lower()
 
-    def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "Mapping[str, torch.Tensor]":
-        """Return the inputs that the checkpoint's processor makes of the image; `rule` is ignored."""
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "Mapping[str, torch.Tensor]":
+        """Return the inputs that the checkpoint's processor makes from the image; `rule` is ignored."""
         inputs = self.processor(images=image, return_tensors="pt")
         return {name: tensor[0] for name, tensor in inputs.items()}
 
     def image_inputs(self, pixels: Sequence[Any]) -> "Mapping[str, torch.Tensor]":
-        """Return each input of the images as one batch. A NaFlex has several; its pixels may have any precision."""
         import torch
 
+        # NaFlex has several inputs; of these, only the pixels are in the network's precision
         batch = {name: torch.stack([each[name] for each in pixels]).to(self.model.device) for name in pixels[0]}
         return batch | {"pixel_values": self.batch([each["pixel_values"] for each in pixels])}
 
 
-SIGLIP = Family(
-    config=LocalModel,
-    loads=dual_encoder_loads(SiglipSimilarity),
+SIGLIP = _dual_encoder(
+    SiglipSimilarity,
     form="'siglip' or 'siglip2'",
     suits=lambda fields: fields["model_type"] in ("siglip", "siglip2"),
-    files=(TOKENIZER, IMAGES),
-    profile=lambda config, fields: COSINE,
     measures=("cosine", "logit", "match"),
-    compares=COMPARES,
 )
 """SigLIP and SigLIP 2 (Zhai et al. 2023; 2025).
 
 Texts are in lower case and padded to one length, as in training: a text's embedding comes from the last position, which
-is usually padding. SigLIP 2's NaFlex kind reads images in their own aspect ratio, as up to 256 patches.
+is usually padding. SigLIP 2's NaFlex variant reads images in their own aspect ratio, as up to 256 patches.
 """
 
 
 MAX_ALIGN_TOKENS = 64
-"""Length of a text that its processor sets; the network has more positions."""
+"""Maximum length of a text, which ALIGN's processor sets; the network has more positions."""
 
 
 class Align(Towers):
-    """The `similarity` call served by an ALIGN checkpoint."""
-
     architecture = "AlignModel"
 
     def __init__(self, *parts: Any, **batches: int) -> None:
@@ -277,14 +260,5 @@ class Align(Towers):
         return float(1 / self.model.temperature.item())
 
 
-ALIGN = Family(
-    config=LocalModel,
-    loads=dual_encoder_loads(Align),
-    form="'align'",
-    suits=lambda fields: fields["model_type"] == "align",
-    files=(TOKENIZER, IMAGES),
-    profile=lambda config, fields: COSINE,
-    measures=("cosine", "logit"),
-    compares=COMPARES,
-)
+ALIGN = _dual_encoder(Align, form="'align'", suits=lambda fields: fields["model_type"] == "align")
 """Images by an EfficientNet and texts by a BERT (Jia et al. 2021)."""

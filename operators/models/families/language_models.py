@@ -1,14 +1,19 @@
-"""Language models: authors of questions, and VQA models that never see the image."""
+"""Language models: authors of questions, VQA models that never see the image, and natural-language inference (NLI)."""
 
-from plumbline.operators.models.checkpoints.parts import architecture
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plumbline.operators.base.batches import call_in_batches
+from plumbline.operators.base.errors import ModelError
+from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
 from plumbline.operators.models.families.blip import BLIP2
 from plumbline.operators.models.family import Family, lazily
 from plumbline.operators.models.model import LocalModel
+from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 TEXT_ONLY = VqaProfile(name="text_only")
-
 CAUSAL_LM = Family(
     config=EngineModel,
     loads={
@@ -26,14 +31,113 @@ CAUSAL_LM = Family(
 """Decoder-only models."""
 
 
+def _is_t5(fields: Fields) -> bool:
+    return architecture(fields) == "T5ForConditionalGeneration"
+
+
 TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", question=BLIP2.question)
 """Asks BLIP-2's question, because BLIP-2's language model is a FlanT5."""
-
 T5 = Family(
-    config=LocalModel,
     loads={"likelihood": lazily("networks.text_only:TextOnlyT5.load")},
     form="a T5ForConditionalGeneration",
-    suits=lambda fields: architecture(fields) == "T5ForConditionalGeneration",
+    suits=_is_t5,
     profile=lambda config, fields: TEXT_ONLY_T5,
 )
 """Encoder-decoder models such as Flan-T5 ("What makes a good metric?", ablation 4)."""
+
+
+ENTAILMENT = ("entailment", "entail", "entails", "entailed")
+"""Names of the label for entailment in classifiers."""
+
+
+class CrossEncoderNli(LoadedModel):
+    """Entailment by a sequence classifier with an entailment label, such as those trained on MNLI."""
+
+    architecture = "AutoModelForSequenceClassification"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.label = find_entailment_label(self.model.config.id2label)
+        self.context = self.find_context()
+
+    def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Return the softmax probability of entailment; the longer text of a pair beyond the context is cut."""
+
+        def classify(batch: Sequence[tuple[str, str]]) -> list[float]:
+            inputs = self.tokens(*zip(*batch, strict=True), context=self.context)
+            probabilities: list[float] = self.model(**inputs).logits.float().softmax(-1)[:, self.label].tolist()
+            return probabilities
+
+        return call_in_batches(classify, pairs, [len(p) + len(h) for p, h in pairs], size=self.pair_batch)
+
+
+class Seq2SeqNli(LoadedModel):
+    """Entailment by a T5 trained to answer `1` or `0`, as on the TRUE mixture."""
+
+    architecture = "AutoModelForSeq2SeqLM"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        self.context = self.find_context()
+        one, zero = (self.tokenizer(digit, add_special_tokens=False).input_ids[0] for digit in ("1", "0"))
+        if one == zero:
+            raise ModelError(
+                f"{self.tokenizer.name_or_path}: the tokenizer's `1` and `0` begin with the same token, so it is not "
+                "that of a TRUE-style entailment model; use a ...ForSequenceClassification checkpoint"
+            )
+        self.yes = int(one)
+
+    def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Return the probability of `1` over the full vocabulary; the premise of a pair beyond the context is cut."""
+        texts = [self._join(premise, hypothesis) for premise, hypothesis in pairs]
+        return call_in_batches(self._answer, texts, [len(text) for text in texts], size=self.pair_batch)
+
+    def _join(self, premise: str, hypothesis: str) -> str:
+        text = f"premise: {premise} hypothesis: {hypothesis}"
+        excess = 0 if self.context is None else len(self.tokenizer(text).input_ids) - self.context
+        if excess <= 0:
+            return text
+        kept = self.tokenizer(premise, add_special_tokens=False).input_ids[:-excess]
+        return f"premise: {self.tokenizer.decode(kept)} hypothesis: {hypothesis}"
+
+    def _answer(self, texts: Sequence[str]) -> list[float]:
+        inputs = self.tokens(texts, context=self.context)
+        start = inputs.input_ids.new_full((len(texts), 1), self.model.config.decoder_start_token_id)
+        logits = self.model(
+            input_ids=inputs.input_ids, attention_mask=inputs.attention_mask, decoder_input_ids=start
+        ).logits[:, 0]
+        probabilities: list[float] = logits.float().softmax(-1)[:, self.yes].tolist()
+        return probabilities
+
+
+def _check_labels(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
+    """Raise ModelError if it is not known which of a classifier's labels is entailment."""
+    labels = subfields(fields, "id2label")
+    if not _is_t5(fields) and (len(labels) < 2 or find_entailment_label(labels) is None):
+        raise ModelError(
+            f"{parts['checkpoint'].source}: config.json has the labels {list(labels.values())}, but none for "
+            "entailment; name it in id2label"
+        )
+
+
+def find_entailment_label(id2label: Mapping[Any, str]) -> int | None:
+    """Return the index of the entailment label in a config's id2label; None unless exactly one label has that name.
+
+    `not_entailment`, `non-entailment` and the like are the opposite.
+    """
+    named = [index for index, label in id2label.items() if str(label).strip().lower() in ENTAILMENT]
+    return int(named[0]) if len(named) == 1 and str(named[0]).isdecimal() else None
+
+
+NLI = Family(
+    loads={
+        "entailment": lambda model: (
+            Seq2SeqNli if _is_t5(read_fields(model.parts["checkpoint"])) else CrossEncoderNli
+        ).load(model)
+    },
+    form="a ...ForSequenceClassification or a T5ForConditionalGeneration",
+    suits=lambda fields: _is_t5(fields) or architecture(fields).endswith("ForSequenceClassification"),
+    check=_check_labels,
+    float32_on_gpu=True,
+)
+"""Gecko paper, section 5: a generated question is kept if the prompt entails the question with its answer."""

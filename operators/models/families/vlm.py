@@ -1,4 +1,4 @@
-"""Decoder-only vision-language chat models, such as LLaVA-1.5 and Qwen-VL, as VQA models."""
+"""Decoder-only chat models that see images, such as LLaVA-1.5 and Qwen-VL."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,37 +8,45 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from plumbline.operators.base.bounds import Positive, at_least
 from plumbline.operators.base.errors import ConfigError, ModelError
+from plumbline.operators.models.calls import Message
 from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields, subfields
 from plumbline.operators.models.engines.conversation import (
-    TEMPLATE_FILES,
     THINKING_PROBLEM,
-    check_system,
-    check_template,
-    file_thinks,
-    is_named_thinking,
+    find_thinking,
+    find_turn_end,
+    is_thinking_checkpoint,
+    opens_thought,
+    render_image_conversation,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel, engine_in_key
-from plumbline.operators.models.engines.reading import DEFAULT_READING, DEFAULT_READING_TOKENS, reader, reading_in_key
+from plumbline.operators.models.engines.reading import (
+    DEFAULT_READING,
+    DEFAULT_READING_TOKENS,
+    as_reader,
+    reading_in_key,
+)
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, lazily
+from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
 if TYPE_CHECKING:
     from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
-    from plumbline.operators.models.model import ResolvedModel
     from plumbline.operators.models.networks.causal_lm import CausalLM
     from plumbline.operators.models.networks.vlm import ChatVlm
 
-LLAVA_1_5 = VqaProfile(name="llava_1_5", question="released", system=VICUNA_SYSTEM, pads=True, several=True)
-LLAVA = VqaProfile(name="llava", several=True)
+LLAVA_1_5 = VqaProfile(
+    name="llava_1_5", question="released", system=VICUNA_SYSTEM, pads_images=True, several_images=True
+)
+LLAVA = VqaProfile(name="llava", several_images=True)
 """LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
-CHAT = VqaProfile(name="chat", several=True)
-FILM = replace(CHAT, films=True)
-"""CHAT for a model that is asked about videos too."""
+CHAT = VqaProfile(name="chat", several_images=True)
+VIDEO_CHAT = replace(CHAT, reads_videos=True)
+"""CHAT for a model that also sees videos."""
 PALIGEMMA = VqaProfile(name="paligemma", question="released_first_token")
-"""PendingConversation as in the authors' later releases."""
+"""Asked as in the authors' later releases."""
 FUYU = VqaProfile(name="fuyu", question="released_first_token")
 QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
-"""Profiles, by model_type, of types that read a question and no conversation."""
+"""Profiles, by model_type, of types that read a single question instead of a conversation."""
 _TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{{ MARK if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}{{ END }}"
@@ -47,32 +55,32 @@ TEMPLATES: Mapping[str, str] = {
     "paligemma": _TEMPLATE.replace("MARK", "'<image>' + bos_token").replace("END", r"'\n'"),
     "fuyu": _TEMPLATE.replace("MARK", "'|SPEAKER|'").replace("END", r"'\n<0x04>'"),
 }
-"""A question's text from each type's processor; these types' tokenizers have no chat template."""
+"""Chat templates for types whose tokenizers have none; each writes a question as the type's processor does."""
 FUYU_END = "|ENDOFTEXT|"
-"""The token that ends a reply of Fuyu; the files of its tokenizer may name another."""
-VICUNA_ENTRIES = 40_000
-"""Larger than Vicuna's vocabulary, which is Llama 2's, and smaller than Llama 3's."""
+"""The token that ends a reply of Fuyu; the files of its tokenizer may name another token."""
+MAX_VICUNA_ENTRIES = 40_000
+"""More entries than Vicuna's vocabulary has, which is Llama 2's, and fewer than Llama 3's."""
 
 
 class ChatType(NamedTuple):
     """Differences between model types on the transformers engine."""
 
     reader: str = "ImageReader"
-    """The class of networks/image_reader.py that reads for the type."""
+    """The class in networks/image_reader.py that reads this type's prompts."""
     pixel_counts: int = 0
-    """Number of times that the processor counts each pixel of an image for its limits; 0 if it has no limits and
-    resizes every image, also a small one, to sizes of its own.
+    """Number of times that the processor counts each pixel of an image for its limits; 0 if it has no limits, and
+    resizes every image to sizes of its own.
     """
-    films: bool = False
-    """True if its videos are laid out as images with patches in time; later types write the time between frames."""
+    reads_videos: bool = False
+    """True if the tokens of a video are laid out like an image's; later types write the time between frames."""
 
 
 TYPES: Mapping[str, ChatType] = {
     "llava": ChatType(),
     "llava_next": ChatType(),
     "llava_onevision": ChatType(),
-    "qwen2_vl": ChatType(pixel_counts=1, films=True),
-    "qwen2_5_vl": ChatType(pixel_counts=1, films=True),
+    "qwen2_vl": ChatType(pixel_counts=1, reads_videos=True),
+    "qwen2_5_vl": ChatType(pixel_counts=1, reads_videos=True),
     "qwen3_vl": ChatType(pixel_counts=1),
     "qwen3_vl_moe": ChatType(pixel_counts=1),
     "qwen3_5": ChatType(pixel_counts=1),
@@ -88,8 +96,7 @@ TYPES: Mapping[str, ChatType] = {
     "paligemma": ChatType(reader="PrefixLmReader"),
     "fuyu": ChatType(),
 }
-"""Types that the transformers engine is tested with; vLLM knows more."""
-SIZED = tuple(name for name, chat_type in TYPES.items() if chat_type.pixel_counts)
+"""Types that are tested on the transformers engine; vLLM knows more."""
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """Vision towers of LLaVA-shaped models that the transformers engine supports, with the number of tokens before an
 image's patches; other towers order an image's tokens differently.
@@ -97,73 +104,68 @@ image's patches; other towers order an image's tokens differently.
 MIN_PIXELS = 3136
 """Smallest image in Qwen-VL's processors: 56 x 56."""
 SETTINGS = "generation_config.json"
-ELSEWHERE = "choose another checkpoint, or engine=vllm if vLLM's list of supported models has this one"
+UNKNOWN_REMEDY = "choose another checkpoint, or engine=vllm if vLLM's list of supported models has it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatModel(EngineModel):
-    """Options of a chat model that sees."""
-
     family: Literal["vlm"] = "vlm"
     padding: Literal["released", "processor"] = "released"
     """For LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore does;
-    `processor` cuts the middle out, as the checkpoint's processor does. Other models only have `processor`.
+    `processor` crops the middle, as the checkpoint's processor does. Other models only have `processor`.
     """
     max_pixels: Annotated[int, at_least(MIN_PIXELS)] | None = None
-    """Maximum number of pixels for which the processors of Qwen-VL and GLM-V keep an image's size; larger images are
-    made smaller. 262144 (512 x 512) takes a quarter of the tokens of 1024 x 1024. By default the checkpoint's own
-    limit.
+    """Maximum number of pixels of an image for Qwen-VL and GLM-V, whose processors shrink larger images. 262144 (512 x
+    512) takes a quarter of the tokens of 1024 x 1024. By default the checkpoint's own limit.
     """
     repetition_penalty: Literal["ignored", "released"] = "ignored"
     """For likelihoods: `released` applies the repetition_penalty of the checkpoint's generation_config.json to tokens
     of the prompt, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`.
     """
-
     system: str | None = None
-    """The message before every question about an image, instead of the family's: LLaVA-1.5 has Vicuna's, others that of
-    their chat template. An empty text sends none.
+    """The message before every question about an image. By default LLaVA-1.5 has Vicuna's, and other models have that
+    of their chat template. An empty text sends none.
     """
-
     reading: str = DEFAULT_READING
     """Instruction for reading the text in images (`ocr`)."""
     reading_tokens: Positive = DEFAULT_READING_TOKENS
-    """Maximum length of the text that is read from an image; it is cut there."""
+    """Maximum length of the text that is read from an image; a longer text is cut."""
 
     def __post_init__(self) -> None:
         EngineModel.__post_init__(self)
         if self.max_pixels is not None and "mm_processor_kwargs" in self.engine_options:
-            raise ConfigError("max_pixels: engine_options.mm_processor_kwargs is set too; name it there alone")
+            raise ConfigError("max_pixels: engine_options.mm_processor_kwargs is set too; set max_pixels only there")
 
 
-def profile_of(config: ChatModel, fields: Fields) -> VqaProfile:
-    """Return how a checkpoint with this config.json is asked; only transformers shows videos."""
-    profile = _profile_on_any_engine(fields)
-    return replace(profile, films=profile.films and config.engine == "transformers").with_system(config.system)
+def find_profile(config: ChatModel, fields: Fields) -> VqaProfile:
+    """Return the profile of a checkpoint with this config.json."""
+    model_type = fields["model_type"]
+    if model_type == "llava":
+        text = subfields(fields, "text_config")
+        vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < MAX_VICUNA_ENTRIES
+        profile = LLAVA_1_5 if vicuna and _tower_type(fields) == "clip_vision_model" else LLAVA
+    else:
+        # only the transformers engine shows videos
+        reads_videos = config.engine == "transformers" and TYPES.get(model_type, ChatType()).reads_videos
+        profile = QUESTION_PROFILES.get(model_type, VIDEO_CHAT if reads_videos else CHAT)
+    return profile.with_system(config.system)
 
 
-def _profile_on_any_engine(fields: Fields) -> VqaProfile:
-    if fields["model_type"] != "llava":
-        films = TYPES.get(fields["model_type"], ChatType()).films
-        return QUESTION_PROFILES.get(fields["model_type"], FILM if films else CHAT)
-    text = subfields(fields, "text_config")
-    vicuna = text.get("model_type", "llama") == "llama" and text.get("vocab_size", 0) < VICUNA_ENTRIES
-    return LLAVA_1_5 if vicuna and _tower(fields) == "clip_vision_model" else LLAVA
-
-
-def _tower(fields: Fields) -> Any:
+def _tower_type(fields: Fields) -> Any:
     return subfields(fields, "vision_config").get("model_type", "clip_vision_model")
 
 
 def _is_supported(fields: Fields) -> bool:
     text = subfields(fields, "text_config")
-    if architecture(fields) == "FuyuForCausalLM":  # whose patches are tokens: it has no vision_config
+    if architecture(fields) == "FuyuForCausalLM":  # has no vision_config, because its patches are tokens
         return True
     encoder = fields.get("is_encoder_decoder") or text.get("is_encoder_decoder") or "t5" in str(text.get("model_type"))
     return architecture(fields).endswith("ForConditionalGeneration") and "vision_config" in fields and not encoder
 
 
 def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    for problem in _find_problems(config, parts, fields):
+    problem = next(_find_problems(config, parts, fields), None)
+    if problem is not None:
         raise ModelError(f"{parts['checkpoint'].source}: {problem}")
 
 
@@ -171,24 +173,25 @@ def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields)
     """Yield the reasons why the checkpoint would not load, or would give wrong answers, with this configuration."""
     model_type, checkpoint, on_vllm = fields["model_type"], parts["checkpoint"], config.engine == "vllm"
     if on_vllm and model_type in TEMPLATES:
-        yield "vLLM expects its image where no conversation can place it; set engine=transformers"
+        yield "vLLM expects the image at a position where no conversation has it; set engine=transformers"
     if not on_vllm and model_type not in TYPES:
-        yield f"the transformers engine knows {', '.join(TYPES)}, not {model_type!r}; {ELSEWHERE}"
-    if not on_vllm and model_type in ("llava", "llava_next") and _tower(fields) not in CLASS_TOKENS:
+        yield f"the transformers engine knows {', '.join(TYPES)}, not {model_type!r}; {UNKNOWN_REMEDY}"
+    if not on_vllm and model_type in ("llava", "llava_next") and _tower_type(fields) not in CLASS_TOKENS:
         known = " or ".join(CLASS_TOKENS)
-        yield f"the transformers engine knows a LLaVA with {known}, not {_tower(fields)!r}; {ELSEWHERE}"
+        yield f"the transformers engine knows a LLaVA with {known}, not {_tower_type(fields)!r}; {UNKNOWN_REMEDY}"
     if config.repetition_penalty == "released" and on_vllm:
         yield "vLLM's likelihoods have no repetition penalty; set engine=transformers, or repetition_penalty=ignored"
     if config.repetition_penalty == "released" and _penalty(checkpoint) == 1:
         yield "its generation_config.json names no repetition_penalty; set repetition_penalty=ignored"
     counts = TYPES.get(model_type, ChatType()).pixel_counts
     if config.max_pixels is not None and counts == 0:
-        yield f"its processor sizes images by itself, and max_pixels is for {', '.join(SIZED)}; set max_pixels=null"
+        sized = ", ".join(name for name, chat_type in TYPES.items() if chat_type.pixel_counts)
+        yield f"its processor sizes images by itself, and max_pixels is for {sized}; set max_pixels=null"
     if config.max_pixels is not None and counts > 1 and on_vllm:
         yield "vLLM limits its images by another number; set engine=transformers, or max_pixels=null"
     if config.system is not None and model_type in TEMPLATES:
-        yield "it reads a question and no conversation; set system=null"
-    if config.thinking == "refused" and _thinks(parts["tokenizer"], checkpoint):
+        yield "it reads a question instead of a conversation; set system=null"
+    if config.thinking == "refused" and is_thinking_checkpoint(parts["tokenizer"], checkpoint):
         yield THINKING_PROBLEM
 
 
@@ -198,45 +201,41 @@ def _penalty(checkpoint: Part) -> float:
     return float((json.loads(file.read_text()).get("repetition_penalty") or 1) if file is not None else 1)
 
 
-def _thinks(*parts: Part) -> bool:
-    """Return True if a chat model thinks before it answers."""
-    files = [part.file(name) for part in dict.fromkeys(parts) for name in TEMPLATE_FILES]
-    return any(is_named_thinking(part.source) for part in parts) or any(file_thinks(file) for file in files if file)
-
-
-def _load(model: "ResolvedModel[ChatModel]") -> "ChatVlm":
+def _load(model: ResolvedModel[ChatModel]) -> "ChatVlm":
     return serve(model, _load_network(model))
 
 
-def _load_writer(model: "ResolvedModel[ChatModel]") -> "CausalLM":
+def _load_writer(model: ResolvedModel[ChatModel]) -> "CausalLM":
     """Load the language half for conversations without an image; raises ModelError if there are none."""
     from plumbline.operators.models.networks.causal_lm import CausalLM
 
     if model.profile is not None and model.profile.name in TEMPLATES:
-        raise ModelError(f"{model.config.checkpoint}: it answers about images alone; use another model")
+        raise ModelError(f"{model.config.checkpoint}: it only answers questions about images; use another model")
     return CausalLM.load(model, _load_network(model))
 
 
-def _load_network(model: "ResolvedModel[ChatModel]") -> Any:
+def _load_network(model: ResolvedModel[ChatModel]) -> Any:
     from transformers import AutoModelForImageTextToText
 
     from plumbline.operators.models.processing import load_pretrained
 
-    return load_pretrained(AutoModelForImageTextToText, model, attn_implementation=_attention(model))
+    text = subfields(read_fields(model.parts["checkpoint"]), "text_config")
+    # only the plain implementation of attention can bound its scores
+    bounded = text.get("model_type") == "gemma2" and text.get("attn_logit_softcapping", 1) is not None
+    attention = "eager" if bounded else "sdpa"
+    return load_pretrained(AutoModelForImageTextToText, model, attn_implementation=attention)
 
 
-def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
-    """Return a model that serves the calls with this network, which is on its device already.
+def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
+    """Return a model that serves the calls with this network, which is already on its device.
 
     Raises ModelError if its tokenizer or processor does not load, or the network would give wrong answers.
     """
-    from plumbline.operators.models.calls import Message
-    from plumbline.operators.models.engines.thinking import find_thinking
     from plumbline.operators.models.networks import image_reader
-    from plumbline.operators.models.networks.causal_lm import reply_ends
+    from plumbline.operators.models.networks.causal_lm import find_reply_ends
     from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
     from plumbline.operators.models.networks.vlm import ChatVlm
-    from plumbline.operators.models.pixels import pixel_input
+    from plumbline.operators.models.pixels import make_pixel_input
     from plumbline.operators.models.processing import mean_colour
 
     assert model.profile is not None
@@ -244,13 +243,13 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
     _check_network(model, network, processor.tokenizer)
     chat_type = TYPES[network.config.model_type]
     if model.config.max_pixels is not None:
-        size, most = processor.image_processor.size, model.config.max_pixels * chat_type.pixel_counts
-        size["longest_edge"], size["shortest_edge"] = most, min(most, size["shortest_edge"])
-    ends = reply_ends(network, processor.tokenizer)
+        size, limit = processor.image_processor.size, model.config.max_pixels * chat_type.pixel_counts
+        size["longest_edge"], size["shortest_edge"] = limit, min(limit, size["shortest_edge"])
+    ends = find_reply_ends(network, processor.tokenizer)
     image_id = int(network.config.image_token_id)
     joining = copy(processor)
-    joining.image_processor = copy(processor.image_processor)  # before its last steps are left to the device
-    pixels = pixel_input(processor, device=network.device, dtype=network.dtype)
+    joining.image_processor = copy(processor.image_processor)  # before the next line leaves out its last steps
+    pixels = make_pixel_input(processor, device=network.device, dtype=network.dtype)
     prompts = ImagePrompts(
         processor,
         pixels.pin,
@@ -259,30 +258,17 @@ def serve(model: "ResolvedModel[ChatModel]", network: Any) -> "ChatVlm":
         system=model.profile.system,
         padding=mean_colour(processor.image_processor) if _pads(model) else None,
         ends=ends,
-        video_id=int(network.config.video_token_id) if model.profile.films else None,
+        video_id=int(network.config.video_token_id) if model.profile.reads_videos else None,
         thinks=model.config.thinking == "allowed",
     )
-    thinking = find_thinking(model.config, processor.tokenizer, lambda: prompts.text([Message("user", "")]))
+    thinking = find_thinking(model.config, processor.tokenizer, lambda: prompts.render([Message("user", "")]))
     reader = getattr(image_reader, chat_type.reader)(network, pixels, image_id=image_id)
     penalty = 1.0 if model.config.repetition_penalty == "ignored" else _penalty(model.parts["checkpoint"])
-    batch = model.config.pair_batch
-    return ChatVlm(reader, prompts, ends=ends, pair_batch=batch, penalty=penalty, thinking=thinking)
+    return ChatVlm(reader, prompts, ends=ends, pair_batch=model.config.pair_batch, penalty=penalty, thinking=thinking)
 
 
-def _pads(model: "ResolvedModel[ChatModel]") -> bool:
-    """Return True if images are put on a square of the mean colour before the checkpoint's own processing."""
-    return model.profile is not None and model.profile.pads and model.config.padding == "released"
-
-
-def _attention(model: "ResolvedModel[ChatModel]") -> str:
-    """Return the implementation of attention: only the plain one caps its scores, if a config.json wants that."""
-    text = subfields(read_fields(model.parts["checkpoint"]), "text_config")
-    caps = text.get("model_type") == "gemma2" and text.get("attn_logit_softcapping", 1) is not None
-    return "eager" if caps else "sdpa"
-
-
-def _check_network(model: "ResolvedModel[ChatModel]", network: Any, tokenizer: Any) -> None:
-    """Raise ModelError for a network without an end of turn, or with layers that do not see all tokens before."""
+def _check_network(model: ResolvedModel[ChatModel], network: Any, tokenizer: Any) -> None:
+    """Raise ModelError for a network without an end of turn, or with layers that do not see all earlier tokens."""
     if tokenizer.eos_token_id is None:
         raise ModelError(
             f"{model.folder('checkpoint')}: the tokenizer has no eos_token, so it is not known what ends an answer; "
@@ -292,15 +278,17 @@ def _check_network(model: "ResolvedModel[ChatModel]", network: Any, tokenizer: A
     others = set(layers) - {"full_attention", "sliding_attention", "linear_attention"}
     if others:
         raise ModelError(
-            f"{model.folder('checkpoint')}: it has layers of {min(others)}, and no question can continue an "
-            "image's prefix; set engine=vllm"
+            f"{model.folder('checkpoint')}: it has layers of {min(others)}, so no question can continue an image's "
+            "prefix; set engine=vllm"
         )
 
 
-def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
-    from plumbline.operators.models.calls import Message
-    from plumbline.operators.models.engines.conversation import image_conversation_text, turn_end
-    from plumbline.operators.models.engines.thinking import find_thinking
+def _pads(model: ResolvedModel[ChatModel]) -> bool:
+    """Return True if images are put on a square of the mean colour before the checkpoint's own processing."""
+    return model.profile is not None and model.profile.pads_images and model.config.padding == "released"
+
+
+def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
     from plumbline.operators.models.engines.vllm_calls import TWO_IMAGES, VllmLikelihood
     from plumbline.operators.models.engines.vllm_engine import start_engine
     from plumbline.operators.models.processing import load_image_processor, mean_colour
@@ -308,61 +296,64 @@ def _load_on_vllm(model: "ResolvedModel[ChatModel]") -> "VllmLikelihood":
     assert model.profile is not None
     tokenizer, system = _load_tokenizer(model), model.profile.system
     padding = mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads(model) else None
-    end = turn_end(tokenizer, _read_reply_ends(model.parts["checkpoint"]), system=system)
-    most = model.config.max_pixels
-    sized = {} if most is None else {"mm_processor_kwargs": {"max_pixels": most}}
+    checkpoint = model.parts["checkpoint"]
+    file = checkpoint.file(SETTINGS) or checkpoint.file("config.json")
+    named = json.loads(file.read_text()).get("eos_token_id") if file is not None else None
+    ends: list[Any] = named if isinstance(named, list) else [named]
+    end = find_turn_end(tokenizer, ends, system=system)
+    max_pixels = model.config.max_pixels
+    sized = {} if max_pixels is None else {"mm_processor_kwargs": {"max_pixels": max_pixels}}
     engine = start_engine(model, defaults={**TWO_IMAGES, **sized})
+    messages = [Message("user", "")]
     thinking = find_thinking(
         model.config,
         tokenizer,
-        lambda: image_conversation_text(tokenizer, [Message("user", "")], system=system, thinks=True),
+        lambda: render_image_conversation(tokenizer, messages, system=system, thinks=True),
     )
     return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end, thinking=thinking)
 
 
-def _read_reply_ends(checkpoint: Part) -> list[int]:
-    """Return the tokens that end a reply, by the checkpoint's own settings."""
-    file = checkpoint.file(SETTINGS) or checkpoint.file("config.json")
-    named = json.loads(file.read_text()).get("eos_token_id") if file is not None else None
-    return named if isinstance(named, list) else [] if named is None else [named]
-
-
-def _load_tokenizer(model: "ResolvedModel[ChatModel]") -> Any:
+def _load_tokenizer(model: ResolvedModel[ChatModel]) -> Any:
     """Load the tokenizer; its chat template must show an image and, unless the model may think, open no thought."""
     from plumbline.operators.models.processing import load_chat_tokenizer
 
     assert model.profile is not None
-    tokenizer = load_chat_tokenizer(model)
+    tokenizer, messages, system = load_chat_tokenizer(model), [Message("user", "")], model.profile.system
     if model.profile.name in TEMPLATES:
         tokenizer.chat_template = TEMPLATES[model.profile.name]
     if model.profile == FUYU:
         tokenizer.eos_token = FUYU_END
-    if model.config.thinking == "refused":
-        check_template(tokenizer, system=model.profile.system)
-    if model.config.system:
-        check_system(tokenizer, model.config.system)
+    if model.config.thinking == "refused" and opens_thought(
+        render_image_conversation(tokenizer, messages, system=system)
+    ):
+        raise ModelError(f"{tokenizer.name_or_path}: {THINKING_PROBLEM}")
+    configured = model.config.system
+    if configured and configured.strip() not in render_image_conversation(tokenizer, messages, system=configured):
+        raise ModelError(
+            f"{tokenizer.name_or_path}: the chat template does not write a system message; set the model's system=null"
+        )
     return tokenizer
 
 
 def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
-    padding = {"padding": config.padding} if profile is not None and profile.pads else {}
+    padding = {"padding": config.padding} if profile is not None and profile.pads_images else {}
     others = {name: getattr(config, name) for name in ("repetition_penalty", "max_pixels", "system")}
     return padding | others | reading_in_key(config) | engine_in_key(config)
 
 
 FAMILY = Family(
     config=ChatModel,
-    loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer, "ocr": reader(_load)},
+    loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer, "ocr": as_reader(_load)},
     vllm={
         "likelihood": _load_on_vllm,
         "generate_from_images": _load_on_vllm,
         "generate": lazily("engines.vllm_calls:VllmGenerate.load"),
-        "ocr": reader(_load_on_vllm),
+        "ocr": as_reader(_load_on_vllm),
     },
     form="a decoder-only ...ForConditionalGeneration with a vision_config, or a FuyuForCausalLM",
     suits=_is_supported,
     files=(TOKENIZER, IMAGES),
     check=_check,
-    profile=profile_of,
+    profile=find_profile,
     options_in_key=_options_in_key,
 )

@@ -1,11 +1,11 @@
 """Networks of transformers with less work for the same results, mainly in attention.
 
 Vision towers that attend within windows, or within each of several images (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V),
-process all windows of one size in one call. Transformers loops over them in Python, some 2,800 calls for an image of
-1024 x 1024 pixels in Qwen2.5-VL.
+process all windows of one size in one call. Transformers loops over the windows in Python, some 2,800 calls for an
+image of 1024 x 1024 pixels in Qwen2.5-VL.
 
-Language models whose heads share keys and values read them as they are, under a mask too. Transformers repeats them for
-each head, sevenfold in Qwen2.5-VL-7B.
+Language models whose heads share keys and values read them without copies, under a mask too. Transformers repeats them
+for each head, sevenfold in Qwen2.5-VL-7B.
 
 The tower of Qwen2.5-VL has layers of width 3,420; a GPU's fast matrix products need multiples of 16.
 """
@@ -22,11 +22,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 WINDOWS = "flash_by_window_size"
-"""Name of the attention implementation. Because of its `flash`, transformers passes it the bounds of the windows."""
+"""Name of the attention implementation; to names with `flash`, transformers passes the bounds of the windows."""
 SHARED = "sdpa_of_shared_keys"
 ALIGNED = 16
-"""GPU kernels read masks with rows aligned to a multiple of this, and multiply matrices of such widths. Other masks are
-copied at every call, and other widths are multiplied at less than half the speed.
+"""GPU kernels are fast if mask rows and matrix widths are multiples of this. Other masks are copied at every call, and
+other widths are multiplied at less than half the speed.
 """
 
 
@@ -35,30 +35,27 @@ def speed_up_tower(model: Any) -> None:
     tower = getattr(model.model, "visual", None)
     if tower is not None:
         tower.config._attn_implementation = WINDOWS
-        _widen_layers(tower)
+        for layer in tower.modules():
+            extra = -layer.gate_proj.out_features % ALIGNED if hasattr(layer, "gate_proj") else 0
+            if extra == 0:
+                continue
+            for linear in (layer.gate_proj, layer.up_proj):  # padded with zeros, which do not change the output
+                linear.weight = _pad(linear.weight, (0, 0, 0, extra))
+                linear.bias = None if linear.bias is None else _pad(linear.bias, (0, extra))
+                linear.out_features += extra
+            layer.down_proj.weight = _pad(layer.down_proj.weight, (0, extra))
+            layer.down_proj.in_features += extra
 
 
-def _widen_layers(tower: Any) -> None:
-    """Pad each gated layer with zeros to a width that is a multiple of ALIGNED; the zeros do not change its output."""
-    for layer in tower.modules():
-        if hasattr(layer, "gate_proj") and (beyond := -layer.gate_proj.out_features % ALIGNED):
-            for linear in (layer.gate_proj, layer.up_proj):
-                linear.weight = _pad(linear.weight, (0, 0, 0, beyond))
-                linear.bias = None if linear.bias is None else _pad(linear.bias, (0, beyond))
-                linear.out_features += beyond
-            layer.down_proj.weight = _pad(layer.down_proj.weight, (0, beyond))
-            layer.down_proj.in_features += beyond
-
-
-def _pad(weight: torch.Tensor, beyond: Sequence[int]) -> nn.Parameter:
-    return nn.Parameter(pad(weight.detach(), beyond), requires_grad=weight.requires_grad)
+def _pad(weight: torch.Tensor, padding: Sequence[int]) -> nn.Parameter:
+    return nn.Parameter(pad(weight.detach(), padding), requires_grad=weight.requires_grad)
 
 
 def share_keys(decoder: Any) -> int:
-    """Let a language model's heads share keys and values under a mask.
+    """Let a language model's heads share keys and values under a mask, and return the number of heads that share them.
 
-    Returns the number of heads that share them, in the layer with most; a mask (n, 1, tokens, places) must repeat its
-    rows this many times, all rows and then all again.
+    It is the number in the layer where most heads share. A mask (n, 1, tokens, all tokens) must repeat its rows this
+    many times: all rows, then all rows again.
     """
     if decoder.config._attn_implementation != "sdpa":
         return 1
@@ -77,17 +74,17 @@ def _attend_in_windows(
     cu_seq_lens_q: torch.Tensor,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend from tokens (1, heads, tokens, width) to those of the same window; return (1, tokens, heads, width)."""
+    """Attend from tokens (1, heads, tokens, width) to tokens of the same window; return (1, tokens, heads, width)."""
     attended = torch.empty_like(query)
-    for places in _token_indices_by_size(cu_seq_lens_q):
-        asked, seen, told = (states[0][:, places].transpose(0, 1) for states in (query, key, value))
-        attended[0][:, places] = scaled_dot_product_attention(asked, seen, told, scale=scaling).transpose(0, 1)
+    for indices in _token_indices_by_size(cu_seq_lens_q):
+        q, k, v = (states[0][:, indices].transpose(0, 1) for states in (query, key, value))
+        attended[0][:, indices] = scaled_dot_product_attention(q, k, v, scale=scaling).transpose(0, 1)
     return attended.transpose(1, 2), None
 
 
 @lru_cache(maxsize=4)
 def _token_indices_by_size(bounds: torch.Tensor) -> list[torch.Tensor]:
-    """Return for each size of window the places (windows, size) of its tokens.
+    """Return for each size of window the indices (windows, size) of its tokens.
 
     All layers pass the same `bounds` object, so the cache has few entries.
     """

@@ -18,12 +18,16 @@ from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS
 from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions, EncoderDecoder, check_entries
-from plumbline.operators.models.networks.t5 import T5Answers
+from plumbline.operators.models.networks.encoder_decoder import (
+    EncodedQuestions,
+    EncoderDecoder,
+    T5Answers,
+    check_entries,
+)
 from plumbline.operators.models.processing import ReleasedTransform, load_pretrained, load_tokenizer
 
-BLIP2_FRAME = "Question: {} Short answer:"
-"""LAVIS's frame of a question to BLIP-2 for zero-shot question answering."""
+BLIP2_TEMPLATE = "Question: {} Short answer:"
+"""LAVIS's template of a question to BLIP-2 for zero-shot question answering."""
 DROPPED_SIGNS = re.compile(r'[.!"()*#:;~]')
 """Characters that BLIP's released code removes from every question, in training too."""
 VISION_EPSILON = 1e-6
@@ -32,11 +36,9 @@ TOO_LONG = "the question takes {} tokens, beyond the {} that the model reads; sh
 
 
 def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
-    """Load a BLIP with its checkpoint's weights, and the epsilon of its training.
-
-    Checkpoints in transformers' layout contain 1e-5, transformers' own default.
-    """
+    """Load a BLIP with its checkpoint's weights."""
     config = BlipConfig.from_pretrained(model.folder("checkpoint"))
+    # checkpoints in transformers' layout contain 1e-5, transformers' own default
     config.vision_config.layer_norm_eps = VISION_EPSILON
     return load_pretrained(architecture, model, config=config)
 
@@ -48,11 +50,11 @@ class Blip2Likelihood(T5Answers):
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Encode pixels, each (3, height, width), as image tokens, each (queries, d_model), kept on the device."""
+        """Return image tokens, each (queries, d_model)."""
         return list(self.model.get_image_features(self.batch(pixels)).pooler_output)
 
     def question_text(self, question: str) -> str:
-        return BLIP2_FRAME.format(question)
+        return BLIP2_TEMPLATE.format(question)
 
 
 class InstructBlipLikelihood(T5Answers):
@@ -77,32 +79,28 @@ class InstructBlipLikelihood(T5Answers):
         return ReleasedTransform(super().load_processor(model, tokenizer))
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """Resize the image by its shorter side and cut out its middle, as the released VQAScore does."""
-        return self.pixels.pin(self.processor.cropped(image))
+        """Resize the image by its shorter side and crop its middle, as the released VQAScore does."""
+        return self.pixels.pin(self.processor.crop(image))
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Encode pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width)."""
+        """Return the vision tower's states, each (patches + 1, width)."""
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
-        return super().read(self.model.language_projection(self._query(images, questions)), questions, ids)
-
-    def _query(self, images: torch.Tensor, questions: Sequence[str]) -> torch.Tensor:
-        """Return the Q-Former's states for each image with its question, (n, queries, width)."""
         text = self.qformer_tokenizer(list(questions), padding=True, padding_side="right", return_tensors="pt")
         text = text.to(self.device)
         _check_length(text.input_ids.shape[1], self.model.config.qformer_config.max_position_embeddings)
         queries = self.model.query_tokens.expand(len(images), -1, -1).to(images.dtype)
         seen = torch.ones(queries.shape[:2], dtype=torch.long, device=self.device)
-        states: torch.Tensor = self.model.qformer(
+        states = self.model.qformer(
             input_ids=text.input_ids,
             attention_mask=torch.cat([seen, text.attention_mask], dim=1),
             query_embeds=queries,
             encoder_hidden_states=images,
             encoder_attention_mask=torch.ones(images.shape[:2], dtype=torch.long, device=self.device),
-        ).last_hidden_state
-        return states[:, : queries.shape[1]]
+        ).last_hidden_state[:, : queries.shape[1]]
+        return super().read(self.model.language_projection(states), questions, ids)
 
 
 class BlipVqaLikelihood(EncoderDecoder):
@@ -140,7 +138,7 @@ class BlipVqaLikelihood(EncoderDecoder):
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Encode pixels, each (3, height, width), as the vision tower's states, each (patches + 1, width)."""
+        """Return the vision tower's states, each (patches + 1, width)."""
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
     def question_text(self, question: str) -> str:
@@ -168,18 +166,12 @@ class BlipVqaLikelihood(EncoderDecoder):
     def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
         owners = torch.tensor([row for row, own in enumerate(choices) for _ in own], device=self.device)
         flat = [choice for own in choices for choice in own]
-        inputs = self.padded([[self.start_id, *choice[:-1]] for choice in flat])
-        of_choices = EncodedQuestions(encoded.states[owners], encoded.mask[owners])
-        parts = [
-            (
-                rows,
-                self.model.text_decoder(input_ids=inputs[rows], encoder_hidden_states=states, use_cache=False).logits,
-            )
-            for rows, states in _group_by_length(of_choices)
-        ]
-        order = torch.cat([rows for rows, _ in parts]).argsort()
-        logits = torch.cat([logits for _, logits in parts])[order]
-        return torch.cat([own[: len(choice)] for own, choice in zip(logits, flat, strict=True)])
+        inputs = self.pad_right([[self.start_id, *choice[:-1]] for choice in flat])
+        by_choice: dict[int, torch.Tensor] = {}
+        for rows, states in _group_by_length(EncodedQuestions(encoded.states[owners], encoded.mask[owners])):
+            output = self.model.text_decoder(input_ids=inputs[rows], encoder_hidden_states=states, use_cache=False)
+            by_choice.update(zip(rows.tolist(), output.logits, strict=True))
+        return torch.cat([by_choice[row][: len(choice)] for row, choice in enumerate(flat)])
 
     def write(self, encoded: EncodedQuestions) -> torch.Tensor:
         written: dict[int, list[int]] = {}
@@ -189,13 +181,13 @@ class BlipVqaLikelihood(EncoderDecoder):
                 input_ids=start, encoder_hidden_states=states, generation_config=self.greedy
             )
             written.update(zip(rows.tolist(), tokens[:, 1:].tolist(), strict=True))
-        return self.padded([written[row] for row in range(len(written))])
+        return self.pad_right([written[row] for row in range(len(written))])
 
 
 def _group_by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the rows (m,) of each length and their states without padding.
+    """Yield the rows (m,) of each length, and their states without padding.
 
-    BLIP's decoder in transformers ignores the question's mask (5.19: the mask of cross-attention has another name).
+    BLIP's decoder in transformers 5.19 would read the padding: cross-attention gets its mask under a wrong name.
     """
     lengths = encoded.mask.sum(1)
     for length in sorted(set(lengths.tolist())):
@@ -209,7 +201,7 @@ def _check_length(tokens: int, context: int) -> None:
 
 
 REWARD_LAYERS = (1024, 128, 64, 16, 1)
-"""Widths of the head's layers; in inference they follow each other without an activation."""
+"""Widths of the head's layers, which have no activations in between."""
 N_DROPOUTS = 3
 """Number of layers followed by a dropout in training, which counts as a layer in the names of the weights."""
 REWARD_MEAN, REWARD_DEVIATION = 0.16717362830052426, 1.0333394966054072
@@ -217,7 +209,7 @@ REWARD_MEAN, REWARD_DEVIATION = 0.16717362830052426, 1.0333394966054072
 
 
 class RewardHead(nn.Module):
-    """Maps the text encoder's first token to a reward; the weights have the release's names."""
+    """Maps the text encoder's first token to a reward; its weights have the release's names."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Text generators through transformers: the `generate` call."""
+"""Language models on transformers: the `generate` call."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
@@ -15,22 +15,22 @@ from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.models.engines.conversation import (
     Conversation,
     Reply,
-    generation,
-    reply_text,
+    Thinking,
+    decode_reply,
+    find_thinking,
+    make_generation,
+    reply_to_requests,
 )
-from plumbline.operators.models.engines.thinking import Thinking, reply_to_fitting, writer_thinking
+from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement, SchemaGrammars
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
-
-if TYPE_CHECKING:
-    from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
 
 SPARE_TOKENS = 4
 """Tokens searched for a stop string in addition to its bytes, because some tokens decode to nothing."""
 
 
-def reply_ends(network: Any, tokenizer: Any) -> list[int]:
+def find_reply_ends(network: Any, tokenizer: Any) -> list[int]:
     """Return the tokens that end a reply, by the checkpoint's generation settings and its tokenizer."""
     named = network.generation_config.eos_token_id
     listed = named if isinstance(named, list) else [named]
@@ -40,8 +40,8 @@ def reply_ends(network: Any, tokenizer: Any) -> list[int]:
 class CausalLM(LoadedModel):
     """The `generate` call served by a decoder-only language model.
 
-    A reply depends on its own request only: greedy replies (temperature 0) are batched, and each sampled one is drawn
-    by itself, from a generator with the request's seed. A request's `schema` is enforced.
+    A reply depends on its own request only: greedy replies (temperature 0) are batched, and a sampled reply is drawn
+    alone, from a generator with the request's seed. A request's `schema` is enforced.
     """
 
     architecture = "AutoModelForCausalLM"
@@ -49,7 +49,7 @@ class CausalLM(LoadedModel):
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
-        self.end_ids = frozenset(reply_ends(self.model, self.tokenizer))
+        self.end_ids = frozenset(find_reply_ends(self.model, self.tokenizer))
         if not self.end_ids:
             raise ModelError(
                 f"{self.model.name_or_path}: no token ends a reply; set eos_token_id in its generation_config.json"
@@ -63,7 +63,7 @@ class CausalLM(LoadedModel):
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
         loaded = super().load(model, network)
-        loaded.thinking = writer_thinking(model.config, loaded.tokenizer)
+        loaded.thinking = find_thinking(model.config, loaded.tokenizer)
         return loaded
 
     @classmethod
@@ -77,17 +77,16 @@ class CausalLM(LoadedModel):
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Return the reply to each request, or an error; callers in other threads wait for their turn."""
         with self._lock:
-            return reply_to_fitting(
+            return reply_to_requests(
                 self.tokenizer, requests, context=self.context, answer=self._answer_all, thinking=self.thinking
             )
 
     def _answer_all(self, conversations: Sequence[Conversation]) -> list[Reply]:
-        """Reply to greedy requests in batches of similar length, and to sampled ones alone."""
+        """Reply to greedy requests in batches of similar length, and to each other request alone."""
         greedy = [conversation for conversation in conversations if conversation.request.temperature == 0]
         lengths = [len(conversation.ids) for conversation in greedy]
-        replies = iter(
-            call_in_batches(partial(isolate, self._answer, size=self.pair_batch), greedy, lengths, size=self.pair_batch)
-        )
+        answer = partial(isolate, self._answer, size=self.pair_batch)
+        replies = iter(call_in_batches(answer, greedy, lengths, size=self.pair_batch))
         return [
             next(replies) if conversation.request.temperature == 0 else isolate(self._answer, [conversation])[0]
             for conversation in conversations
@@ -99,45 +98,32 @@ class CausalLM(LoadedModel):
         ids, mask = pad_left([prompt.ids for prompt in prompts], self.pad_id)
         width = ids.shape[1]
         requests = [prompt.request for prompt in prompts]
-        ending = Ending(requests, self.end_ids, partial(reply_text, self.tokenizer), start=width)
-        sampling = [GumbelNoise(requests[0])] if requests[0].temperature != 0 else []
+        ending = Ending(requests, self.end_ids, partial(decode_reply, self.tokenizer), start=width)
+        processors: list[LogitsProcessor] = [GumbelNoise(requests[0])] if requests[0].temperature != 0 else []
+        schemas = [request.schema for request in requests]
+        if any(schemas):
+            processors.append(SchemaEnforcement(self._grammars, schemas, start=width))
         output = self.model.generate(
             input_ids=ids.to(self.model.device),
             attention_mask=mask.to(self.model.device),
             generation_config=GenerationConfig(
                 max_new_tokens=max(request.max_tokens for request in requests),
-                do_sample=False,  # the likeliest token, after GumbelNoise has made it a sample
+                do_sample=False,  # GumbelNoise has already made the likeliest token a sample
                 eos_token_id=sorted(self.end_ids),
                 pad_token_id=self.pad_id,
             ),
-            logits_processor=[*sampling, *self._enforcement(requests, width)],
+            logits_processor=processors,
             stopping_criteria=[ending],
         )
-        new = output[:, width:].tolist()
-        return [
-            generation(
-                self.tokenizer,
-                prompt.request,
-                own[:length],
-                ends=self.end_ids,
-                usage=Usage(calls=1, prompt_tokens=len(prompt.ids), new_tokens=length),
-            )
-            for prompt, own, length in zip(prompts, new, ending.lengths, strict=True)
-        ]
-
-    def _enforcement(self, requests: Sequence[Request], start: int) -> list[LogitsProcessor]:
-        """Return a processor that holds replies after `start` tokens to their schemas; empty without schemas."""
-        schemas = [request.schema for request in requests]
-        if not any(schemas):
-            return []
-        from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement
-
-        return [SchemaEnforcement(self._grammars, schemas, start=start)]
+        replies = []
+        for prompt, row, length in zip(prompts, output[:, width:].tolist(), ending.lengths, strict=True):
+            usage = Usage(calls=1, prompt_tokens=len(prompt.ids), new_tokens=length)
+            reply = make_generation(self.tokenizer, prompt.request, row[:length], ends=self.end_ids, usage=usage)
+            replies.append(reply)
+        return replies
 
     @cached_property
-    def _grammars(self) -> "SchemaGrammars":
-        from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
-
+    def _grammars(self) -> SchemaGrammars:
         width = self.model.get_output_embeddings().weight.shape[0]
         return SchemaGrammars(self.tokenizer, end_ids=sorted(self.end_ids), width=width)
 
@@ -157,14 +143,14 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
         self,
         requests: Sequence[Request],
         end_ids: frozenset[int],
-        text: Callable[[Sequence[int]], str],
+        decode: Callable[[Sequence[int]], str],
         *,
         start: int,
     ) -> None:
         """`start` is the number of tokens before every reply."""
         self.requests = requests
         self.end_ids = end_ids
-        self.text = text
+        self.decode = decode
         self.start = start
         self.lengths = [request.max_tokens for request in requests]
         self.windows = [max((len(stop.encode()) for stop in r.stop), default=0) + SPARE_TOKENS for r in requests]
@@ -183,15 +169,12 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
             return True
         if not any(request.stop):
             return False
-        recent = self.text(ids[-self.windows[row] :])
+        recent = self.decode(ids[-self.windows[row] :])
         return any(stop in recent for stop in request.stop if stop)
 
 
 class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
-    """Makes the likeliest token a sample: argmax(logits / temperature + Gumbel noise) is softmax sampling.
-
-    The noise is drawn on the CPU, so that a seed has the same effect on every device.
-    """
+    """Makes the likeliest token a sample: argmax(logits / temperature + Gumbel noise) is softmax sampling."""
 
     def __init__(self, request: Request) -> None:
         self.temperature = request.temperature
@@ -199,5 +182,6 @@ class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Add noise to the logits `scores` (n, vocabulary), float32."""
+        # drawn on the CPU, so that a seed has the same effect on every device
         noise = torch.empty(scores.shape, dtype=torch.float32).exponential_(generator=self.generator)
         return scores.float() / self.temperature - noise.log().to(scores.device)

@@ -1,7 +1,7 @@
-"""CLIP networks of other releases on transformers' CLIP: OpenCLIP's configuration and weights, and PyramidCLIP."""
+"""Loads CLIP networks of other releases, OpenCLIP and PyramidCLIP, as transformers' CLIP."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,18 +39,16 @@ OPEN_CLIP_NAMES = (
 
 
 def rename_weight(name: str, patterns: Sequence[tuple[str, str]]) -> str:
-    """Replace each pattern in the name of a weight, in order."""
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def clip_config(fields: Fields) -> CLIPConfig:
-    """Return transformers' configuration for an open_clip_config.json."""
-    made = fields["model_cfg"]
-    vision, text = made["vision_cfg"], made["text_cfg"]
-    activation = "quick_gelu" if made.get("quick_gelu") else "gelu"
-    tower = {
+    model = fields["model_cfg"]
+    vision, text = model["vision_cfg"], model["text_cfg"]
+    activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
+    vision_config = {
         "hidden_size": vision["width"],
         "num_hidden_layers": vision["layers"],
         "num_attention_heads": vision["width"] // vision.get("head_width", DEFAULT_HEAD_WIDTH),
@@ -59,7 +57,7 @@ def clip_config(fields: Fields) -> CLIPConfig:
         "patch_size": vision["patch_size"],
         "hidden_act": activation,
     }
-    reader = {
+    text_config = {
         "hidden_size": text["width"],
         "num_hidden_layers": text["layers"],
         "num_attention_heads": text["heads"],
@@ -71,27 +69,25 @@ def clip_config(fields: Fields) -> CLIPConfig:
         "eos_token_id": HIGHEST_END,
         "pad_token_id": None,
     }
-    return CLIPConfig(text_config=reader, vision_config=tower, projection_dim=made["embed_dim"])
+    return CLIPConfig(text_config=text_config, vision_config=vision_config, projection_dim=model["embed_dim"])
 
 
 def clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights under transformers' names."""
-    return {name: tensor for stored, weight in tensors.items() for name, tensor in _convert_weight(stored, weight)}
+    """Return the weights in transformers' form: renamed, projections transposed, queries, keys and values separate."""
+    converted: dict[str, torch.Tensor] = {}
+    for stored, weight in tensors.items():
+        name = rename_weight(stored, OPEN_CLIP_NAMES)
+        if name in ("visual_projection.weight", "text_projection.weight"):
+            converted[name] = weight.T.contiguous()
+        elif ".in_proj_" in name:
+            for letter, third in zip("qkv", weight.chunk(3), strict=True):
+                converted[name.replace("in_proj_", f"{letter}_proj.")] = third.contiguous()
+        else:
+            converted[name] = weight
+    return converted
 
 
-def _convert_weight(stored: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield one weight under its new name; projections are transposed, and joint queries, keys and values are split."""
-    name = rename_weight(stored, OPEN_CLIP_NAMES)
-    if name in ("visual_projection.weight", "text_projection.weight"):
-        yield name, weight.T.contiguous()
-    elif ".in_proj_" in name:
-        for part, third in zip("qkv", weight.chunk(3), strict=True):
-            yield name.replace("in_proj_", f"{part}_proj."), third.contiguous()
-    else:
-        yield name, weight
-
-
-LEFFS = 9
+N_LEFF_LAYERS = 9
 """Number of layers of the vision tower with a LeFF instead of an MLP."""
 PYRAMID_NAMES = (
     (r"\.resblocks1\.", ".resblocks."),
@@ -107,15 +103,15 @@ def pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch
     """Return a PyramidCLIP's released weights under transformers' names; `proj_pre` is only for training."""
 
     def rename(name: str) -> str:
-        """Continue the numbers of the first stack of layers in the second."""
-        name = re.sub(r"\.resblocks2\.(\d+)\.", lambda layer: f".resblocks.{int(layer[1]) + LEFFS}.", name)
+        # the layers of the second stack are numbered on from the first
+        name = re.sub(r"\.resblocks2\.(\d+)\.", lambda layer: f".resblocks.{int(layer[1]) + N_LEFF_LAYERS}.", name)
         return rename_weight(name, PYRAMID_NAMES)
 
     return clip_weights({rename(name): tensor for name, tensor in tensors.items() if name != "visual.proj_pre"})
 
 
 class Leff(nn.Module):
-    """A feed-forward layer that convolves the patches in their 2D arrangement; the class token is unchanged."""
+    """A feed-forward layer that convolves the patches as a 2D image, and leaves the class token unchanged."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -143,7 +139,7 @@ class PyramidClip(CLIPModel):  # type: ignore[misc]
 
     def __init__(self, config: CLIPConfig) -> None:
         super().__init__(config)
-        for layer in self.vision_model.encoder.layers[:LEFFS]:
+        for layer in self.vision_model.encoder.layers[:N_LEFF_LAYERS]:
             layer.mlp = Leff(config.vision_config.hidden_size)
 
     def get_text_features(self, input_ids: torch.Tensor, **options: Any) -> BaseModelOutputWithPooling:

@@ -4,7 +4,7 @@ VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/cli
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,11 +14,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import CLIPConfig, CLIPVisionConfig, CLIPVisionModel, T5Config
 from transformers import T5ForConditionalGeneration as T5
+from transformers.modeling_outputs import BaseModelOutput
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions
-from plumbline.operators.models.networks.t5 import T5Answers, decode, encode_beside, fuse
+from plumbline.operators.models.networks.encoder_decoder import (
+    EncodedQuestions,
+    T5Answers,
+    encode_image_and_text,
+    fuse_kernels,
+)
 from plumbline.operators.models.processing import PixelTransform, device_of, load_pixel_transform
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 
@@ -41,9 +46,10 @@ class ClipFlanT5(nn.Module):
         self.vision_tower = CLIPVisionModel(vision)
         self.mm_projector = make_projector(vision.hidden_size, language.d_model)
         self.language_model = T5(language)
-        if not language.scale_decoder_outputs:
-            untie_head(self.language_model)
-        fuse(self.language_model)
+        if not language.scale_decoder_outputs:  # FlanT5 has its own output matrix; transformers 5 always shares it
+            head = self.language_model.lm_head
+            head.weight = nn.Parameter(head.weight.detach().clone())
+        fuse_kernels(self.language_model)
         self.select_layer = select_layer
         self.feature_layer = vision.num_hidden_layers + 1 + select_layer
 
@@ -54,11 +60,19 @@ class ClipFlanT5(nn.Module):
         return projected
 
     def encode_questions(self, features: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> EncodedQuestions:
-        return encode_beside(self.language_model, features, before, after)
+        return encode_image_and_text(self.language_model, features, before, after)
 
     def decode(self, encoded: EncodedQuestions, labels: torch.Tensor) -> torch.Tensor:
         """Return teacher-forced logits (n, tokens, vocabulary) of the right-padded `labels` (n, tokens)."""
-        return decode(self.language_model, encoded, labels)
+        start = torch.full_like(labels[:, :1], self.language_model.config.decoder_start_token_id)
+        output = self.language_model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
+            attention_mask=encoded.mask,
+            decoder_input_ids=torch.cat([start, labels[:, :-1]], dim=1),
+            use_cache=False,
+        )
+        logits: torch.Tensor = output.logits
+        return logits
 
     @property
     def device(self) -> torch.device:
@@ -73,9 +87,8 @@ class ClipFlanT5(nn.Module):
         return int(self.language_model.config.pad_token_id)
 
     def drop_unused_layers(self) -> None:
-        """Remove the tower's layers above the selected one, whose output is not used."""
-        layers = self.vision_tower.encoder.layers
-        self.vision_tower.encoder.layers = layers[: self.feature_layer]
+        """Remove the tower's layers above the selected one, because their output is not used."""
+        self.vision_tower.encoder.layers = self.vision_tower.encoder.layers[: self.feature_layer]
 
 
 def make_projector(hidden: int, width: int) -> nn.Sequential:
@@ -86,16 +99,16 @@ def make_projector(hidden: int, width: int) -> nn.Sequential:
 class ClipFlanT5Likelihood(T5Answers):
     """The `likelihood` call served by a CLIP-FlanT5 checkpoint.
 
-    The embedding may have more rows than the tokenizer has entries; as in the released code, further rows are cut off
-    before the softmax.
+    The embedding may have more rows than the tokenizer has entries; as in the released code, further rows are left out
+    of the softmax.
     """
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
-        self.begin_with(VICUNA_SYSTEM)
+        self.set_system(VICUNA_SYSTEM)
 
-    def begin_with(self, system: str | None) -> None:
-        """Begin every conversation with this system message, or with none."""
+    def set_system(self, system: str | None) -> None:
+        """Begin every conversation with this system message, or without one."""
         opening = f"{system} {USER}" if system else USER
         self.before = torch.tensor(self.tokenizer(opening).input_ids, device=self.device)
 
@@ -103,21 +116,20 @@ class ClipFlanT5Likelihood(T5Answers):
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
         loaded = super().load(model, network)
         if model.profile is not None:
-            loaded.begin_with(model.profile.system)
+            loaded.set_system(model.profile.system)
         if model.config.compiled:
             loaded.compile()
         return loaded
 
     @classmethod
     def load_network(cls, model: ResolvedModel[Any]) -> ClipFlanT5:
-        device = device_of(model)  # a GPU that is not there is told before gigabytes are read
+        device = device_of(model)  # raises an error about a missing GPU before gigabytes are read
         network = load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
         network.drop_unused_layers()
         return network.to(device=device, dtype=getattr(torch, model.dtype)).eval()
 
     @classmethod
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> PixelTransform:
-        """Load a processor that pads images to a square with the mean colour, unless `padding` is `processor`."""
         return load_pixel_transform(model.folder("vision_tower"), pad_to_square=model.config.padding == "released")
 
     @property
@@ -125,7 +137,7 @@ class ClipFlanT5Likelihood(T5Answers):
         return len(self.tokenizer)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """Pad the image to a square with the mean colour and resize it, as bytes (3, height, width)."""
+        """Pad the image to a square with the mean colour, if so configured, and resize it; bytes (3, height, width)."""
         return self.pixels.pin(self.processor(image))
 
     @torch.inference_mode()
@@ -134,37 +146,41 @@ class ClipFlanT5Likelihood(T5Answers):
         return list(self.model.encode_images(self.batch(pixels)))
 
     def question_text(self, question: str) -> str:
-        """Return the text after the image."""
         return AFTER_IMAGE.format(question=question)
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
-    """Load the network in the checkpoint's precision; the tower's weights come from it if it has them."""
+    """Load the network in the checkpoint's precision; the tower's weights are the checkpoint's, if it has them."""
     fields = json.loads((checkpoint / "config.json").read_text())
     return _build_network(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
 
 
 def begin_network(language: Path, tower: Path) -> ClipFlanT5:
-    """Return the network before its training: a FlanT5 in its own layout, a CLIP's tower, and a new random projector.
-
-    Raises ModelError if the weights do not fit.
-    """
+    """Join a FlanT5 and a CLIP's tower by an untrained projector; raises ModelError if the weights do not fit."""
     width = json.loads((language / "config.json").read_text())["d_model"]
     projector = make_projector(read_vision_config(tower).hidden_size, width)
-    fresh = {f"{PROJECTOR_PREFIX}{name}": tensor for name, tensor in projector.state_dict().items()}
-    return _build_network(language, tower, fresh, select_layer=PENULTIMATE)
+    weights = {f"{PROJECTOR_PREFIX}{name}": tensor for name, tensor in projector.state_dict().items()}
+    return _build_network(language, tower, weights, select_layer=PENULTIMATE)
 
 
 def _build_network(
-    checkpoint: Path, tower: Path, further: Mapping[str, torch.Tensor], *, select_layer: int
+    checkpoint: Path, tower: Path, more_weights: Mapping[str, torch.Tensor], *, select_layer: int
 ) -> ClipFlanT5:
-    """Build the network that a folder's config.json describes, with the folder's weights and further ones."""
+    """Build the network that a checkpoint's config.json describes, with the checkpoint's weights and `more_weights`."""
     fields = json.loads((checkpoint / "config.json").read_text())
     with torch.device("meta"):
         model = ClipFlanT5(T5Config.from_dict(fields), read_vision_config(tower), select_layer=select_layer)
-    weights = _checkpoint_weights(checkpoint) | dict(further)
+    stored = _read_weights(checkpoint)
+    # the embedding is stored once: as `shared` or, if a converter chose another of its names, under that name
+    embeddings = [stored.pop(name) for name in EMBEDDING_ALIASES if name in stored]
+    if embeddings:
+        stored.setdefault("shared.weight", embeddings[0])
+    weights = {_name_in_module(name): tensor for name, tensor in {**stored, **more_weights}.items()}
     if not any(name.startswith("vision_tower.") for name in weights):
-        weights |= _tower_weights(tower, model.vision_tower.state_dict())
+        wanted = model.vision_tower.state_dict()
+        for name, tensor in _read_weights(tower).items():  # a whole CLIP's, or a tower's alone
+            if (tower_name := name.removeprefix("vision_model.")) in wanted:
+                weights[f"vision_tower.{tower_name}"] = tensor
     misfit = f"{checkpoint}: the weights do not fit its config.json"
     try:
         missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
@@ -173,8 +189,20 @@ def _build_network(
     missing = [name for name in missing if name.rsplit(".", 2)[-2] != "embed_tokens"]
     if missing or unexpected:
         raise ModelError(f"{misfit}: {f'lacks {missing[0]}' if missing else f'has unexpected {unexpected[0]}'}")
-    _retie(model)
+    # share the embedding again: assigning weights to a meta model leaves its other names without storage
+    model.language_model.encoder.set_input_embeddings(model.language_model.shared)
+    model.language_model.decoder.set_input_embeddings(model.language_model.shared)
+    for module in model.vision_tower.modules():
+        if hasattr(module, "position_ids"):
+            module.position_ids = torch.arange(module.position_embedding.num_embeddings).expand((1, -1))
     return model
+
+
+def _name_in_module(name: str) -> str:
+    """Return the name in ClipFlanT5 of a tensor in a checkpoint."""
+    if name.startswith(TOWER_PREFIX):
+        return "vision_tower." + name.removeprefix(TOWER_PREFIX)
+    return name if name.startswith(PROJECTOR_PREFIX) else "language_model." + name
 
 
 def read_vision_config(tower: Path) -> CLIPVisionConfig:
@@ -202,56 +230,17 @@ def save_clip_flant5(model: ClipFlanT5, folder: Path, *, tower_name: str) -> Non
     save_file(released_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def untie_head(language_model: T5) -> None:
-    """Give FlanT5 its own output matrix; transformers 5 builds every T5 with a shared one."""
-    language_model.lm_head.weight = nn.Parameter(language_model.lm_head.weight.detach().clone())
-
-
 def released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
-    """Return the tensors under their names in the released layout."""
     named = {
         "": model.language_model.state_dict(),
         PROJECTOR_PREFIX: model.mm_projector.state_dict(),
         TOWER_PREFIX: model.vision_tower.state_dict(),
     }
-    weights = {prefix + name: tensor for prefix, part in named.items() for name, tensor in part.items()}
+    weights = {prefix + name: tensor for prefix, tensors in named.items() for name, tensor in tensors.items()}
     return {name: tensor.contiguous() for name, tensor in weights.items() if name not in EMBEDDING_ALIASES}
-
-
-def _checkpoint_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the checkpoint's tensors under this module's names.
-
-    The embedding is stored once, as `shared` or, if a converter chose another of its names, under that name.
-    """
-    stored = _read_weights(folder)
-    aliases = [stored.pop(name) for name in EMBEDDING_ALIASES if name in stored]
-    if aliases:
-        stored.setdefault("shared.weight", aliases[0])
-
-    def module_name(name: str) -> str:
-        if name.startswith(TOWER_PREFIX):
-            return "vision_tower." + name.removeprefix(TOWER_PREFIX)
-        return name if name.startswith(PROJECTOR_PREFIX) else "language_model." + name
-
-    return {module_name(name): tensor for name, tensor in stored.items()}
 
 
 def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
     """Read every tensor of a folder except position numbers, which older versions of transformers saved."""
     files = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
     return {name: tensor for file in files for name, tensor in file.items() if not name.endswith("position_ids")}
-
-
-def _tower_weights(tower: Path, wanted: Collection[str]) -> dict[str, torch.Tensor]:
-    """Return the vision tower's tensors under this module's names, from a whole CLIP or from a tower saved alone."""
-    named = {name.removeprefix("vision_model."): tensor for name, tensor in _read_weights(tower).items()}
-    return {"vision_tower." + name: tensor for name, tensor in named.items() if name in wanted}
-
-
-def _retie(model: ClipFlanT5) -> None:
-    """Share the embedding again: assigning weights to a meta model leaves the aliases without storage."""
-    model.language_model.encoder.set_input_embeddings(model.language_model.shared)
-    model.language_model.decoder.set_input_embeddings(model.language_model.shared)
-    for module in model.vision_tower.modules():
-        if hasattr(module, "position_ids"):
-            module.position_ids = torch.arange(module.position_embedding.num_embeddings).expand((1, -1))

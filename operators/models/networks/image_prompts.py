@@ -15,11 +15,11 @@ from transformers.models.fuyu import processing_fuyu
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.models.calls import Message
 from plumbline.operators.models.engines.conversation import (
-    choice_ids,
-    image_conversation_text,
-    is_begun,
-    template_ids,
-    turn_end,
+    find_turn_end,
+    render_image_conversation,
+    starts_with_bos,
+    tokenize_choice,
+    tokenize_rendered,
 )
 from plumbline.operators.models.processing import load_image_processor, padded_square, readable_load
 
@@ -33,10 +33,8 @@ TEXT_INPUTS = (
     "labels",
 )
 MAX_CACHED_CHOICES = 4096
-LAID_OUT_AS = {"smolvlm": "idefics3"}
-"""Types with another type's layout of images, whose own processor needs packages for videos."""
-
-
+SAME_LAYOUT = {"smolvlm": "idefics3"}
+"""Types whose own processor needs packages for videos, each with a type that has the same layout of images."""
 FRAME_TOKENS = 128, 768
 """Minimum and maximum tokens of one frame of a video: VIDEO_MIN_PIXELS and VIDEO_MAX_PIXELS of qwen-vl-utils."""
 
@@ -74,19 +72,19 @@ class ImagePrompts:
 
         Args:
             processor: The checkpoint's own processor.
-            pin: Keeps inputs of the vision half in memory that the device reads, until it does.
-            joining: The processor for several images: they may differ in size, so it leaves no step to the device.
-            image_id: The token whose embeddings are replaced by the image's.
+            pin: Puts inputs of the vision half into memory that the device can read.
+            joining: The processor for several images. It leaves no step to the device, because sizes may differ.
+            image_id: The token whose embeddings are replaced by the image's features.
             system: The message before every conversation.
             padding: Colour of the square around an image.
             ends: The tokens that end a reply.
-            video_id: The token of a video, which takes an image's place in the prompt.
+            video_id: The token of a video, which replaces the image's token in the prompt.
             thinks: True if the model may think before it replies.
         """
         self.processor = processor
         self.joining = joining
         self.pin = pin
-        self.tokenizer = copy.deepcopy(processor.tokenizer)  # one is not for two threads
+        self.tokenizer = copy.deepcopy(processor.tokenizer)  # two threads cannot share a tokenizer
         self.image_id = image_id
         self.video_id = video_id
         self.system = system
@@ -94,14 +92,17 @@ class ImagePrompts:
         self.padding = padding
         self.mark = str(processor.image_token)
         self.image_mark = str(self.tokenizer.convert_ids_to_tokens(image_id))
-        self.end = turn_end(self.tokenizer, ends, system=system)
-        self.opening = self._opening(1)
-        self.before_video = [] if video_id is None else self._video_opening()
-        self._choice = lru_cache(maxsize=MAX_CACHED_CHOICES)(self._choice_ids)
+        self.end = find_turn_end(self.tokenizer, ends, system=system)
+        self.opening = self._render_opening(1)
+        self.before_video: list[int] = []
+        if video_id is not None:  # the tokens before a video equal the tokens before an image
+            ids = tokenize_rendered(self.tokenizer, self.opening + self.image_mark)
+            self.before_video = ids[: ids.index(self.image_id)]
+        self.tokenize_choice = lru_cache(maxsize=MAX_CACHED_CHOICES)(self._tokenize_choice)
 
-    def _opening(self, images: int) -> str:
+    def _render_opening(self, images: int) -> str:
         """Return the prompt before the last of this number of images; it does not depend on the conversation."""
-        text = self.text([Message("user", "")], images)
+        text = self.render([Message("user", "")], images)
         if text.count(self.mark) != images:
             wanted = "one image token" if images == 1 else f"{images} image tokens"
             raise ModelError(
@@ -114,11 +115,11 @@ class ImagePrompts:
         """Pad images that come one after another, and process them with the checkpoint's own processor."""
         processor, opening = self.processor, self.opening
         if len(images) > 1:
-            processor, opening = self.joining, self._opening(len(images))
+            processor, opening = self.joining, self._render_opening(len(images))
         laid_out = processor(
             images=[padded_square(image, self.padding) for image in images],
             text=opening + self.mark,
-            add_special_tokens=not is_begun(processor.tokenizer, opening),
+            add_special_tokens=not starts_with_bos(processor.tokenizer, opening),
             return_tensors="pt",
             return_text_replacement_offsets=True,
         )
@@ -129,12 +130,12 @@ class ImagePrompts:
         return Pixels(inputs, ids[: last + 1], closing)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
-        """Prepare the frames of one video, `seconds` apart, as Qwen2-VL and Qwen2.5-VL read it.
+        """Prepare the frames of a video, with `seconds` from frame to frame, as Qwen2-VL and Qwen2.5-VL read it.
 
         Patches span several frames each (Wang et al. 2024, sec. 2.1), between the same tokens as an image. All frames
-        are resized to the first one's size. The last frame is repeated until all patches are full.
+        are resized to the size of the first frame. The last frame is repeated until all patches are full.
         """
-        assert self.video_id is not None, "the kind of the model says that it takes videos"
+        assert self.video_id is not None, "the model's profile has `reads_videos`"
         processor = self.processor.image_processor
         depth, merged = processor.temporal_patch_size, processor.merge_size**2
         token = merged * processor.patch_size**2
@@ -150,33 +151,26 @@ class ImagePrompts:
         inputs = {"pixel_values_videos": shown, "video_grid_thw": grid}
         return Pixels(inputs, ids, "", step=seconds * depth)
 
-    def _video_opening(self) -> list[int]:
-        """Return the tokens before a video, which equal those before an image."""
-        ids = template_ids(self.tokenizer, self.opening + self.image_mark)
-        return ids[: ids.index(self.image_id)]
-
-    def following(self, messages: Sequence[Message], closing: str) -> list[int]:
-        """Return the tokens after the image's last one, up to the reply; raises HopelessRow for a second image."""
-        text = self.text(messages).replace(self.mark, self.image_mark + closing)
-        ids = template_ids(self.tokenizer, text)
+    def tokenize_after_image(self, messages: Sequence[Message], closing: str) -> list[int]:
+        """Return the tokens from the last image to the reply; raises HopelessRow for a second image."""
+        text = self.render(messages).replace(self.mark, self.image_mark + closing)
+        ids = tokenize_rendered(self.tokenizer, text)
         if ids.count(self.image_id) != 1:
             raise HopelessRow(RowError("request_refused", SECOND_IMAGE.format(self.mark)))
         return ids[ids.index(self.image_id) + 1 :]
 
-    def choice(self, question: str, choice: str) -> list[int]:
+    def _tokenize_choice(self, question: str, choice: str) -> list[int]:
         """Return the tokens of a choice as an answer to a question, and the token that ends the turn."""
-        return self._choice(question, choice)
+        return tokenize_choice(self.tokenizer, self.render([Message("user", question)]), choice, end=self.end)
 
-    def _choice_ids(self, question: str, choice: str) -> list[int]:
-        return choice_ids(self.tokenizer, self.text([Message("user", question)]), choice, end=self.end)
-
-    def text(self, messages: Sequence[Message], images: int = 1) -> str:
-        """Render a conversation in the chat template, the images' marks before its first words, ready for the reply."""
-        return image_conversation_text(self.tokenizer, messages, system=self.system, images=images, thinks=self.thinks)
+    def render(self, messages: Sequence[Message], images: int = 1) -> str:
+        """Render a conversation in the chat template, with marks of the images first, ready for the reply."""
+        system, thinks = self.system, self.thinks
+        return render_image_conversation(self.tokenizer, messages, system=system, images=images, thinks=thinks)
 
 
 class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
-    """Gemma 4's processor for images; the library's needs torchvision. Two marks enclose an image's tokens."""
+    """Gemma 4's processor for images; the library's class needs torchvision. Two marks enclose an image's tokens."""
 
     unused_input_names = ("num_soft_tokens_per_image",)
 
@@ -211,34 +205,26 @@ def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapp
     `class_tokens` maps the type of a vision tower to the number of tokens before an image's patches. Raises ModelError
     if its files are damaged, or lack a setting that the model type's processor needs.
     """
-    laid_out_as = LAID_OUT_AS.get(config.model_type, config.model_type)
-    kind = OWN_PROCESSORS.get(laid_out_as) or PROCESSOR_MAPPING[CONFIG_MAPPING[laid_out_as]]
-    given = {"image_processor": load_image_processor(folder), "tokenizer": tokenizer}
-    file = folder / "processor_config.json"
-    with readable_load(folder, "processor"):
-        settings = json.loads(file.read_text()) if file.is_file() else {}
-        parts = [given.get(name) for name in kind.get_attributes()]
-        return _image_only_class(kind).from_args_and_dict(parts, settings | _network_settings(config, class_tokens))
+    model_type = SAME_LAYOUT.get(config.model_type, config.model_type)
+    processor_class: Any = OWN_PROCESSORS.get(model_type) or PROCESSOR_MAPPING[CONFIG_MAPPING[model_type]]
 
+    class ForImages(processor_class):  # type: ignore[misc]
+        """The processor without its video half, which needs torchvision."""
 
-def _image_only_class(kind: Any) -> Any:
-    """Return the processor class without its video half, which needs torchvision."""
-
-    class ForImages(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
             if argument is None and argument_name == "video_processor":
                 return None
             return super().check_argument_for_proper_class(argument_name, argument)
 
-    return ForImages
-
-
-def _network_settings(config: Any, class_tokens: Mapping[str, int]) -> dict[str, Any]:
-    """Return the settings of a LLaVA's processor that depend on its network; old checkpoints lack them."""
-    if config.model_type not in ("llava", "llava_next"):
-        return {}
-    return {
-        "patch_size": config.vision_config.patch_size,
-        "num_additional_image_tokens": class_tokens[config.vision_config.model_type],
-        "vision_feature_select_strategy": config.vision_feature_select_strategy,
-    }
+    given = {"image_processor": load_image_processor(folder), "tokenizer": tokenizer}
+    file = folder / "processor_config.json"
+    with readable_load(folder, "processor"):
+        settings = json.loads(file.read_text()) if file.is_file() else {}
+        if config.model_type in ("llava", "llava_next"):  # old checkpoints lack settings that depend on the network
+            settings |= {
+                "patch_size": config.vision_config.patch_size,
+                "num_additional_image_tokens": class_tokens[config.vision_config.model_type],
+                "vision_feature_select_strategy": config.vision_feature_select_strategy,
+            }
+        arguments = [given.get(name) for name in processor_class.get_attributes()]
+        return ForImages.from_args_and_dict(arguments, settings)

@@ -1,4 +1,4 @@
-"""The network of a chat model that sees: it reads an image's prefix once, and everything that continues from it.
+"""The network of a chat model that sees images: it reads an image's prefix once, and all that continues from it.
 
 Every question continues from the keys and values of its image's prefix. The exception is PaliGemma, a prefix language
 model, whose image tokens see the question.
@@ -16,8 +16,8 @@ from transformers import DynamicCache
 from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.attention import ALIGNED, share_keys, speed_up_tower
 from plumbline.operators.models.networks.image_prompts import Pixels
-from plumbline.operators.models.networks.loaded import in_groups
-from plumbline.operators.models.networks.prefixes import Prefix, Tail, layer_memory, tail_starts
+from plumbline.operators.models.networks.loaded import call_by_group
+from plumbline.operators.models.networks.prefixes import Prefix, Tail, copy_memory, iterate_starts
 from plumbline.operators.models.pixels import PixelInput
 
 
@@ -25,16 +25,18 @@ class Reading(NamedTuple):
     """State after reading tokens."""
 
     states: torch.Tensor
-    """(n, tokens, width), of the tokens that were read last."""
+    """(n, tokens, width), of the tokens that were read in the last call."""
     cache: DynamicCache
     real: torch.Tensor
     """(n, all tokens): True for cached tokens that are not padding."""
-    places: torch.Tensor
+    indices: torch.Tensor
     """(n, all tokens): number of tokens before each cached token in its own conversation."""
 
 
 LINEAR = "linear_attention"
-"""Name, in a config.json, of layers that keep a state, which every token changes, instead of keys and values."""
+"""Name in a config.json of layers that keep a state, which every token changes, instead of keys and values."""
+FIRST_POSITION = 1
+"""Position of a prompt's first token in PaliGemma."""
 
 
 class ImageReader:
@@ -52,10 +54,15 @@ class ImageReader:
         self.device = model.device
         self.decoder = model.get_decoder()
         self.sharing = share_keys(self.decoder)
-        self.windows = attention_windows(self.decoder.config)
-        self.context: int | None = getattr(self.decoder.config, "max_position_embeddings", None)
-        taken = inspect.signature(model.model.forward).parameters
-        self.image_marks = [name for name in ("token_type_ids", "mm_token_type_ids") if name in taken]
+        config = self.decoder.config
+        window = getattr(config, "sliding_window", None)
+        kinds = getattr(config, "layer_types", None) or ["full_attention" if window is None else "sliding_attention"]
+        self.windows = {kind: window if kind == "sliding_attention" else None for kind in sorted(set(kinds))}
+        """How many tokens each kind of layer of the language model looks back; None for all."""
+        self.context: int | None = getattr(config, "max_position_embeddings", None)
+        arguments = inspect.signature(model.model.forward).parameters
+        self.image_marks = [name for name in ("token_type_ids", "mm_token_type_ids") if name in arguments]
+        """Arguments of the network that mark the tokens of images."""
 
     @property
     def recurrent(self) -> bool:
@@ -64,7 +71,6 @@ class ImageReader:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens that have a score."""
         return int(self.model.lm_head.weight.shape[0])
 
     def scores(self, states: torch.Tensor) -> torch.Tensor:
@@ -75,14 +81,21 @@ class ImageReader:
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Pixels]) -> list[Prefix]:
         """Run each image's prefix through the model; images with equal numbers of tokens run together."""
-        return in_groups(self._encode_batch, pixels, key=_shape)
+        return call_by_group(self._encode_batch, pixels, key=_shape)
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        """Return the prefixes of images of one shape."""
         ids = torch.tensor([image.ids for image in pixels], device=self.device)
+        is_image = (ids == self.image_id).int()
         inputs = self.inputs(pixels)
-        positions = self._prefix_positions(ids, inputs, pixels)
-        marks = {name: self._is_image(ids) for name in self.image_marks}
+        # positions are (n, tokens), or (3, n, tokens) if an image's are time, row and column
+        if "video_grid_thw" in inputs:
+            positions: torch.Tensor = torch.stack([self._video_positions(video) for video in pixels], dim=1)
+        elif hasattr(self.model.model, "get_rope_index"):
+            positions = self.model.model.get_rope_index(
+                ids, mm_token_type_ids=is_image, image_grid_thw=inputs["image_grid_thw"]
+            )[0]
+        else:
+            positions = torch.arange(ids.shape[1], device=self.device).expand_as(ids)
         cache = DynamicCache(config=self.decoder.config) if self.recurrent else DynamicCache()
         self.model.model(
             input_ids=ids,
@@ -90,14 +103,14 @@ class ImageReader:
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
-            **marks,
+            **dict.fromkeys(self.image_marks, is_image),
             **inputs,
         )
         following = (positions.reshape(-1, *ids.shape).amax((0, 2)) + 1).tolist()
         return [
             Prefix(
                 ids=image.ids,
-                layers=[layer_memory(layer, index, len(image.ids)) for layer in cache.layers],
+                layers=[copy_memory(layer, index, len(image.ids)) for layer in cache.layers],
                 next_position=following[index],
                 closing=image.closing,
             )
@@ -108,26 +121,10 @@ class ImageReader:
         """Return the inputs of the vision half for images of one shape."""
         return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
-    def _is_image(self, ids: torch.Tensor) -> torch.Tensor:
-        return (ids == self.image_id).int()
-
-    def _prefix_positions(
-        self, ids: torch.Tensor, inputs: Mapping[str, torch.Tensor], pixels: Sequence[Pixels]
-    ) -> torch.Tensor:
-        """Return positions of the prefix, (n, tokens), or (3, n, tokens) if an image's are time, row and column."""
-        if "video_grid_thw" in inputs:
-            return torch.stack([self._video_positions(video) for video in pixels], dim=1)
-        if not hasattr(self.model.model, "get_rope_index"):
-            return torch.arange(ids.shape[1], device=self.device).expand_as(ids)
-        positions: torch.Tensor = self.model.model.get_rope_index(
-            ids, mm_token_type_ids=self._is_image(ids), image_grid_thw=inputs["image_grid_thw"]
-        )[0]
-        return positions
-
     def _video_positions(self, video: Pixels) -> torch.Tensor:
         """Return time, row and column (3, tokens) of a prefix that ends in a video, as in Qwen's releases.
 
-        The next token comes after the largest of all. Transformers 5.3 to 5.19 put it after the last row or column,
+        The next token comes after the largest of them. Transformers 5.3 to 5.19 put it after the last row or column,
         which is less than the times of a long video.
         """
         times, height, width = video.inputs["video_grid_thw"][0].tolist()
@@ -147,18 +144,16 @@ class ImageReader:
         rows = [[token for tail in pack for token in tail.ids] for pack in packs]
         width = max(len(row) for row in rows)
         ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self.device)
-        own = torch.stack([prefixes.visible_tokens(pack, width, two_way=self.two_way) for pack in packs]).to(
-            self.device
-        )
-        seen = torch.cat([before.real[:, None, :].expand(-1, width, -1), own], dim=2)
-        offsets = torch.stack([prefixes.position_offsets(pack, width) for pack in packs]).to(self.device)
+        own = torch.stack([prefixes.find_visible_tokens(pack, width, two_way=self.two_way) for pack in packs])
+        seen = torch.cat([before.real[:, None, :].expand(-1, width, -1), own.to(self.device)], dim=2)
+        offsets = torch.stack([prefixes.find_position_offsets(pack, width) for pack in packs]).to(self.device)
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
-        places = torch.cat([before.places, tokens + offsets], dim=1)
-        masks = self._masks(seen, places, packs)
-        states = self._run(self._inputs_of(ids, packs), masks, offsets + self._starts(shared), before.cache)
+        indices = torch.cat([before.indices, tokens + offsets], dim=1)
+        masks = self._make_masks(seen, indices, packs)
+        states = self._run(self._text_inputs(ids, packs), masks, offsets + self._starts(shared), before.cache)
         lengths = torch.tensor([[len(row)] for row in rows], device=self.device)
         real = torch.cat([before.real, torch.arange(width, device=self.device) < lengths], dim=1)
-        return Reading(states, before.cache, real, places)
+        return Reading(states, before.cache, real, indices)
 
     def split_prefixes(self, tails: Sequence[Tail]) -> list[Tail]:
         """Return tails that can all be read on from the end of their prompts.
@@ -169,62 +164,68 @@ class ImageReader:
         lengths = {len(tail.prompt) for tail in tails}
         if not self.recurrent or len(lengths) == 1:
             return list(tails)
-        return in_groups(self._read_into_prefixes, tails, key=lambda tail: len(tail.prompt))
 
-    def _read_into_prefixes(self, tails: Sequence[Tail]) -> list[Tail]:
-        """Read tails of one length, and return the last token of each after a prefix of all before it."""
-        begun = len(tails[0].prompt) - 1
-        if begun == 0:
-            return list(tails)
-        layers = self.read([[tail._replace(prompt=tail.prompt[:-1])] for tail in tails]).cache.layers
-        return [
-            Tail(
-                Prefix(
+        def split(group: Sequence[Tail]) -> list[Tail]:
+            """Read all tokens but the last of tails of one length."""
+            n_read = len(group[0].prompt) - 1
+            if n_read == 0:
+                return list(group)
+            layers = self.read([[tail._replace(prompt=tail.prompt[:-1])] for tail in group]).cache.layers
+            split_tails = []
+            for row, tail in enumerate(group):
+                prefix = Prefix(
                     ids=[*tail.prefix.ids, *tail.prompt[:-1]],
-                    layers=[layer_memory(layer, row, tail.prefix.tokens + begun) for layer in layers],
-                    next_position=tail.prefix.next_position + begun,
+                    layers=[copy_memory(layer, row, tail.prefix.tokens + n_read) for layer in layers],
+                    next_position=tail.prefix.next_position + n_read,
                     closing=tail.prefix.closing,
-                ),
-                tail.prompt[-1:],
-                tail.choices,
-            )
-            for row, tail in enumerate(tails)
-        ]
+                )
+                split_tails.append(Tail(prefix, tail.prompt[-1:], tail.choices))
+            return split_tails
+
+        return call_by_group(split, tails, key=lambda tail: len(tail.prompt))
 
     def read_on(self, before: Reading, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor) -> Reading:
         """Read one more token `ids` (n, 1) of each row, at `offsets` (n, 1) from its prefix's end."""
         shared = [tail.prefix for tail in tails]
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
-        places = torch.cat([before.places, tokens + offsets], dim=1)
-        masks = self._masks(real[:, None], places)
-        states = self._run(self._inputs_of(ids), masks, offsets + self._starts(shared), before.cache)
-        return Reading(states, before.cache, real, places)
+        indices = torch.cat([before.indices, tokens + offsets], dim=1)
+        masks = self._make_masks(real[:, None], indices)
+        states = self._run(self._text_inputs(ids), masks, offsets + self._starts(shared), before.cache)
+        return Reading(states, before.cache, real, indices)
 
-    def _inputs_of(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
+    def _text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
         """Return the inputs of the language half for tokens (n, tokens); `packs` begin there, if given."""
         return {"input_ids": ids}
 
-    def _distances(self, places: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
-        """Return how far each of the last `width` tokens is from every token in `places`: (n, `width`, places)."""
-        return places[:, -width:, None] - places[:, None, :]
+    def _distances(self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
+        """Return the distance of each of the last `width` tokens from every token: (n, `width`, all tokens)."""
+        return indices[:, -width:, None] - indices[:, None, :]
 
-    def _masks(
-        self, seen: torch.Tensor, places: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()
+    def _make_masks(
+        self, seen: torch.Tensor, indices: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()
     ) -> dict[str, torch.Tensor | None]:
         """Return the attention masks by kind of layer; None for layers that do not attend.
 
-        `seen` (n, tokens, cached and new tokens) is True for tokens that attend to each other in a layer without a
-        window. `places` (n, cached and new tokens) are counted in each token's own conversation.
+        A mask (n, 1, tokens, all tokens) is added to the scores: 0 for seen tokens, otherwise the lowest number.
+
+        Args:
+            seen: (n, tokens, all tokens), True for tokens that are seen in a layer without a window.
+            indices: (n, all tokens), counted in each token's own conversation.
+            packs: The questions that are read, if their prompts are.
         """
-        return {
-            kind: None
-            if kind == LINEAR
-            else self._additive_mask(
-                seen if window is None else seen & (self._distances(places, seen.shape[1], packs) < window)
-            )
-            for kind, window in self.windows.items()
-        }
+        masks: dict[str, torch.Tensor | None] = {}
+        for kind, window in self.windows.items():
+            if kind == LINEAR:
+                masks[kind] = None
+                continue
+            visible = seen if window is None else seen & (self._distances(indices, seen.shape[1], packs) < window)
+            mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=self.device)
+            mask.masked_fill_(~visible, torch.finfo(self.model.dtype).min)
+            # rows are aligned for fast kernels, and repeat for each head that shares keys
+            padded = pad(mask, (0, -visible.shape[2] % ALIGNED)).repeat(1, self.sharing, 1)
+            masks[kind] = padded[:, None, :, : visible.shape[2]]
+        return masks
 
     def _run(
         self,
@@ -243,30 +244,13 @@ class ImageReader:
         ).last_hidden_state
         return states
 
-    def _additive_mask(self, seen: torch.Tensor) -> torch.Tensor:
-        """Return a mask (n, 1, tokens, cached and new tokens) to add: 0 for seen tokens, otherwise the lowest number.
-
-        Its rows repeat for each head that shares keys.
-        """
-        beyond = -seen.shape[2] % ALIGNED
-        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=self.device)
-        mask.masked_fill_(~seen, torch.finfo(self.model.dtype).min)
-        return pad(mask, (0, beyond)).repeat(1, self.sharing, 1)[:, None, :, : seen.shape[2]]
-
     def _starts(self, shared: Sequence[Prefix]) -> torch.Tensor:
         """Return the position (n, 1) at which each prefix continues."""
         return torch.tensor([[prefix.next_position] for prefix in shared], device=self.device)
 
 
-def attention_windows(config: Any) -> dict[str, int | None]:
-    """Return how many tokens each kind of layer of a language model looks back; None for all."""
-    window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None) or ["full_attention" if window is None else "sliding_attention"]
-    return {kind: window if kind == "sliding_attention" else None for kind in sorted(set(kinds))}
-
-
 def _shape(pixels: Pixels) -> tuple[Any, ...]:
-    """Return what must be equal for two images to run together: their tokens, and the rows and columns of these."""
+    """Return the numbers that must be equal for two images to run together: of tokens, rows and columns."""
     grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
     return (len(pixels.ids), str(grid.tolist()) if grid is not None else "", tuple(shapes))
@@ -276,17 +260,13 @@ class CappedReader(ImageReader):
     """A network with bounded scores, such as Gemma 4; the bound is in its config.json."""
 
     def scores(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the logits (n, vocabulary) of the next token, from states (n, width)."""
         bound = self.decoder.config.final_logit_softcapping
         return super().scores(states) if bound is None else (super().scores(states) / bound).tanh() * bound
 
 
-FIRST_POSITION = 1
-
-
 @dataclass(kw_only=True, slots=True)
 class ImageFeatures(Prefix):
-    """An image that is read again with every question: only its features are kept."""
+    """An image that is read again with every question, so that only its features are kept."""
 
     features: torch.Tensor
     """(tokens, width): embeddings that replace those of its tokens."""
@@ -298,7 +278,6 @@ class PrefixLmReader(ImageReader):
     two_way = True
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        """Return the features of images of one shape."""
         features = self.model.get_image_features(**self.inputs(pixels)).pooler_output
         return [
             ImageFeatures(
@@ -312,19 +291,19 @@ class PrefixLmReader(ImageReader):
             for image, own in zip(pixels, features, strict=True)
         ]
 
-    def _inputs_of(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
-        """Return embeddings that contain every image's features instead of those of its tokens."""
+    def _text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
+        """Return embeddings that contain every image's features instead of the embeddings of its tokens."""
         features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, ImageFeatures)]
         if not features:
-            return super()._inputs_of(ids)
+            return super()._text_inputs(ids)
         shown = ids == self.image_id
         embedded = self.model.get_input_embeddings()(ids.masked_fill(shown, 0))
         return {"inputs_embeds": embedded.masked_scatter(shown[..., None], torch.cat(features).to(embedded.dtype))}
 
-    def _distances(self, places: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
+    def _distances(self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
         """Return distances with 0 within a prompt, so that no window separates its tokens."""
-        distances = super()._distances(places, width)
+        distances = super()._distances(indices, width)
         for row, pack in zip(distances, packs, strict=False):
-            for start, tail in tail_starts(pack):
+            for start, tail in iterate_starts(pack):
                 row[start : start + len(tail.prompt)] = 0
         return distances

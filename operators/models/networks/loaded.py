@@ -1,26 +1,30 @@
-"""A loaded model of transformers: the network of a checkpoint, its tokenizer and its image processor.
+"""Base classes of models on transformers: the network of a checkpoint, its tokenizer and its image processor.
 
-Nothing here imports torch before a model is loaded, so that families may derive their models from it.
+Nothing here imports torch before a model is loaded, so that families may derive their models from these classes.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
+from PIL import Image
+
 from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.model import ResolvedModel
 
 if TYPE_CHECKING:
     import torch
-    from PIL import Image
-
-    from plumbline.operators.models.model import ResolvedModel
 
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+UNLIMITED = 100_000
+"""Tokenizers without a limit have a larger number than this as their limit."""
+OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
+"""Models whose first position is the padding token's id plus one."""
 
 
-def in_groups(
+def call_by_group(
     call: Callable[[list[Item]], Sequence[Result]], items: Sequence[Item], *, key: Callable[[Item], Hashable]
 ) -> list[Result]:
     """Call `call` on each group of items with an equal key; return its results in the order of `items`."""
@@ -33,8 +37,8 @@ def in_groups(
     return [results[index] for index in range(len(items))]
 
 
-class Sized(NamedTuple):
-    """An image's pixels (3, height, width), or features of them, with the original image's size."""
+class SizedTensor(NamedTuple):
+    """An image's pixels (3, height, width), or its features, with the original image's size."""
 
     tensor: "torch.Tensor"
     width: int
@@ -60,7 +64,7 @@ class LoadedModel:
         self.usage = Usage()
 
     @classmethod
-    def load(cls, model: "ResolvedModel[Any]", network: Any = None) -> Self:
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
         """Load the model with its checkpoint's weights, or with a `network` that is already on its device.
 
         Raises ModelError if a file is damaged, or does not fit the others.
@@ -71,20 +75,20 @@ class LoadedModel:
         return cls(network, tokenizer, cls.load_processor(model, tokenizer), **batches)
 
     @classmethod
-    def load_network(cls, model: "ResolvedModel[Any]") -> Any:
+    def load_network(cls, model: ResolvedModel[Any]) -> Any:
         from plumbline.operators.models.processing import load_pretrained
 
         return load_pretrained(cls.architecture, model)
 
     @classmethod
-    def load_tokenizer(cls, model: "ResolvedModel[Any]") -> Any:
+    def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
         from plumbline.operators.models.processing import load_tokenizer
 
         return load_tokenizer(model.folder("tokenizer"))
 
     @classmethod
-    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
-        """Load the processor that turns images into the network's input; None if it sees none."""
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
+        """Load the processor that turns images into the network's input; None for a network that sees no images."""
         return None
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -94,33 +98,41 @@ class LoadedModel:
     def tokens(self, *texts: Sequence[str], context: int | None, **options: Any) -> Any:
         """Return texts, or pairs of them, as padded tokens on the network's device, cut at the context."""
         given = [list(each) for each in texts]
-        cut = {"truncation": context is not None, "max_length": context, "padding": True, "return_tensors": "pt"}
-        return self.tokenizer(*given, **cut | options).to(self.model.device)
+        defaults = {"truncation": context is not None, "max_length": context, "padding": True, "return_tensors": "pt"}
+        return self.tokenizer(*given, **defaults | options).to(self.model.device)
+
+    def find_context(self) -> int | None:
+        """Return the maximum tokens of a text, special ones included; None if model and tokenizer have no limit."""
+        config = self.model.config
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions is not None and config.model_type in OFFSET_POSITIONS:
+            positions -= config.pad_token_id + 1
+        limits = (positions, self.tokenizer.model_max_length)
+        return min((int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED), default=None)
 
 
 class LoadedImageModel(LoadedModel):
-    """A network that sees, with its checkpoint's image processor."""
+    """A network that sees images, with its checkpoint's image processor."""
 
     def __init__(self, model: Any, tokenizer: Any, processor: Any, **batches: int) -> None:
-        from plumbline.operators.models.pixels import pixel_input
+        from plumbline.operators.models.pixels import make_pixel_input
 
         super().__init__(model, tokenizer, processor, **batches)
-        self.pixels = pixel_input(processor, device=model.device, dtype=model.dtype)
+        self.pixels = make_pixel_input(processor, device=model.device, dtype=model.dtype)
 
     @classmethod
-    def load_processor(cls, model: "ResolvedModel[Any]", tokenizer: Any) -> Any:
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
         from plumbline.operators.models.processing import load_image_processor
 
         return load_image_processor(model.folder("checkpoint"))
 
-    def preprocess(self, image: "Image.Image") -> Any:
+    def preprocess(self, image: Image.Image) -> Any:
         """Prepare the image with the checkpoint's processor, (3, height, width), as bytes if possible."""
         return self.pixels.pin(self.processor(images=image, return_tensors="pt")["pixel_values"][0])
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Return the pixels unchanged."""
         return pixels
 
     def batch(self, pixels: "Sequence[torch.Tensor]") -> "torch.Tensor":
-        """Join pixels of one shape in one tensor, on the network's device and in its precision."""
+        """Join pixels of one shape in a tensor, on the network's device and in its precision."""
         return self.pixels([each[None] for each in pixels])

@@ -1,5 +1,6 @@
 """Language models as VQA models that never see the image: an ablation of "What makes a good metric?"."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -13,16 +14,15 @@ from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS, Generation, Message, Question, Request
 from plumbline.operators.models.engines.conversation import (
     THINKING_PROBLEM,
-    choice_ids,
-    conversation_ids,
-    conversation_text,
     opens_thought,
+    render_conversation,
+    tokenize_choice,
+    tokenize_conversation,
 )
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.causal_lm import CausalLM, pad_left
-from plumbline.operators.models.networks.encoder_decoder import check_entries
+from plumbline.operators.models.networks.encoder_decoder import check_entries, greedy_settings
 from plumbline.operators.models.networks.loaded import LoadedModel
-from plumbline.operators.models.networks.t5 import greedy_settings
 
 TOO_LONG = (
     "the question takes {} tokens, beyond the model's context of {}; shorten the prompt, or use a model with a longer "
@@ -30,21 +30,48 @@ TOO_LONG = (
 )
 
 
-class TextOnly:
-    """Base of models that answer from the question alone."""
+class TextOnly(ABC):
+    """Base class of models that answer from the question alone, so that the answer is the same for every image.
+
+    Each question is asked once, however many images it is about.
+    """
 
     side_by_side = False
 
-    def preprocess(self, image: Image.Image) -> None:
-        """Return nothing: the model does not see the image."""
+    @abstractmethod
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Sequence[list[float] | RowError]:
+        """Return full-vocabulary log-probabilities of each choice's tokens after its question, and of its end."""
 
-    def encode(self, pixels: Sequence[None]) -> Sequence[None]:
-        """Return the placeholders unchanged."""
+    @abstractmethod
+    def write(self, texts: Sequence[str]) -> Sequence[str | RowError]:
+        """Return the likeliest answer to each question."""
+
+    def preprocess(self, image: Image.Image) -> tuple[()]:
+        return ()  # the model sees no image
+
+    def encode(self, pixels: Sequence[tuple[()]]) -> Sequence[tuple[()]]:
         return pixels
+
+    def likelihood(
+        self, features: Sequence[tuple[()]], questions: Sequence[Question]
+    ) -> list[list[list[float]] | RowError]:
+        pairs = list(dict.fromkeys((question.text, choice) for question in questions for choice in question.choices))
+        scored = dict(zip(pairs, self.score(pairs), strict=True))
+        answers: list[list[list[float]] | RowError] = []
+        for question in questions:
+            choices = [scored[question.text, choice] for choice in question.choices]
+            error = next((choice for choice in choices if isinstance(choice, RowError)), None)
+            answers.append(error or [choice for choice in choices if not isinstance(choice, RowError)])
+        return answers
+
+    def reply(self, features: Sequence[tuple[()]], questions: Sequence[Question]) -> list[str | RowError]:
+        texts = list(dict.fromkeys(question.text for question in questions))
+        answers = dict(zip(texts, self.write(texts), strict=True))
+        return [answers[question.text] for question in questions]
 
 
 class TextOnlyVqa(TextOnly):
-    """The `likelihood` call served from the question alone, so that the answer is the same for every image."""
+    """The `likelihood` call of a decoder-only language model from the question alone."""
 
     def __init__(self, language: CausalLM) -> None:
         """Raise ModelError if no token ends an answer, or the chat template opens a thought."""
@@ -55,74 +82,53 @@ class TextOnlyVqa(TextOnly):
         name = self.tokenizer.name_or_path
         if self.end is None:
             raise ModelError(f"{name}: the tokenizer has no eos_token, which ends an answer; set it")
-        if opens_thought(self._prompt("")):
+        if opens_thought(render_conversation(self.tokenizer, [Message("user", "")])):
             raise ModelError(f"{name}: {THINKING_PROBLEM}")
 
     @classmethod
     def load(cls, model: ResolvedModel[Any]) -> "TextOnlyVqa":
         return cls(CausalLM.load(model))
 
-    def likelihood(self, features: Sequence[None], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
-        """Return full-vocabulary log-probabilities of every choice's tokens and of the end of the turn.
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float] | RowError]:
+        context = self.language.context
+        rows: list[tuple[list[int], list[int]]] = []
+        errors: dict[int, RowError] = {}
+        for index, (text, choice) in enumerate(pairs):
+            messages = [Message("user", text)]
+            prompt = tokenize_conversation(self.tokenizer, messages)
+            rendered = render_conversation(self.tokenizer, messages)
+            answer = tokenize_choice(self.tokenizer, rendered, choice, end=self.end)
+            tokens = len(prompt) + len(answer)
+            if context is not None and tokens > context:
+                errors[index] = RowError("prompt_too_long", TOO_LONG.format(tokens, context))
+            else:
+                rows.append((prompt, answer))
+        lengths = [len(prompt) + len(answer) for prompt, answer in rows]
+        scored = iter(call_in_batches(self._score_batch, rows, lengths, size=self.language.pair_batch))
+        return [errors[index] if index in errors else next(scored) for index in range(len(pairs))]
 
-        Each question is asked once, however many images it is about.
-        """
-        pairs = distinct_pairs(questions)
-        read = dict(zip(pairs, self._read(pairs), strict=True))
-        return [_join_choices([read[question.text, choice] for choice in question.choices]) for question in questions]
-
-    def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str | RowError]:
-        texts = list(dict.fromkeys(question.text for question in questions))
+    def write(self, texts: Sequence[str]) -> list[str | RowError]:
         replies = self.language.generate([Request((Message("user", text),), MAX_ANSWER_TOKENS) for text in texts])
         for reply in replies:
-            self.usage = self.usage.plus(reply.took if isinstance(reply, Generation) else Usage())
-        answers = {
-            text: reply if isinstance(reply, RowError) else reply.text.strip()
-            for text, reply in zip(texts, replies, strict=True)
-        }
-        return [answers[question.text] for question in questions]
+            if isinstance(reply, Generation):
+                self.usage = self.usage.plus(reply.usage_and_cut)
+        return [reply.text.strip() if isinstance(reply, Generation) else reply for reply in replies]
 
-    def _prompt(self, question: str) -> str:
-        return conversation_text(self.tokenizer, [Message("user", question)])
-
-    def _read(self, pairs: Sequence[tuple[str, str]]) -> list[list[float] | RowError]:
-        """Return the log-probabilities of each choice's tokens after its question, or an error if they do not fit."""
-        rows = [
-            (
-                conversation_ids(self.tokenizer, [Message("user", text)]),
-                choice_ids(self.tokenizer, self._prompt(text), choice, end=self.end),
-            )
-            for text, choice in pairs
-        ]
-        lengths = [len(prompt) + len(choice) for prompt, choice in rows]
-        context = self.language.context
-        fits = [context is None or length <= context for length in lengths]
-        kept = [row for row, fit in zip(rows, fits, strict=True) if fit]
-        sizes = [len(prompt) + len(choice) for prompt, choice in kept]
-        scored = iter(call_in_batches(self._score, kept, sizes, size=self.language.pair_batch))
-        refused = [RowError("prompt_too_long", TOO_LONG.format(length, context)) for length in lengths]
-        return [next(scored) if fit else error for fit, error in zip(fits, refused, strict=True)]
-
-    def _score(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
+    def _score_batch(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
         """Return the log-probabilities of the choices' tokens; rows are left-padded, so choices end together."""
-        read = [[*prompt, *choice[:-1]] for prompt, choice in rows]
-        ids, mask = pad_left(read, self.language.pad_id)
-        logits = self._logits(ids, mask, keep=max(len(choice) for _, choice in rows))
-        self.usage = self.usage.plus(Usage(calls=len(rows), prompt_tokens=sum(len(prompt) for prompt, _ in rows)))
-        return [_gather_logprobs(own, choice) for own, (_, choice) in zip(logits, rows, strict=True)]
-
-    def _logits(self, ids: torch.Tensor, mask: torch.Tensor, *, keep: int) -> torch.Tensor:
-        """Return log-probabilities (n, keep, vocabulary) at the last positions."""
         model: Any = self.language.model
+        ids, mask = pad_left([[*prompt, *choice[:-1]] for prompt, choice in rows], self.language.pad_id)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        logits: torch.Tensor = model(
+        logits = model(
             input_ids=ids.to(model.device),
             attention_mask=mask.to(model.device),
             position_ids=positions.to(model.device),
-            logits_to_keep=keep,
+            logits_to_keep=max(len(choice) for _, choice in rows),
             use_cache=False,
         ).logits
-        return logits.float().log_softmax(-1)
+        self.usage = self.usage.plus(Usage(calls=len(rows), prompt_tokens=sum(len(prompt) for prompt, _ in rows)))
+        logprobs = logits.float().log_softmax(-1)
+        return [_gather_logprobs(own, choice) for own, (_, choice) in zip(logprobs, rows, strict=True)]
 
 
 class TextOnlyT5(TextOnly, LoadedModel):
@@ -137,54 +143,36 @@ class TextOnlyT5(TextOnly, LoadedModel):
         return loaded
 
     @torch.inference_mode()
-    def likelihood(self, features: Sequence[None], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Return full-vocabulary log-probabilities of every choice's tokens and its end.
-
-        Each question is asked once, however many images it is about.
-        """
-        pairs = distinct_pairs(questions)
-        sizes = self.lengths([text for text, _ in pairs])
-        read = dict(zip(pairs, call_in_batches(self._score, pairs, sizes, size=self.pair_batch), strict=True))
-        return [[read[question.text, choice] for choice in question.choices] for question in questions]
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
+        return call_in_batches(
+            self._score_batch, pairs, self.lengths([text for text, _ in pairs]), size=self.pair_batch
+        )
 
     @torch.inference_mode()
-    def reply(self, features: Sequence[None], questions: Sequence[Question]) -> list[str]:
-        texts = list(dict.fromkeys(question.text for question in questions))
-        written = call_in_batches(self._write, texts, self.lengths(texts), size=self.pair_batch)
-        answers = dict(zip(texts, written, strict=True))
-        return [answers[question.text] for question in questions]
+    def write(self, texts: Sequence[str]) -> list[str]:
+        def write(batch: Sequence[str]) -> list[str]:
+            settings = greedy_settings(self.model.config, self.tokenizer)
+            tokens = self.model.generate(**self._tokenize(batch), generation_config=settings)
+            return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
-    def _score(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
-        inputs = self._tokens([text for text, _ in pairs])
+        return call_in_batches(write, texts, self.lengths(texts), size=self.pair_batch)
+
+    def _score_batch(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
+        inputs = self._tokenize([text for text, _ in pairs])
         choices = [list(self.tokenizer(choice).input_ids) for _, choice in pairs]
         start = int(self.model.config.decoder_start_token_id)
         before = pad_sequence([torch.tensor([start, *choice[:-1]]) for choice in choices], batch_first=True)
         logprobs = self.model(**inputs, decoder_input_ids=before.to(self.model.device)).logits.float().log_softmax(-1)
         return [_gather_logprobs(own[: len(choice)], choice) for own, choice in zip(logprobs, choices, strict=True)]
 
-    def _write(self, texts: Sequence[str]) -> list[str]:
-        settings = greedy_settings(self.model.config, self.tokenizer)
-        tokens = self.model.generate(**self._tokens(texts), generation_config=settings)
-        return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
-
-    def _tokens(self, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        read = self.tokens(texts, context=None)
-        self.usage = self.usage.plus(Usage(calls=len(texts), prompt_tokens=int(read.attention_mask.sum())))
-        return {"input_ids": read.input_ids, "attention_mask": read.attention_mask}
-
-
-def distinct_pairs(questions: Sequence[Question]) -> list[tuple[str, str]]:
-    """Return the texts of questions with each of their choices, without duplicates."""
-    return list(dict.fromkeys((question.text, choice) for question in questions for choice in question.choices))
+    def _tokenize(self, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        inputs = self.tokens(texts, context=None)
+        self.usage = self.usage.plus(Usage(calls=len(texts), prompt_tokens=int(inputs.attention_mask.sum())))
+        return {"input_ids": inputs.input_ids, "attention_mask": inputs.attention_mask}
 
 
 def _gather_logprobs(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:
-    own = logprobs[len(logprobs) - len(choice) :]
-    values: list[float] = own.gather(1, torch.tensor(choice, device=own.device)[:, None])[:, 0].tolist()
+    """Return the log-probabilities of a choice's tokens at the last positions of (positions, vocabulary)."""
+    last = logprobs[len(logprobs) - len(choice) :]
+    values: list[float] = last.gather(1, torch.tensor(choice, device=last.device)[:, None])[:, 0].tolist()
     return values
-
-
-def _join_choices(choices: Sequence[list[float] | RowError]) -> list[list[float]] | RowError:
-    """Return a question's choices, or the error of the first that has one."""
-    errors = [choice for choice in choices if isinstance(choice, RowError)]
-    return errors[0] if errors else [choice for choice in choices if not isinstance(choice, RowError)]

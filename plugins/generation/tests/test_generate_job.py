@@ -157,7 +157,7 @@ def _own_code(folder: Path) -> None:
     [
         (_remove_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that has it"),
         (_pickled, "only pickled .bin weights, which are never loaded; convert it"),
-        (_truncated, "it is truncated: download it again"),
+        (_truncated, "or truncated; download the checkpoint again"),
         (_own_code, "names Python code of the checkpoint's own, which is never run"),
     ],
 )

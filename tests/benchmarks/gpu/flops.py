@@ -32,8 +32,8 @@ def count_pair(model: ClipFlanT5Likelihood | ChatVlm, pixels: Any, question: Que
     if isinstance(model, ClipFlanT5Likelihood):
         return _count_clip_flant5(model, question)
     network = model.reader.model
-    tail = model.prompts.following([Message("user", question.text)], pixels.closing)
-    answer = [model.prompts.choice(question.text, choice) for choice in question.choices]
+    tail = model.prompts.tokenize_after_image([Message("user", question.text)], pixels.closing)
+    answer = [model.prompts.tokenize_choice(question.text, choice) for choice in question.choices]
     read = len(pixels.ids) + len(tail) + sum(len(tokens) - 1 for tokens in answer)
     language = decoder_only(network.config.text_config, read, predicted=sum(map(len, answer)))
     if "image_grid_thw" in pixels.inputs:

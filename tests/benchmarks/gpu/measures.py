@@ -104,7 +104,7 @@ def _tokens(load: Load) -> tuple[int, int]:
         around = len(model.before) + len(model.question_ids([model.question_text(text)])[0])
         return (vision.image_size // vision.patch_size) ** 2, around
     image = load.pixels[0]
-    return len(image.ids), len(model.prompts.following([Message("user", text)], image.closing))
+    return len(image.ids), len(model.prompts.tokenize_after_image([Message("user", text)], image.closing))
 
 
 def _measure_model(row: Measured, load: Load, amounts: Amounts) -> None:
@@ -183,7 +183,7 @@ def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
 
 def _prompt(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, torch.Tensor]:
     """Return the inputs of a network of transformers for one pair."""
-    ids = [*pixels.ids, *model.prompts.following([Message("user", question.text)], pixels.closing)]
+    ids = [*pixels.ids, *model.prompts.tokenize_after_image([Message("user", question.text)], pixels.closing)]
     prompt = torch.tensor([ids], device=model.device)
     seen = model.reader.inputs([pixels])
     if "image_grid_thw" in seen:
@@ -192,7 +192,7 @@ def _prompt(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, tor
 
 
 def _first_token(model: ChatVlm, question: Question, logits: torch.Tensor) -> float:
-    (first, *_) = model.prompts.choice(question.text, question.choices[0])
+    (first, *_) = model.prompts.tokenize_choice(question.text, question.choices[0])
     return float(logits.float().log_softmax(-1)[first])
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 from plumbline.operators.models.calls import (
     Call,
     Compared,
+    DetectionRequest,
     Generation,
     ImageGenerateModel,
     ImageRequest,
@@ -21,10 +22,9 @@ from plumbline.operators.models.calls import (
     Question,
     Request,
     SimilarityModel,
-    Wanted,
 )
-from plumbline.operators.models.families.dino import DinoSimilarity
-from plumbline.operators.models.networks.dual_encoder import DualEncoder
+from plumbline.operators.models.families.embedders import DinoSimilarity
+from plumbline.operators.models.networks.similarity import DualEncoder
 from tests.operators import tiny
 
 CLOSE = 1e-4
@@ -77,13 +77,13 @@ def similarities(
     """Make the call as the stage does, with an empty cache of texts."""
     if isinstance(model, DualEncoder):
         model.embedded.clear()
-    features = model.encode([_shown(model, picture) for picture in (*pictures, BEFORE)])
+    features = model.encode([_preprocess(model, picture) for picture in (*pictures, BEFORE)])
     blind = isinstance(model, DinoSimilarity)
     pairs = [Pair(text[0], source=len(pictures)) if blind else Pair(*text) for text in texts]
     return list(model.compare(features, pairs, measure))
 
 
-def _shown(model: Any, picture: Image.Image) -> Any:
+def _preprocess(model: Any, picture: Image.Image) -> Any:
     """Prepare the image, together with its source for a model of edits."""
     edits = type(model).__name__ == "EditRewardSimilarity"  # of a plugin
     return model.preprocess_several([BEFORE, picture]) if edits else model.preprocess(picture)
@@ -130,7 +130,7 @@ def _texts(model: Any, pictures: Sequence[Image.Image], images: Sequence[Pair]) 
     return [Answer((text,)) for text in model.ocr(model.encode([model.preprocess(pictures[i.image]) for i in images]))]
 
 
-def _boxes(model: Any, pictures: Sequence[Image.Image], wanted: Sequence[Wanted]) -> list[Answer]:
+def _boxes(model: Any, pictures: Sequence[Image.Image], wanted: Sequence[DetectionRequest]) -> list[Answer]:
     found = model.detect(model.encode([model.preprocess(picture) for picture in pictures]), wanted)
     return [Answer(tuple(box.label for box in boxes), tuple(n for box in boxes for n in box[1:])) for boxes in found]
 
@@ -145,7 +145,7 @@ ASKED: dict[Call, tuple[Sequence[Any], Ask]] = {
     "generate_from_images": (ABOUT_IMAGES, _replies),
     "regions": ([Pair(image, "") for image in range(len(PICTURES))], _regions),
     "ocr": ([Pair(image, "") for image in range(len(PICTURES))], _texts),
-    "detect": ([Wanted(i, phrase, 0.0, 0.25) for i in range(len(PICTURES)) for phrase in PHRASES], _boxes),
+    "detect": ([DetectionRequest(i, phrase, 0.0, 0.25) for i in range(len(PICTURES)) for phrase in PHRASES], _boxes),
     "generate": (
         [request._replace(max_tokens=3 + 5 * number) for number, request in enumerate(REQUESTS)],
         lambda model, pictures, requests: list(map(_reply, model.generate(requests))),

@@ -126,7 +126,7 @@ def frame(header: bytes) -> bytes:
 
 GIT_LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 99\n"
 UNFIT = {
-    "too long": (lengthen, "download it again"),
+    "too long": (lengthen, "not a safetensors file .*, or truncated; download the checkpoint again"),
     "empty": (write("model.safetensors", b""), "not a safetensors file .*download the checkpoint again"),
     "half a length": (write("model.safetensors", b"\1\0\0"), "not a safetensors file"),
     "git lfs pointer": (write("model.safetensors", GIT_LFS), "not a safetensors file"),
@@ -149,7 +149,10 @@ UNFIT = {
     "half a config": (write("config.json", b'{"model_type": "cl'), "config.json is not JSON"),
     "binary config": (write("config.json", b"\xff\xfe\0"), "config.json is not JSON"),
     "list for a config": (write("config.json", b"[1]"), "names no model_type; download the checkpoint again"),
-    "other model": (edit(model_type="bert"), "model_type 'bert', expected 'cl.*; no model family serves such a one"),
+    "other model": (
+        edit(model_type="bert"),
+        "model_type 'bert', expected 'cl.*; no model family serves such a checkpoint",
+    ),
     "no model type": (edit(model_type=None), "names no model_type"),
     "no preprocessor": (remove("preprocessor_config.json"), r"no preprocessor_config\.json or processor_config\.json"),
     "no tokenizer": (remove("tokenizer.json"), "no tokenizer.json or .*set the model's `tokenizer`"),
@@ -393,7 +396,7 @@ def test_no_remedy_suggests_a_family_for_an_unserved_architecture(others: Path, 
     shutil.copytree(others / "causal_lm", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", architectures=["WhisperForSpeech"], model_type="whisper")
     for family in [name for name, family in FAMILIES.items() if family.local and "draw" not in family.calls]:
-        with pytest.raises(ModelError, match=r"; no model family serves such a one$"):
+        with pytest.raises(ModelError, match=r"; no model family serves such a checkpoint$"):
             resolve(family, tmp_path / "own")
 
 
@@ -452,7 +455,7 @@ def test_a_model_that_only_reads_questions_is_refused_on_vllm(
     shutil.copytree(others / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type=profile.name)
     assert resolve("vlm", tmp_path / "own").profile == profile
-    with pytest.raises(ModelError, match="where no conversation can place it; set engine=transformers"):
+    with pytest.raises(ModelError, match="where no conversation has it; set engine=transformers"):
         resolve("vlm", tmp_path / "own", engine="vllm")
 
 

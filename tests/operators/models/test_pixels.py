@@ -8,7 +8,7 @@ import torch
 import transformers
 from PIL import Image
 
-from plumbline.operators.models.pixels import pixel_input
+from plumbline.operators.models.pixels import make_pixel_input
 from tests.operators.tiny import picture
 
 LEAVING = {
@@ -37,7 +37,7 @@ def make_processor(name: str) -> Any:
 def test_bytes_become_a_processors_own_numbers_on_the_device(name: str, size: tuple[int, int]) -> None:
     processor, image = make_processor(name), picture(3, width=size[0], height=size[1])
     own = processor(images=image, return_tensors="pt")
-    read = pixel_input(processor, device="cpu", dtype=torch.float32)
+    read = make_pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")
     assert left["pixel_values"].dtype == torch.uint8
     assert torch.equal(read([read.pin(left.pop("pixel_values"))]), own.pop("pixel_values"))
@@ -48,7 +48,7 @@ def test_bytes_become_a_processors_own_numbers_on_the_device(name: str, size: tu
 def test_a_processor_that_works_on_numbers_stays_unchanged(name: str) -> None:
     processor, image = make_processor(name), picture(4, width=90, height=40)
     own = processor(images=image, return_tensors="pt")["pixel_values"]
-    read = pixel_input(processor, device="cpu", dtype=torch.float32)
+    read = make_pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")["pixel_values"]
     assert torch.equal(left, own)
     assert torch.equal(read([left]), own)
@@ -59,7 +59,7 @@ def test_an_image_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
     """The image has 1024 x 1024 pixels; Qwen-VL's patches contain an image twice."""
     processor, image = make_processor(name), Image.new("RGB", (1024, 1024), "red")
     numbers = processor(images=image, return_tensors="pt")["pixel_values"]
-    pixel_input(processor, device="cpu", dtype=torch.float32)
+    make_pixel_input(processor, device="cpu", dtype=torch.float32)
     left = processor(images=image, return_tensors="pt")["pixel_values"]
     assert numbers.nbytes == fewer * left.nbytes
 
@@ -67,5 +67,5 @@ def test_an_image_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
 def test_numbers_have_the_networks_precision() -> None:
     processor, image = make_processor("CLIPImageProcessorPil"), picture(5)
     own = processor(images=image, return_tensors="pt")["pixel_values"].bfloat16()
-    read = pixel_input(processor, device="cpu", dtype=torch.bfloat16)
+    read = make_pixel_input(processor, device="cpu", dtype=torch.bfloat16)
     assert torch.equal(read([processor(images=image, return_tensors="pt")["pixel_values"]]), own)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_picture
-from plumbline.operators.models.pixels import pixel_input
+from plumbline.operators.models.pixels import make_pixel_input
 from plumbline.operators.models.processing import (
     PixelTransform,
     ReleasedTransform,
@@ -34,7 +34,7 @@ def cropping(checkpoints: Path) -> PixelTransform:
 
 def preprocess(transform: PixelTransform | ReleasedTransform, image: Image.Image) -> torch.Tensor:
     """Return the network's input for the image, (3, height, width)."""
-    return pixel_input(transform, device="cpu", dtype=torch.float32)([transform(image)[None]])[0]
+    return make_pixel_input(transform, device="cpu", dtype=torch.float32)([transform(image)[None]])[0]
 
 
 def preprocess_by_hand(image: Image.Image) -> np.ndarray:

@@ -13,8 +13,12 @@ from transformers import T5Config
 from transformers import T5ForConditionalGeneration as T5
 from transformers.modeling_outputs import BaseModelOutput
 
-from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions
-from plumbline.operators.models.networks.t5 import choice_logits, encode, fuse
+from plumbline.operators.models.networks.encoder_decoder import (
+    EncodedQuestions,
+    choice_logits,
+    encode,
+    fuse_kernels,
+)
 
 LAYERS, WIDTH, LENGTHS = 3, 32, (21, 15, 19)
 CHOICES = [[[5, 1], [7, 8, 9, 1]], [[4, 1]], [[3, 1], [6, 2, 1], [9, 1]]]
@@ -56,15 +60,15 @@ def compute_with_transformers(t5: T5, inputs: torch.Tensor, mask: torch.Tensor) 
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("aligned", [1, 16])
+@pytest.mark.parametrize("alignment", [1, 16])
 def test_logits_equal_those_of_transformers(
-    t5: T5, encoded_inputs: tuple[torch.Tensor, torch.Tensor], aligned: int
+    t5: T5, encoded_inputs: tuple[torch.Tensor, torch.Tensor], alignment: int
 ) -> None:
     expected = compute_with_transformers(t5, *encoded_inputs)
-    torch.testing.assert_close(choice_logits(t5, encode(t5, *encoded_inputs, aligned=aligned), CHOICES), expected)
-    fuse(t5)
-    encoded = encode(t5, *encoded_inputs, aligned=aligned)
-    assert encoded.states.shape[1] % aligned == 0
+    torch.testing.assert_close(choice_logits(t5, encode(t5, *encoded_inputs, alignment=alignment), CHOICES), expected)
+    fuse_kernels(t5)
+    encoded = encode(t5, *encoded_inputs, alignment=alignment)
+    assert encoded.states.shape[1] % alignment == 0
     torch.testing.assert_close(choice_logits(t5, encoded, CHOICES), expected)
 
 
@@ -116,6 +120,6 @@ def test_a_gpus_attention_kernels_accept_the_masks(
     """The kernels need the entries of a row side by side in memory; with any other mask torch falls back to float32."""
     inputs, mask = encoded_inputs
     with SeenMasks() as seen:
-        choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), aligned=16), CHOICES)
+        choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), alignment=16), CHOICES)
     assert len(seen.masks) == 3 * LAYERS
     assert {mask.stride(-1) for mask in seen.masks} == {1}

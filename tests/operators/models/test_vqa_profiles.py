@@ -8,7 +8,7 @@ from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.families import FAMILIES, model_config
 from plumbline.operators.models.families.blip import BLIP2, BLIP_VQA, INSTRUCTBLIP
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
-from plumbline.operators.models.families.vlm import CHAT, FILM, FUYU, LLAVA, LLAVA_1_5, PALIGEMMA
+from plumbline.operators.models.families.vlm import CHAT, FUYU, LLAVA, LLAVA_1_5, PALIGEMMA, VIDEO_CHAT
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
@@ -24,7 +24,7 @@ VICUNA = {"model_type": "llama", "vocab_size": 32064}
         ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": {"model_type": "pixtral"}}, LLAVA),
         ("vlm", {"model_type": "llava", "text_config": {"model_type": "mistral"}, "vision_config": CLIP_TOWER}, LLAVA),
         ("vlm", {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER}, LLAVA),
-        ("vlm", {"model_type": "qwen2_5_vl"}, FILM),
+        ("vlm", {"model_type": "qwen2_5_vl"}, VIDEO_CHAT),
         ("vlm", {"model_type": "qwen3_vl"}, CHAT),
         ("vlm", {"model_type": "gemma3"}, CHAT),
         ("vlm", {"model_type": "paligemma"}, PALIGEMMA),
@@ -54,7 +54,7 @@ def test_the_papers_models_are_asked_as_released(profile: VqaProfile) -> None:
         "Yes",
         "mean",
     )
-    assert (profile.system, profile.pads) == (VICUNA_SYSTEM, True)
+    assert (profile.system, profile.pads_images) == (VICUNA_SYSTEM, True)
 
 
 @pytest.mark.parametrize("profile", [LLAVA, CHAT])
@@ -64,7 +64,7 @@ def test_other_chat_models_are_asked_for_one_token(profile: VqaProfile) -> None:
         "Yes",
         "first",
     )
-    assert (profile.system, profile.pads) == (None, False)
+    assert (profile.system, profile.pads_images) == (None, False)
 
 
 @pytest.mark.parametrize("profile", [PALIGEMMA, FUYU])
@@ -74,4 +74,4 @@ def test_a_model_that_only_reads_questions_is_asked_like_a_paligemma_in_the_late
         "Yes",
         "first",
     )
-    assert (profile.system, profile.pads, profile.several) == (None, False, False)
+    assert (profile.system, profile.pads_images, profile.several_images) == (None, False, False)

@@ -16,9 +16,9 @@ from plumbline.operators.metrics.modules import Statement, read_program, write_s
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 from plumbline.operators.models import loading
-from plumbline.operators.models.calls import Box, Question, Wanted
+from plumbline.operators.models.calls import Box, DetectionRequest, Question
 from plumbline.operators.models.families import model_config
-from plumbline.operators.models.networks.dual_encoder import COSINE
+from plumbline.operators.models.networks.similarity import COSINE
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import QuestionIndex
 from plumbline.operators.stages.modules import ModulesStage
@@ -51,7 +51,7 @@ class ScriptedModels:
     def encode(self, pixels: Sequence[int]) -> Sequence[int]:
         return pixels
 
-    def detect(self, features: Sequence[int], wanted: Sequence[Wanted]) -> list[list[Box] | RowError]:
+    def detect(self, features: Sequence[int], wanted: Sequence[DetectionRequest]) -> list[list[Box] | RowError]:
         assert {(one.box_threshold, one.text_threshold) for one in wanted} <= {(0.4, 0.25), (0.9, 0.25)}
         self.asked += [(features[one.image], one.phrase) for one in wanted]
         box = Box("cow", 0.9, 0, 0, 10, 10)
@@ -145,7 +145,7 @@ def test_a_failure_costs_only_its_row() -> None:
 
 def test_the_score_of_several_images_is_the_mean_over_them() -> None:
     class Different(ScriptedModels):
-        def detect(self, features: Sequence[int], wanted: Sequence[Wanted]) -> list[list[Box] | RowError]:
+        def detect(self, features: Sequence[int], wanted: Sequence[DetectionRequest]) -> list[list[Box] | RowError]:
             found = super().detect(features, wanted)
             return [boxes if features[one.image] == 16 else [] for one, boxes in zip(wanted, found, strict=True)]
 

@@ -14,8 +14,8 @@ from plumbline.operators.base import schemas
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig, Variant
 from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, SimilarityModel, TextFeatures
 from plumbline.operators.models.families.dual_encoders import ClipSimilarity
-from plumbline.operators.models.networks import dual_encoder
-from plumbline.operators.models.networks.dual_encoder import DualEncoder
+from plumbline.operators.models.networks import similarity as similarity_module
+from plumbline.operators.models.networks.similarity import DualEncoder
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import CONTEXT, encoded, image_table, picture
@@ -165,7 +165,7 @@ def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monk
     shards = [image_table(PICTURES[:2], ["p0", "p1"]), image_table(PICTURES[2:4], ["p2", "p3"])] * 2
     remembering = operator_of(CountingModel(similarity))
     expected = [compare(remembering, shard)["clipscore"] for shard in shards]
-    monkeypatch.setattr(dual_encoder, "MAX_REMEMBERED_TEXTS", 1)
+    monkeypatch.setattr(similarity_module, "MAX_REMEMBERED_TEXTS", 1)
     model = CountingModel(similarity)
     forgetting = operator_of(model)
     assert [compare(forgetting, shard)["clipscore"] for shard in shards] == expected

@@ -22,7 +22,7 @@ from plumbline.operators.metrics.questions.vpeval import PROGRAMS, VpevalConfig,
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Box, Request
 from plumbline.operators.models.families.vlm import CHAT
-from plumbline.operators.models.networks.dual_encoder import COSINE
+from plumbline.operators.models.networks.similarity import COSINE
 from tests.operators.metrics import scripted
 from tests.operators.metrics.scripted import examples, run
 

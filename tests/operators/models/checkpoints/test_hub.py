@@ -78,8 +78,8 @@ def run_script(script: str, environment: dict[str, str], config: Any) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def put_in_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: str | None = "main") -> None:
-    """Put a folder into the hub's cache as `hf download` does."""
+def fill_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: str | None = "main") -> None:
+    """Copy a folder into the hub's cache as `hf download` does."""
     entry = home / "hub" / f"models--{repo.replace('/', '--')}"
     shutil.copytree(folder, entry / "snapshots" / commit)
     if revision is not None:
@@ -95,10 +95,10 @@ def offline(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     tiny.edit_json(folder / "flant5" / "config.json", mm_vision_tower=CLIP)
     shutil.copytree(checkpoints / "clip", folder / "weightless")
     (folder / "weightless" / "model.safetensors").unlink()
-    put_in_cache(folder / "hf", CLIP, checkpoints / "clip", TOWER_COMMIT)
-    put_in_cache(folder / "hf", WEIGHTLESS, folder / "weightless", COMMIT)
-    put_in_cache(folder / "hf", FLANT5, folder / "flant5", COMMIT)
-    put_in_cache(folder / "hf", FLANT5, folder / "flant5", OLDER, revision="refs/pr/3")
+    fill_cache(folder / "hf", CLIP, checkpoints / "clip", TOWER_COMMIT)
+    fill_cache(folder / "hf", WEIGHTLESS, folder / "weightless", COMMIT)
+    fill_cache(folder / "hf", FLANT5, folder / "flant5", COMMIT)
+    fill_cache(folder / "hf", FLANT5, folder / "flant5", OLDER, revision="refs/pr/3")
     return {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"}
 
 
@@ -295,7 +295,7 @@ def test_a_repository_with_only_open_clips_layout_is_recognised_by_its_files(hub
     config = {"family": "open_clip", "checkpoint": OPEN_CLIP}
     told = resolve(hub.environment(tmp_path / "hf"), config)
     assert told[0]["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
-    put_in_cache(tmp_path / "cache", OPEN_CLIP, tmp_path / "open_clip", COMMIT)
+    fill_cache(tmp_path / "cache", OPEN_CLIP, tmp_path / "open_clip", COMMIT)
     assert resolve({"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}, config) == told
 
 

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity, normalize
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, Florence2Processor
 
-from plumbline.operators.models.calls import Box, Call, Measure, Pair, Question, Region, Wanted
-from plumbline.operators.models.families import florence2, text_readers
+from plumbline.operators.models.calls import Box, Call, DetectionRequest, Measure, Pair, Question, Region
+from plumbline.operators.models.families import image_to_text
 from tests.operators import tiny
 from tests.operators.models.alike import BEFORE, PICTURES, Answer
 from tests.operators.tiny import rewards, vqa_models
@@ -183,13 +183,13 @@ def florence2_caption(folder: Path, asked: Any, measure: Measure) -> Answer:
 
 
 def florence2_ocr(folder: Path, asked: Any, measure: Measure) -> Answer:
-    return Answer((florence2_says(folder, asked.image, "<OCR>", florence2.MAX_REGION_TOKENS)[1].strip(),))
+    return Answer((florence2_says(folder, asked.image, "<OCR>", image_to_text.MAX_REGION_TOKENS)[1].strip(),))
 
 
 def florence2_regions(folder: Path, asked: Any, measure: Measure) -> Answer:
     """Check regions in the library's format, which also has positions before and without words."""
     task = "<DENSE_REGION_CAPTION>"
-    processor, text = florence2_says(folder, asked.image, task, florence2.MAX_REGION_TOKENS)
+    processor, text = florence2_says(folder, asked.image, task, image_to_text.MAX_REGION_TOKENS)
     told = processor.post_process_generation(text=text, task=task, image_size=PICTURES[asked.image].size)[task]
     words = [label.rpartition(">")[2].strip() for label in told["labels"]]
     regions = [Region(label, *box) for label, box in zip(words, told["bboxes"], strict=True) if label]
@@ -202,7 +202,7 @@ def got_reads(folder: Path, asked: Any, measure: Measure) -> Answer:
     output = network("GotOcr2ForConditionalGeneration", folder).generate(
         **inputs,
         do_sample=False,
-        max_new_tokens=text_readers.MAX_READ_TOKENS,
+        max_new_tokens=image_to_text.MAX_READ_TOKENS,
         tokenizer=processor.tokenizer,
         stop_strings="<|im_end|>",
     )
@@ -217,7 +217,7 @@ def boxes(found: list[Box]) -> Answer:
     return Answer(tuple(box.label for box in found), tuple(number for box in found for number in box[1:]))
 
 
-def dino_finds(folder: Path, wanted: Wanted, measure: Measure) -> Answer:
+def dino_finds(folder: Path, wanted: DetectionRequest, measure: Measure) -> Answer:
     processor = transformers.GroundingDinoProcessor(images(folder), tokenizer(folder))
     picture = PICTURES[wanted.image]
     inputs = processor(images=picture, text=[[wanted.phrase]], return_tensors="pt")
@@ -233,7 +233,7 @@ def dino_finds(folder: Path, wanted: Wanted, measure: Measure) -> Answer:
     return boxes([Box(*one) for one in zip(labels, read["scores"].tolist(), *read["boxes"].T.tolist(), strict=False)])
 
 
-def owl_finds(folder: Path, wanted: Wanted, measure: Measure) -> Answer:
+def owl_finds(folder: Path, wanted: DetectionRequest, measure: Measure) -> Answer:
     processor = transformers.Owlv2Processor(images(folder), tokenizer(folder))
     picture = PICTURES[wanted.image]
     inputs = processor(images=picture, text=[[wanted.phrase]], max_length=16, return_tensors="pt")

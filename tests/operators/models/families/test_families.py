@@ -20,7 +20,7 @@ from transformers import AutoProcessor
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call, Measure
-from plumbline.operators.models.families import FAMILIES, florence2, model_config, text_readers
+from plumbline.operators.models.families import FAMILIES, image_to_text, model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, asked, require_alike
@@ -48,8 +48,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the readers' limit: tiny models write until they reach it."""
-    monkeypatch.setattr(text_readers, "MAX_READ_TOKENS", 12)
-    monkeypatch.setattr(florence2, "MAX_REGION_TOKENS", 40)
+    monkeypatch.setattr(image_to_text, "MAX_READ_TOKENS", 12)
+    monkeypatch.setattr(image_to_text, "MAX_REGION_TOKENS", 40)
 
 
 def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
@@ -283,7 +283,7 @@ def test_truncated_weights_are_refused_before_they_are_read(
     folder = copy_folder(folders[name], tmp_path)
     (file,) = folder.glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ModelError, match="it is truncated: download it again"):
+    with pytest.raises(ModelError, match="or truncated; download the checkpoint again"):
         resolve(KINDS[name].family, folder)
 
 
@@ -341,4 +341,4 @@ def test_resolving_a_family_and_importing_the_stages_import_no_model_library(fol
     arguments = json.dumps([*places, ("openai", "judge")])
     done = subprocess.run([sys.executable, "-c", script, arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert not set(done.stdout.split()) & {"torch", "transformers", "huggingface_hub", "safetensors", "ray", "openai"}
+    assert not set(done.stdout.split()) & {"torch", "transformers", "huggingface_hub", "ray", "openai"}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plumbline.operators.models.calls import Call
-from plumbline.operators.models.families import florence2, model_config, text_readers
+from plumbline.operators.models.families import image_to_text, model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import PICTURES, Answer, asked
@@ -30,8 +30,8 @@ CHATS = [(name, call) for name in CHECKPOINTS for call in ("likelihood", "genera
 def compute_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute convolutions in full float32, and cut replies that reach their limit, as on the CPU."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(text_readers, "MAX_READ_TOKENS", 12)
-    monkeypatch.setattr(florence2, "MAX_REGION_TOKENS", 40)
+    monkeypatch.setattr(image_to_text, "MAX_READ_TOKENS", 12)
+    monkeypatch.setattr(image_to_text, "MAX_REGION_TOKENS", 40)
 
 
 @pytest.mark.parametrize(("name", "call"), CALLS)

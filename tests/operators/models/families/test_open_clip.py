@@ -72,9 +72,13 @@ def test_a_clip_in_transformers_layout_is_referred_to_its_own_family(tmp_path: P
         (
             "vision_cfg",
             {"timm_model_name": "vit_base"},
-            "`vision_cfg` .* has timm_model_name; only a CLIP of the first",
+            "`vision_cfg` .* has timm_model_name; only networks like the first CLIP",
         ),
-        ("text_cfg", {"hf_model_name": "roberta-base"}, "`text_cfg` .* has hf_model_name; only a CLIP of the first"),
+        (
+            "text_cfg",
+            {"hf_model_name": "roberta-base"},
+            "`text_cfg` .* has hf_model_name; only networks like the first CLIP",
+        ),
         ("preprocess_cfg", {"resize_mode": "squash"}, "`resize_mode` .* is 'squash'; only 'shortest' is supported"),
     ],
 )

@@ -257,7 +257,7 @@ def test_an_account_without_credit_is_tried_again_after_a_while(
     model = connect(server, concurrency=1)
     assert [isinstance(reply, RowError) for reply in model.generate([ask(), ask()])] == [True, True]
     assert len(server.bodies) == 1
-    monkeypatch.setattr(openai, "SPENT_SECONDS", 0.0)
+    monkeypatch.setattr(openai, "NO_QUOTA_SECONDS", 0.0)
     assert only(model.generate([ask()])) == Generation("yes", True, Usage(1))
 
 

@@ -15,14 +15,13 @@ from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
-from plumbline.operators.models.calls import Call, Measure, Message, Pair, Question, Region, Request, Wanted
+from plumbline.operators.models.calls import Call, DetectionRequest, Measure, Message, Pair, Question, Region, Request
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
-from plumbline.operators.models.families.florence2 import read_regions
-from plumbline.operators.models.families.language_models import TEXT_ONLY
-from plumbline.operators.models.families.nli import entailment_label
+from plumbline.operators.models.families.image_to_text import read_regions
+from plumbline.operators.models.families.language_models import TEXT_ONLY, find_entailment_label
 from plumbline.operators.models.loading import load
-from plumbline.operators.models.networks.dual_encoder import COSINE, choice_text
+from plumbline.operators.models.networks.similarity import COSINE, choice_text
 from plumbline.operators.models.networks.text_only import TextOnlyVqa
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
@@ -136,10 +135,10 @@ def test_a_box_must_exceed_its_threshold_and_a_phrase_beyond_the_context_fails_a
 ) -> None:
     model = load_kind(name, kinds(name), "detect")
     features = encode_images(model)
-    (every,) = model.detect(features, [Wanted(0, "Star", 0.0, 0.25)])
+    (every,) = model.detect(features, [DetectionRequest(0, "Star", 0.0, 0.25)])
     scores = sorted(box.score for box in every)
     threshold = (scores[len(scores) // 2 - 1] + scores[len(scores) // 2]) / 2
-    wanted = [Wanted(0, "Star", threshold, 0.25), Wanted(0, "dog " * 200, threshold, 0.25)]
+    wanted = [DetectionRequest(0, "Star", threshold, 0.25), DetectionRequest(0, "dog " * 200, threshold, 0.25)]
     found, refused = model.detect(features, wanted)
     assert found == [box for box in every if box.score > threshold] and len(found) < len(every)
     assert (refused.kind, refused.retryable) == ("prompt_too_long", False)
@@ -405,7 +404,7 @@ def test_empty_texts_get_a_probability(kinds: Callable[[str], Path], name: str) 
     ],
 )
 def test_the_entailment_label_is_found_by_its_name(labels: Sequence[str], expected: int | None) -> None:
-    assert entailment_label({str(index): label for index, label in enumerate(labels)}) == expected
+    assert find_entailment_label({str(index): label for index, label in enumerate(labels)}) == expected
 
 
 def test_a_tokenizer_that_cannot_separate_1_from_0_is_refused(tmp_path: Path) -> None:
@@ -475,5 +474,5 @@ def test_a_checkpoint_that_pools_in_another_way_is_refused(
     if accepted:
         resolve_model(config, on_gpu=False)
     else:
-        with pytest.raises(ModelError, match="not mean pooling"):
+        with pytest.raises(ModelError, match="does not use mean pooling"):
             resolve_model(config, on_gpu=False)

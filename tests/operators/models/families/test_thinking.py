@@ -32,7 +32,7 @@ TEXTS = [
 PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
-CUT = RowError("unfinished_thought", "the model thought for 24 tokens and came to no end; raise its thinking_tokens")
+CUT = RowError("unfinished_thought", "the model thought for 24 tokens without an end; raise its thinking_tokens")
 
 
 class Thinker(NamedTuple):

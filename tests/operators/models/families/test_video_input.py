@@ -63,14 +63,14 @@ def read_patches(model: ChatVlm, pixels: Any) -> torch.Tensor:
     return model.reader.inputs([pixels])["pixel_values_videos"]
 
 
-def cut_patches(shown: list[Image.Image]) -> torch.Tensor:
-    """Cut patches like Qwen2VLVideoProcessor.patchify of transformers 5.19, whose module needs torchvision."""
+def split_into_patches(shown: list[Image.Image]) -> torch.Tensor:
+    """Split into patches like Qwen2VLVideoProcessor.patchify of transformers 5.19, whose module needs torchvision."""
     pixels = (np.stack([np.asarray(image) for image in shown]) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
     video = torch.from_numpy(pixels).float().permute(0, 3, 1, 2)
     video = torch.cat([video, video[-1:].expand(-len(shown) % 2, -1, -1, -1)])
     times, (height, width) = len(video) // 2, (side // 4 for side in video.shape[2:])
-    cut = video.view(times, 2, 3, height // 2, 2, 4, width // 2, 2, 4).permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    return cut.reshape(times * height * width, 3 * 2 * 4 * 4)
+    patches = video.view(times, 2, 3, height // 2, 2, 4, width // 2, 2, 4).permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    return patches.reshape(times * height * width, 3 * 2 * 4 * 4)
 
 
 @pytest.mark.parametrize("count", [2, 5, 8])
@@ -78,7 +78,7 @@ def test_patches_and_grid_equal_those_of_the_processor_for_videos(model: ChatVlm
     shown = frames(count)
     pixels = model.preprocess_video(shown, 0.5)
     assert pixels.inputs["video_grid_thw"].tolist() == [[(count + 1) // 2, 22, 28]]
-    torch.testing.assert_close(read_patches(model, pixels), cut_patches(shown), atol=1e-5, rtol=0)
+    torch.testing.assert_close(read_patches(model, pixels), split_into_patches(shown), atol=1e-5, rtol=0)
     assert pixels.ids.count(model.prompts.video_id) == (count + 1) // 2 * 11 * 14  # type: ignore[arg-type]
     assert pixels.step == 1.0
 
@@ -94,8 +94,8 @@ def test_a_frame_takes_as_many_tokens_as_in_the_released_code(
 
 def compute_logprobs(model: ChatVlm, whole: Any, pixels: Any, choice: str, **positions: torch.Tensor) -> list[float]:
     """Return the log-probabilities of the choice's tokens by the whole network over the whole prompt."""
-    before = [*pixels.ids, *model.prompts.following([Message("user", QUESTION.text)], pixels.closing)]
-    chosen = model.prompts.choice(QUESTION.text, choice)
+    before = [*pixels.ids, *model.prompts.tokenize_after_image([Message("user", QUESTION.text)], pixels.closing)]
+    chosen = model.prompts.tokenize_choice(QUESTION.text, choice)
     ids = torch.tensor([[*before, *chosen]])
     kinds = 2 * (ids == model.prompts.video_id).int()
     step = (

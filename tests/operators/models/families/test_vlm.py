@@ -33,7 +33,7 @@ from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
-from plumbline.operators.models.engines.conversation import turn_end
+from plumbline.operators.models.engines.conversation import find_turn_end
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.families.vlm import CHAT, LLAVA_1_5
 from plumbline.operators.models.model import Engine
@@ -215,17 +215,17 @@ class WholeModel:
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         else:
             return self.read([image], prompt + answer)
-        return self.taken(inputs)
+        return self.select_inputs(inputs)
 
     def read(self, images: list[Image.Image], text: str) -> dict[str, Any]:
         """Return the model's inputs for images and a text with their marks."""
         if self.checkpoint.processor is None:
             return self.laid_out(images, text)
-        return self.taken(self.processor(images=images, text=[text], return_tensors="pt"))
+        return self.select_inputs(self.processor(images=images, text=[text], return_tensors="pt"))
 
-    def taken(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        taken = inspect.signature(self.model.forward).parameters
-        return {name: tensor for name, tensor in inputs.items() if name in taken and name != "labels"}
+    def select_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        parameters = inspect.signature(self.model.forward).parameters
+        return {name: tensor for name, tensor in inputs.items() if name in parameters and name != "labels"}
 
     def laid_out(self, images: list[Image.Image], text: str) -> dict[str, Any]:
         mark, preprocess = self.model.config.image_token_id, self.own.prompts.preprocess
@@ -416,8 +416,8 @@ def test_a_turn_ends_with_the_chat_templates_end_or_the_start_of_the_next_turn(
     ).replace("WRITTEN", repr(written))
     ids = chat_vlms.save_tokenizer(tmp_path, ["<pad>", "<eos>", "<stop>", "<user>"], eos="<eos>", template=template)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    assert turn_end(tokenizer, [ids["<eos>"], ids["<stop>"], ids["<user>"]], system=None) == ids[end]
-    assert turn_end(tokenizer, [], system=None) == ids["<eos>"], "the tokenizer's own, where nothing is said to end"
+    assert find_turn_end(tokenizer, [ids["<eos>"], ids["<stop>"], ids["<user>"]], system=None) == ids[end]
+    assert find_turn_end(tokenizer, [], system=None) == ids["<eos>"], "the tokenizer's own"
 
 
 @pytest.mark.parametrize("whole_model", SLOW_NAMES, indirect=True)
@@ -758,7 +758,7 @@ def test_max_pixels_is_refused_if_the_processor_fixes_the_size(tmp_path: Path) -
         load(chat_vlms.save_glm4v(tmp_path / "glm"), max_pixels=50_000, engine="vllm")
     with pytest.raises(ConfigError, match="max_pixels: expected at least 3136"):
         load(tmp_path, max_pixels=100)
-    with pytest.raises(ConfigError, match="name it there alone"):
+    with pytest.raises(ConfigError, match="set max_pixels only there"):
         load(tmp_path, max_pixels=50_000, engine="vllm", engine_options={"mm_processor_kwargs": {"max_pixels": 1}})
 
 
@@ -858,9 +858,9 @@ def test_a_system_message_that_a_model_would_ignore_is_refused(tmp_path: Path) -
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     deaf = tiny.QWEN_TEMPLATE.replace("messages %}<", "messages if message['role'] != 'system' %}<")
     tiny.save_byte_tokenizer(folder, template=deaf)
-    with pytest.raises(ModelError, match="no place for a system message; set the model's system=null"):
+    with pytest.raises(ModelError, match="does not write a system message; set the model's system=null"):
         load(folder, system="Answer in one word.")
-    with pytest.raises(ModelError, match="reads a question and no conversation; set system=null"):
+    with pytest.raises(ModelError, match="reads a question instead of a conversation; set system=null"):
         load(CHECKPOINTS["paligemma"].save(tmp_path / "paligemma"), system="Answer in one word.")
 
 

@@ -1,0 +1,139 @@
+"""Embeddings of images alone by DINO and DINOv2, and of texts alone by sentence encoders."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from PIL import Image
+
+from plumbline.operators.base.errors import ModelError
+from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule
+from plumbline.operators.models.checkpoints.parts import Fields, Part, architecture, read_fields
+from plumbline.operators.models.family import IMAGES, Family
+from plumbline.operators.models.model import LocalModel, ResolvedModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel
+from plumbline.operators.models.networks.similarity import TextEncoder, normalize_rows
+
+if TYPE_CHECKING:
+    import torch
+
+
+MARGIN = 256 / 224
+"""DINO's releases resize the shorter side to 256 pixels and crop the middle 224 x 224 (facebookresearch/dino,
+eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
+"""
+
+
+class DinoSimilarity(LoadedImageModel):
+    """The `similarity` call for an edited image and its source, by their class tokens."""
+
+    architecture = "AutoModel"
+
+    @classmethod
+    def load_network(cls, model: ResolvedModel[Any]) -> Any:
+        from plumbline.operators.models.processing import load_pretrained
+
+        vit = read_fields(model.parts["checkpoint"])["model_type"] == "vit"
+        options: dict[str, Any] = {"add_pooling_layer": False} if vit else {}
+        return load_pretrained(cls.architecture, model, **options)
+
+    @classmethod
+    def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
+        return None
+
+    @classmethod
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
+        from plumbline.operators.models.processing import ReleasedTransform
+
+        return ReleasedTransform(super().load_processor(model, tokenizer), MARGIN)
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "released") -> "torch.Tensor":
+        """Prepare the image as in the releases, (3, height, width); `rule` is ignored."""
+        return self.pixels.pin(self.processor.crop(image))
+
+    def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
+        """Return unit-length class tokens, each (width,), float32, on the CPU."""
+        import torch
+
+        with torch.inference_mode():
+            return normalize_rows(self.model(pixel_values=self.batch(pixels)).last_hidden_state[:, 0])
+
+    def compare(
+        self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
+    ) -> list[Compared]:
+        both = [(pair.image, pair.source) for pair in pairs if pair.source is not None]
+        return [Compared(float(features[image] @ features[source]), truncated=False) for image, source in both]
+
+
+DINO = Family(
+    loads={"similarity": DinoSimilarity.load},
+    form="'vit', 'dinov2' or 'dinov2_with_registers'",
+    suits=lambda fields: fields["model_type"] in ("vit", "dinov2", "dinov2_with_registers"),
+    files=(IMAGES,),
+    pixels=("released",),
+    compares=("source",),
+)
+"""DINO (Caron et al. 2021) and DINOv2 (Oquab et al. 2024)."""
+
+
+POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"}
+
+
+class SentenceEmbedder(TextEncoder):
+    """Text embeddings by a BERT-like encoder such as MiniLM: the mean over a text's tokens, at unit length."""
+
+    architecture = "AutoModel"
+
+    @classmethod
+    def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
+        from plumbline.operators.models.processing import readable_load
+
+        loaded = super().load(model, network)
+        limits = [loaded.find_context()]
+        file = model.folder("checkpoint") / "sentence_bert_config.json"
+        if file.is_file():
+            with readable_load(file.parent, file.name):
+                limits.append(json.loads(file.read_text()).get("max_seq_length"))
+        loaded.context = min((limit for limit in limits if limit is not None), default=None)
+        return loaded
+
+    @classmethod
+    def load_network(cls, model: ResolvedModel[Any]) -> Any:
+        from plumbline.operators.models.processing import load_pretrained
+
+        return load_pretrained(cls.architecture, model, unused="pooler.")  # the mean needs no pooler
+
+    def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
+        inputs = self.tokens(texts, context=self.context)
+        states = self.model(**inputs).last_hidden_state.float()
+        mask = inputs.attention_mask[:, :, None]
+        embeddings: torch.Tensor = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
+        return embeddings
+
+
+def _check_pooling(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
+    """Raise ModelError if the configuration of a sentence-transformers folder does not use mean pooling."""
+    part = parts["checkpoint"]
+    path = part.file("1_Pooling/config.json")
+    if path is None:
+        return
+    try:
+        pooling = json.loads(path.read_text())
+        modes = {name.removeprefix("pooling_mode_") for name, on in pooling.items() if on is True}
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{path}: not a pooling config ({error}); download the checkpoint again") from error
+    if pooling.get("pooling_mode") != "mean" and modes & POOLING_MODES != {"mean_tokens"}:
+        raise ModelError(f"{part.source}: 1_Pooling/config.json does not use mean pooling; use a checkpoint that does")
+
+
+SENTENCES = Family(
+    loads={"embedding": SentenceEmbedder.load},
+    form="an encoder such as BertModel",
+    suits=lambda fields: (
+        architecture(fields).endswith("Model")
+        and not fields.get("is_encoder_decoder")
+        and "vision_config" not in fields
+    ),
+    check=_check_pooling,
+    float32_on_gpu=True,
+)

@@ -1,0 +1,258 @@
+"""Models that write captions, regions, or the text in an image: BLIP, BLIP-2 with OPT, GIT, Florence-2, GOT-OCR 2.0.
+
+They ignore the texts of requests.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from plumbline.operators.base.batches import call_in_batches, isolate
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import Generation, ImageRequest, Region
+from plumbline.operators.models.checkpoints.parts import Fields, architecture, read_fields, subfields
+from plumbline.operators.models.family import IMAGES, TOKENIZER, Family, Files
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel, SizedTensor, call_by_group
+
+if TYPE_CHECKING:
+    import torch
+
+BLIP = "BlipForConditionalGeneration"
+
+
+class Captioner(LoadedImageModel):
+    """The `generate_from_images` call served by a captioner: the reply to every request is a caption.
+
+    It is the likeliest caption under the checkpoint's own generation settings; a request's temperature is ignored.
+    """
+
+    architecture = "AutoModelForImageTextToText"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        queries = getattr(self.model.config, "num_query_tokens", None)
+        self.start = 1 if queries is None else queries + 1  # index of a caption's first token
+        self.end_id = self.tokenizer.sep_token_id if queries is None else self.model.config.text_config.eos_token_id
+
+    @classmethod
+    def load_network(cls, model: ResolvedModel[Any]) -> Any:
+        from plumbline.operators.models.networks.blip import load_blip
+
+        is_blip = architecture(read_fields(model.parts["checkpoint"])) == BLIP
+        return load_blip(BLIP, model) if is_blip else super().load_network(model)
+
+    def generate_from_images(
+        self, features: "Sequence[torch.Tensor]", requests: Sequence[ImageRequest]
+    ) -> list[Generation | RowError]:
+        """Return the caption for each request, cut at its max_tokens."""
+
+        def caption(group: Sequence[ImageRequest]) -> list[Generation | RowError]:
+            limited = partial(self._caption, limit=group[0].request.max_tokens)
+            pixels = [features[one.image] for one in group]
+            return isolate(lambda batch: call_in_batches(limited, batch, size=self.image_batch), pixels)
+
+        return call_by_group(caption, requests, key=lambda one: one.request.max_tokens)
+
+    def _caption(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
+        output = self.model.generate(pixel_values=self.batch(pixels), do_sample=False, max_new_tokens=limit)
+        captions = []
+        for ids in output[:, self.start :].tolist():
+            ended = self.end_id in ids
+            length = ids.index(self.end_id) if ended else len(ids)
+            text = str(self.tokenizer.decode(ids[:length], skip_special_tokens=True)).strip()
+            captions.append(Generation(text, ended, Usage(calls=1, new_tokens=length)))
+        return captions
+
+
+def _is_captioner(fields: Fields) -> bool:
+    if architecture(fields) == "Blip2ForConditionalGeneration":  # OPT reads the image before it writes; T5 does not
+        return subfields(fields, "text_config").get("model_type") == "opt"
+    return architecture(fields) in (BLIP, "GitForCausalLM")
+
+
+CAPTIONER = Family(
+    loads={"generate_from_images": Captioner.load},
+    form="a BlipForConditionalGeneration, a GitForCausalLM or a BLIP-2 with an OPT",
+    suits=_is_captioner,
+    files=(Files("tokenizer", ("tokenizer.json", "vocab.txt", "vocab.json"), TOKENIZER.remedy), IMAGES),
+)
+
+
+CAPTION = "What does the image describe?"
+DENSE_REGION_CAPTION = "Locate the objects in the image, with their descriptions."
+READ_TEXT = "What is the text in the image?"
+"""Texts that Florence-2 was trained to read for its tasks <CAPTION>, <DENSE_REGION_CAPTION> and <OCR>."""
+MAX_REGION_TOKENS = 1024
+"""Maximum length of a reply with text or regions, as in its authors' code."""
+N_BINS = 1000
+"""Number of bins into which width and height are divided."""
+LABELLED_BOXES = re.compile(r"(?<![^<>])([^<>]+)((?:<loc_\d+>){4,})")
+BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
+
+
+class Florence2(LoadedImageModel):
+    """The `generate_from_images`, `regions` and `ocr` calls; the first returns a caption for every request.
+
+    Replies are the likeliest ones under the checkpoint's own generation settings (beams, no repeated words); a
+    request's temperature is ignored.
+    """
+
+    architecture = "Florence2ForConditionalGeneration"
+
+    def preprocess(self, image: Image.Image) -> SizedTensor:
+        return SizedTensor(super().preprocess(image), image.width, image.height)
+
+    def encode(self, pixels: Sequence[SizedTensor]) -> list[SizedTensor]:
+        """Return for each image the features that the language model reads, (tokens, width)."""
+
+        def encode(images: Sequence[SizedTensor]) -> list[SizedTensor]:
+            batch = self.batch([image.tensor for image in images])
+            features = self.model.get_image_features(pixel_values=batch).pooler_output
+            return [image._replace(tensor=feature) for image, feature in zip(images, features, strict=True)]
+
+        return call_in_batches(encode, pixels, size=self.image_batch)
+
+    def generate_from_images(
+        self, features: Sequence[SizedTensor], requests: Sequence[ImageRequest]
+    ) -> list[Generation | RowError]:
+        tasks = [(features[one.image], CAPTION, one.request.max_tokens) for one in requests]
+        return isolate(lambda batch: [self._decode(reply) for reply in self._replies(batch)], tasks)
+
+    def regions(self, features: Sequence[SizedTensor]) -> list[list[Region] | RowError]:
+        def describe(images: Sequence[SizedTensor]) -> list[list[Region]]:
+            replies = self._replies([(image, DENSE_REGION_CAPTION, MAX_REGION_TOKENS) for image in images])
+            return [
+                read_regions(self.tokenizer.decode(reply, skip_special_tokens=False), image.width, image.height)
+                for reply, image in zip(replies, images, strict=True)
+            ]
+
+        return isolate(describe, features)
+
+    def ocr(self, features: Sequence[SizedTensor]) -> list[str | RowError]:
+        def read(images: Sequence[SizedTensor]) -> list[str]:
+            replies = self._replies([(image, READ_TEXT, MAX_REGION_TOKENS) for image in images])
+            return [self._decode(reply).text for reply in replies]
+
+        return isolate(read, features)
+
+    def _replies(self, tasks: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
+        """Return the tokens of the replies to (image, task, maximum length), including the end token."""
+
+        def reply(group: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
+            generate = partial(self._generate, task=group[0][1], limit=group[0][2])
+            return call_in_batches(generate, [image for image, _, _ in group], size=self.image_batch)
+
+        # equal tasks and lengths share a batch, so that nothing is padded
+        return call_by_group(reply, tasks, key=lambda one: one[1:])
+
+    def _generate(self, images: Sequence[SizedTensor], task: str, limit: int) -> list[list[int]]:
+        import torch
+        from transformers.modeling_outputs import BaseModelOutput
+
+        seen = torch.stack([image.tensor for image in images])
+        end = self.tokenizer.eos_token_id
+        question = [self.tokenizer.bos_token_id, *self.tokenizer(task, add_special_tokens=False).input_ids, end]
+        ids = torch.tensor([question] * len(images), device=seen.device)
+        inputs = torch.cat([seen, self.model.get_input_embeddings()(ids)], dim=1)
+        mask = torch.ones(inputs.shape[:2], dtype=torch.long, device=seen.device)
+        states = self.model.get_encoder()(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+        output = self.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=states),
+            attention_mask=mask,
+            do_sample=False,
+            max_new_tokens=min(limit, int(self.model.config.text_config.max_position_embeddings) - 1),
+        )
+        rows = output[:, 1:].tolist()  # the first token opens the decoder
+        return [row[: row.index(end) + 1] if end in row else row for row in rows]
+
+    def _decode(self, ids: Sequence[int]) -> Generation:
+        complete = ids[-1:] == [self.tokenizer.eos_token_id]
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
+        return Generation(text, complete, Usage(calls=1, new_tokens=len(ids) - complete))
+
+
+def read_regions(reply: str, width: int, height: int) -> list[Region]:
+    """Parse the regions of a reply: a label, then four coordinates for each of its boxes, in thousandths of the image.
+
+    A coordinate is the middle of its bin, in pixels, as in the authors' code.
+    """
+    regions = []
+    for label, boxes in LABELLED_BOXES.findall(re.sub(r"</?s>|<pad>", "", reply)):
+        for box in BOX.findall(boxes) if label.strip() else []:
+            sides = (width, height) * 2
+            corners = [int((int(bin) + 0.5) * side / N_BINS) for bin, side in zip(box, sides, strict=True)]
+            regions.append(Region(label.strip(), *corners))
+    return regions
+
+
+FLORENCE2 = Family(
+    loads=dict.fromkeys(("generate_from_images", "regions", "ocr"), Florence2.load),
+    form="a Florence2ForConditionalGeneration of transformers' own layout (the florence-community repositories)",
+    suits=lambda fields: fields["model_type"] == "florence2" and "auto_map" not in fields,
+    files=(Files("tokenizer", ("tokenizer.json", "vocab.json"), "download the checkpoint again"), IMAGES),
+)
+
+
+MAX_READ_TOKENS = 512
+"""Maximum length of a reply of GOT-OCR: enough for a generated image with text, not for a page."""
+PATCHES_PER_TOKEN_SIDE = 4
+"""Patches of GOT-OCR's vision tower along each side of a token."""
+END_OF_REPLY = "<|im_end|>"
+
+
+class GotOcr2(LoadedImageModel):
+    """The `ocr` call by GOT-OCR 2.0 (Wei et al. 2024): the likeliest text. All images take equally many tokens."""
+
+    architecture = "AutoModelForImageTextToText"
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        from transformers import GenerationConfig
+
+        super().__init__(*parts, **batches)
+        vision = self.model.config.vision_config
+        self.image_tokens = (vision.image_size // vision.patch_size // PATCHES_PER_TOKEN_SIDE) ** 2
+        ends = {self.tokenizer.convert_tokens_to_ids(END_OF_REPLY), self.tokenizer.eos_token_id}
+        self.end_ids = sorted(ends - {None})
+        self.model.generation_config = GenerationConfig()  # its penalties would enter every call
+
+    @classmethod
+    def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
+        from transformers import GotOcr2Processor
+
+        return GotOcr2Processor(super().load_processor(model, tokenizer), tokenizer)
+
+    def preprocess(self, image: Image.Image) -> "dict[str, torch.Tensor]":
+        """Return the image as the checkpoint's processor prepares it, (3, height, width), and the prompt's tokens."""
+        inputs = self.processor(images=image, num_image_tokens=self.image_tokens, return_tensors="pt")
+        return {name: inputs[name][0] for name in ("pixel_values", "input_ids", "attention_mask")}
+
+    def ocr(self, features: "Sequence[dict[str, torch.Tensor]]") -> list[str | RowError]:
+        return isolate(lambda batch: call_in_batches(self._read, batch, size=self.image_batch), list(features))
+
+    def _read(self, images: "Sequence[dict[str, torch.Tensor]]") -> list[str]:
+        import torch
+        from transformers import GenerationConfig
+
+        inputs = {name: torch.stack([image[name] for image in images]).to(self.model.device) for name in images[0]}
+        inputs["pixel_values"] = self.batch([image["pixel_values"] for image in images])
+        settings = GenerationConfig(
+            max_new_tokens=MAX_READ_TOKENS, do_sample=False, eos_token_id=self.end_ids, pad_token_id=self.end_ids[0]
+        )
+        output = self.model.generate(**inputs, generation_config=settings)
+        replies = output[:, inputs["input_ids"].shape[1] :].tolist()
+        texts = [list(takewhile(lambda token: token not in self.end_ids, ids)) for ids in replies]
+        return [str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip() for ids in texts]
+
+
+GOT_OCR2 = Family(
+    loads={"ocr": GotOcr2.load},
+    form="a GotOcr2ForConditionalGeneration",
+    suits=lambda fields: architecture(fields) == "GotOcr2ForConditionalGeneration",
+    files=(TOKENIZER, IMAGES),
+)

@@ -1,0 +1,287 @@
+"""Networks that compare images with texts, and dual encoders as VQA models.
+
+Dual encoders compare embeddings of images and texts; joint encoders read a text together with an image. Nothing here
+imports torch before a model is loaded, so that families may derive their models from these classes.
+"""
+
+import html
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from plumbline.operators.base.batches import call_in_batches
+from plumbline.operators.base.errors import RowError
+from plumbline.operators.base.usage import Usage
+from plumbline.operators.models.calls import Compared, Measure, Pair, PixelRule, Question, TextFeatures
+from plumbline.operators.models.model import ResolvedModel
+from plumbline.operators.models.networks.loaded import LoadedImageModel, LoadedModel
+from plumbline.operators.models.vqa_profiles import VqaProfile
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_REMEMBERED_TEXTS = 20_000
+"""Number of embedded texts after which the cache is cleared."""
+COSINE = VqaProfile(name="cosine", compares=True)
+"""An ablation of "What makes a good metric?": a metric that scores as well with it needs no VQA model."""
+
+
+class TextEncoder(LoadedModel, ABC):
+    """The `embedding` call by a network that embeds texts."""
+
+    context: int | None
+    """Maximum number of tokens of a text, special ones included; longer texts are cut. None for no limit."""
+
+    @abstractmethod
+    def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
+        """Return embeddings (n, width) of one batch of texts."""
+
+    def clean(self, text: str) -> str:
+        """Return the text as it is tokenized."""
+        return text
+
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        """Return unit-length embeddings (n, width), float32; texts beyond the context are cut and reported."""
+        import torch
+
+        texts = [self.clean(text) for text in texts]
+        lengths = self.lengths(texts)
+        rows = call_in_batches(
+            lambda batch: normalize_rows(self.embed_texts(batch)), texts, lengths, size=self.pair_batch
+        )
+        truncated = [self.context is not None and length > self.context for length in lengths]
+        return TextFeatures(torch.stack(rows) if rows else torch.empty(0, 0), truncated)
+
+
+def clean_text(text: str) -> str:
+    """Return the text as CLIP's released code cleans it; the tokenizer treats runs of spaces as one."""
+    from ftfy import fix_text  # takes a tenth of a second to import, and only few models need it
+
+    return html.unescape(html.unescape(fix_text(text))).strip().lower()
+
+
+def normalize_rows(features: "torch.Tensor") -> "list[torch.Tensor]":
+    """Normalise rows of features to unit length, float32, on the CPU."""
+    from torch.nn.functional import normalize
+
+    return list(normalize(features.float(), dim=-1).cpu())
+
+
+class DualEncoder(ABC):
+    """The `compare` step of the `similarity` call, by a model that embeds images and texts separately."""
+
+    scale = 1.0
+    bias = 0.0
+    """A cosine times `scale`, plus `bias`, is the model's logit that image and text belong together."""
+
+    def __init__(self) -> None:
+        self.embedded: dict[str, tuple[torch.Tensor, bool]] = {}
+        """The embedding (width,) of each text, and whether the text was cut."""
+
+    @abstractmethod
+    def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
+        """Return unit-length embeddings; texts beyond the context are cut and reported."""
+
+    def compare(
+        self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
+    ) -> list[Compared]:
+        """Return the similarity of each pair in this measure; each text is embedded once.
+
+        An image has one unit-length embedding (width,), or several (n, width); the nearest to the text counts.
+        """
+        from torch.nn.functional import cosine_similarity
+
+        if len(self.embedded) > MAX_REMEMBERED_TEXTS:
+            self.embedded.clear()
+        texts = dict.fromkeys(text for pair in pairs for text in (pair.text, pair.source_text) if text)
+        new = [text for text in texts if text not in self.embedded]
+        encoded = self.encode_texts(new)
+        self.embedded |= dict(zip(new, zip(encoded.features, encoded.truncated, strict=True), strict=True))
+        results = []
+        for pair in pairs:
+            image, own = features[pair.image], [self.embedded[text] for text in (pair.text, pair.source_text) if text]
+            if pair.source is None:
+                similarity = float((image @ own[0][0]).max())
+                if measure != "cosine":
+                    similarity = self.scale * similarity + self.bias
+                if measure == "match":
+                    similarity = 1 / (1 + math.exp(-similarity))
+            elif own:
+                # an empty change has no direction, and its cosine with any other is 0
+                change, intended = image - features[pair.source], own[0][0] - own[1][0]
+                similarity = float(cosine_similarity(change, intended, dim=0))
+            else:
+                similarity = float(image @ features[pair.source])
+            results.append(Compared(similarity, any(truncated for _, truncated in own)))
+        return results
+
+
+class Towers(LoadedImageModel, TextEncoder, DualEncoder):
+    """A network of transformers that has `get_image_features` and `get_text_features`."""
+
+    context: int
+    padded = False
+    """True if it was trained on texts of one length, its `context`, with padding read like other tokens."""
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        DualEncoder.__init__(self)
+        self.context = int(self.model.config.text_config.max_position_embeddings)
+        self.scale = self.learnt_scale()
+
+    def learnt_scale(self) -> float:
+        """Return the factor of a cosine in the model's logit."""
+        return math.exp(self.model.logit_scale.item())
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
+        """Prepare the image with the checkpoint's processor, (3, height, width); `rule` is ignored."""
+        return super().preprocess(image)
+
+    def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
+        """Return unit-length embeddings of preprocessed images, each (width,), float32, on the CPU."""
+        import torch
+
+        with torch.inference_mode():
+            return normalize_rows(self.model.get_image_features(**self.image_inputs(pixels)).pooler_output)
+
+    def image_inputs(self, pixels: Sequence[Any]) -> "Mapping[str, torch.Tensor]":
+        return {"pixel_values": self.batch(pixels)}
+
+    def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
+        padding = "max_length" if self.padded else True
+        inputs = self.tokens(texts, context=self.context, padding=padding, return_attention_mask=not self.padded)
+        mask = {} if self.padded else {"attention_mask": inputs.attention_mask}
+        embeddings: torch.Tensor = self.model.get_text_features(input_ids=inputs.input_ids, **mask).pooler_output
+        return embeddings
+
+
+class JointEncoder(LoadedImageModel, ABC):
+    """The `similarity` call by a network whose text half attends to the states of its `vision_model`."""
+
+    context: int
+    """Maximum number of tokens of a text; longer texts are cut."""
+
+    @classmethod
+    def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
+        tokenizer = super().load_tokenizer(model)
+        tokenizer.padding_side = "right"  # because the result is read at the first token
+        return tokenizer
+
+    @abstractmethod
+    def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
+        """Return the similarity (n,) of texts (n, length) and images (n, tokens, width); the mask is 0 for padding."""
+
+    def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
+        """Prepare the image as in the model's training, (3, height, width); `rule` is ignored."""
+        return super().preprocess(image)
+
+    def encode(self, pixels: "Sequence[torch.Tensor]") -> "list[torch.Tensor]":
+        """Return the vision tower's states of preprocessed images, each (tokens, width), on the model's device."""
+        import torch
+
+        with torch.inference_mode():
+            return list(self.model.vision_model(pixel_values=self.batch(pixels)).last_hidden_state)
+
+    def compare(
+        self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
+    ) -> list[Compared]:
+        """Return the similarity of each pair, by reading the text together with the image."""
+        lengths = self.lengths([pair.text for pair in pairs])
+
+        def read(batch: Sequence[Pair]) -> list[float]:
+            import torch
+
+            states = torch.stack([features[pair.image] for pair in batch])
+            words = self.tokens([pair.text for pair in batch], context=self.context)
+            similarities: list[float] = self.read(states, words.input_ids, words.attention_mask).float().tolist()
+            return similarities
+
+        similarities = call_in_batches(read, pairs, lengths, size=self.pair_batch)
+        return [Compared(one, length > self.context) for one, length in zip(similarities, lengths, strict=True)]
+
+
+class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
+    """A JointEncoder that also embeds images and texts: `match` by reading, `cosine` by embedding."""
+
+    context: int
+
+    def __init__(self, *parts: Any, **batches: int) -> None:
+        super().__init__(*parts, **batches)
+        DualEncoder.__init__(self)
+
+    @abstractmethod
+    def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
+        """Return embeddings of images (n, tokens, width): one each, (n, width), or several, (n, k, width)."""
+
+    def compare(
+        self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
+    ) -> list[Compared]:
+        import torch
+
+        if measure == "match":
+            return JointEncoder.compare(self, features, pairs)
+        images = list(dict.fromkeys(pair.image for pair in pairs))
+
+        def embed(batch: Sequence[int]) -> list[torch.Tensor]:
+            return normalize_rows(self.embed_images(torch.stack([features[image] for image in batch])))
+
+        embedded: Any = dict(zip(images, call_in_batches(embed, images, size=self.pair_batch), strict=True))
+        return DualEncoder.compare(self, embedded, pairs)  # which only looks up the images of these pairs
+
+
+class CosineVqa:
+    """The `likelihood` call served by a dual encoder, which cannot `reply`.
+
+    Each choice is compared as the text "question choice", with a question mark between them unless the question ends
+    with one. The choices' likelihoods are the softmax of their cosines in the scale that the model learnt, so the
+    likeliest choice has the largest cosine. Each choice counts as one token with a certain end.
+    """
+
+    side_by_side = False
+
+    def __init__(self, model: Towers) -> None:
+        self.model = model
+        self.usage = Usage()
+        self.encode = model.encode
+
+    def preprocess(self, image: Image.Image) -> Any:
+        return self.model.preprocess(image)
+
+    def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
+        """Return the log-likelihood of every choice among those of its question, and 0 for its end, or an error."""
+        pairs = [
+            Pair(question.image, choice_text(question.text, choice))
+            for question in questions
+            for choice in question.choices
+        ]
+        compared = iter(self.model.compare(features, pairs, "logit"))
+        return [_choice_logprobs(question, list(islice(compared, len(question.choices)))) for question in questions]
+
+    def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> list[RowError]:
+        """Return an error for every question: the model writes no text."""
+        problem = "a model that compares choices writes no text of its own; set the metric's answers=likelihood"
+        return [RowError("no_likelihood", problem)] * len(questions)
+
+
+def choice_text(question: str, choice: str) -> str:
+    """Return the text of a choice for the comparison."""
+    stem = question.rstrip()
+    return f"{stem} {choice}" if stem.endswith("?") else f"{stem}? {choice}"
+
+
+def _choice_logprobs(question: Question, choices: Sequence[Compared]) -> list[list[float]] | RowError:
+    """Return the log-softmax of the choices' logits, or an error if it would be meaningless."""
+    if len(choices) < 2:
+        problem = "a model that compares choices cannot score a single choice"
+        remedy = "use another VQA model, or a metric that asks with several choices"
+        return RowError("no_likelihood", f"{problem}; {remedy}")
+    if any(choice.truncated for choice in choices):
+        problem = f"{question.text!r} with its choices is beyond the context of the model, which would cut the choice"
+        return RowError("prompt_too_long", f"{problem}; use a model with a longer context")
+    largest = max(choice.similarity for choice in choices)
+    total = largest + math.log(math.fsum(math.exp(choice.similarity - largest) for choice in choices))
+    return [[choice.similarity - total, 0.0] for choice in choices]
