@@ -33,7 +33,7 @@ def _lacks_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(phrase in str(error).casefold() for phrase in OUT_OF_MEMORY)
 
 
-def _in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a PlumblineError as one line, even during a job's imports; print other errors with a traceback."""
     if _lacks_memory(error):
         print(refusal(error), file=sys.stderr, flush=True)
@@ -44,33 +44,24 @@ def _in_one_line(kind: type[BaseException], error: BaseException, trace: Traceba
         sys.__excepthook__(kind, error, trace)
 
 
-def _check_address_space() -> None:
-    """Exit in one line if the process may use too little address space to load the libraries of a command."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return
-    if limit < MIN_ADDRESS_SPACE:
-        allowed, needed = (f"{size >> 20:,} MB" for size in (limit, MIN_ADDRESS_SPACE))
-        found = f"this process may use {allowed} of address space, and a command needs {needed}"
-        sys.exit(f"error: {found}: raise the limit (ulimit -v)")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of numpy's threads reserves address space
-
-
-def _is_run() -> bool:
-    """Return True if `python -m jobs.NAME` started this process, False if a program imported a job."""
-    if sys.argv[:1] != ["-m"]:  # Python sets this while it looks for the module
-        return False
-    module = next((after for before, after in pairwise(sys.orig_argv) if before == "-m"), "")
-    return f"{module}.".startswith(f"{__name__}.")
-
-
 def prepare_process() -> None:
-    """Set up a process that only runs a job; programs that import Plumbline must not call this."""
-    sys.excepthook = _in_one_line
-    _check_address_space()
+    """Set up a process that only runs a job; programs that import Plumbline must not call this.
+
+    Exit in one line if the process may use too little address space to load the libraries of a command.
+    """
+    sys.excepthook = _print_error
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        if limit < MIN_ADDRESS_SPACE:
+            allowed, needed = (f"{size >> 20:,} MB" for size in (limit, MIN_ADDRESS_SPACE))
+            found = f"this process may use {allowed} of address space, and a command needs {needed}"
+            sys.exit(f"error: {found}: raise the limit (ulimit -v)")
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of numpy's threads reserves address space
     # imports create many permanent objects; scanning them again and again would take a tenth of a short job
     set_threshold(50_000)
 
 
-if _is_run():
-    prepare_process()
+if sys.argv[:1] == ["-m"]:  # Python sets this while it looks for the module of `python -m jobs.NAME`
+    module = next((after for before, after in pairwise(sys.orig_argv) if before == "-m"), "")
+    if f"{module}.".startswith(f"{__name__}."):
+        prepare_process()

@@ -13,7 +13,9 @@ from plumbline.jobs import prepare_process
 from plumbline.jobs.table import JOBS, describe_missing, list_jobs
 from plumbline.operators.base.errors import DISTRIBUTION
 
-EXAMPLES = """
+USAGE = """usage: plumbline JOB [key=value ...]
+       plumbline JOB --help explains a job
+
   plumbline sweep                    scores the embedded benchmark
   plumbline score images=outputs     scores a folder of images with their prompts
   plumbline view                     shows the store in a web browser
@@ -23,12 +25,14 @@ EXAMPLES = """
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job that the first word names with the words after it; return 64 if the job does not exist."""
     if "_ARGCOMPLETE" in os.environ:
-        from plumbline.jobs.completion import complete  # only needed for completion
+        from plumbline.jobs.help import complete  # only needed for completion
 
         complete(list_jobs())
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
-        print(_usage())
+        names = list_jobs()
+        width = max(map(len, names))
+        print("\n".join([USAGE, *(f"  {name:<{width}}  {_read_purpose(name)}" for name in names)]))
         return 0
     if words[0] == "--version":
         print(f"plumbline {version(DISTRIBUTION)}")
@@ -43,14 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _usage() -> str:
-    names = list_jobs()
-    width = max(map(len, names))
-    lines = [f"  {name:<{width}}  {_purpose(name)}" for name in names]
-    return "\n".join(["usage: plumbline JOB [key=value ...]; plumbline JOB --help tells a job's own", EXAMPLES, *lines])
-
-
-def _purpose(name: str) -> str:
+def _read_purpose(name: str) -> str:
     """Return the first line of the job's docstring; the job is not imported."""
     spec = find_spec(JOBS.declared[name].module)
     if spec is None or spec.origin is None:

@@ -1,4 +1,4 @@
-"""Makes scores of released answers, by whether a question counts where those above it fail."""
+"""Computes scores from released answers, with or without questions whose parent question failed."""
 
 import sys
 
@@ -9,9 +9,9 @@ from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, write_ac
 
 COMMAND = Command(
     "accumulate",
-    "Make scores of released answers: a row for every image and question in, one for every image and model out.\n"
-    "answers=PATH is a table, or with format=dsg, tifa or t2iscorescore the files as they were released; what each\n"
-    "reads stands at its function in pipelines/metaeval/answers.py.",
+    "Compute scores from released answers: from a row per image and question to a row per image and model.\n"
+    "answers=PATH is a table, or with format=dsg, tifa or t2iscorescore the released files. The functions in\n"
+    "pipelines/metaeval/answers.py say which columns they read.",
     AccumulateConfig,
 )
 

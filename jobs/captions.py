@@ -1,9 +1,6 @@
-"""Scores captions by what people wrote of the same images: BLEU-4, METEOR, ROUGE-L, CIDEr and RefCLIPScore."""
+"""Scores captions against people's captions: BLEU-4, METEOR, ROUGE-L, CIDEr and RefCLIPScore."""
 
 import sys
-from collections.abc import Iterator
-
-import pyarrow as pa
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
@@ -13,7 +10,7 @@ from plumbline.pipelines.metaeval.captions import CaptionsConfig, write_captions
 
 COMMAND = Command(
     "captions",
-    "Score captions by what people wrote of the same images: BLEU-4, METEOR, ROUGE-L and CIDEr.\n"
+    "Score captions against people's captions of the same images: BLEU-4, METEOR, ROUGE-L and CIDEr.\n"
     "run=latest or scores=PATH with the original CLIPScore of the pairs adds RefCLIPScore.\n"
     "plumbline metaeval scores=OUTPUT then compares them with people's ratings.",
     CaptionsConfig,
@@ -28,19 +25,13 @@ def main(config: CaptionsConfig) -> int:
     null = scores.column("score").null_count
     metrics = ", ".join(scores.column("metric").unique().to_pylist())
     say(console, f"{len(scores)} scores ({metrics}), {null} of them null, written to {config.output}")
-    for line in _explain_nulls(scores):
-        warn(console, line)
-    return WITHIN_BUDGET if null else COMPLETE
-
-
-def _explain_nulls(scores: pa.Table) -> Iterator[str]:
-    """Yield a line for each kind of error, with the first image and the reason."""
-    rows = scores.select(["image_id", "error"]).to_pylist()
-    failed = [(row["error"]["kind"], row["image_id"], row["error"]["message"]) for row in rows if row["error"]]
-    kinds = [kind for kind, *_ in failed]
+    failed = [row for row in scores.select(["image_id", "error"]).to_pylist() if row["error"]]
+    kinds = [row["error"]["kind"] for row in failed]
     for kind in dict.fromkeys(kinds):
-        _, image_id, message = failed[kinds.index(kind)]
-        yield f"{plural(kinds.count(kind), 'score')} null by {kind}, first of image {image_id!r}: {message}"
+        first = failed[kinds.index(kind)]
+        count = plural(kinds.count(kind), "score")
+        warn(console, f"{count} null by {kind}, first of image {first['image_id']!r}: {first['error']['message']}")
+    return WITHIN_BUDGET if null else COMPLETE
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.jobs import refusal
-from plumbline.jobs.config_files import check_files, limit_interpolations
+from plumbline.jobs.config_safety import check_files, hide_overrides, limit_interpolations, mask, resolve
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
-from plumbline.jobs.functions import choose_functions, load_functions
 from plumbline.jobs.help import (
     GROUP_FOLDERS,
     ROOT,
+    WIDTH,
     choice_key,
     choices_of,
     config_file,
@@ -39,9 +39,17 @@ from plumbline.jobs.help import (
     dotted_keys,
     groups_of,
     list_choices,
+    list_examples,
 )
-from plumbline.jobs.overrides import UnknownKeyError, apply_override, chooses_benchmark, expand_key, to_override
-from plumbline.jobs.secrets import hide_overrides, mask, resolve
+from plumbline.jobs.overrides import (
+    UnknownKeyError,
+    apply_override,
+    choose_functions,
+    chooses_benchmark,
+    expand_key,
+    load_functions,
+    to_override,
+)
 from plumbline.jobs.table import JOBS, PLUGIN_CHOICES
 from plumbline.operators.base.errors import (
     DISTRIBUTION,
@@ -60,7 +68,7 @@ from plumbline.pipelines.running.process import tune_process
 READ_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
 """Errors that Hydra and its readers raise for invalid files."""
 RESOLVER_ERROR = "ConfigError raised while resolving interpolation: "
-"""Prefix that Hydra adds to the message of an error in one of our resolvers."""
+"""Prefix that Hydra adds to an error of our resolvers."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
 UNKNOWN_GROUP = re.compile(r"Could not override '(?P<key>[^']+)'")
 UNCHOSEN = re.compile(r"You must specify '(?P<group>[^']+)'")
@@ -108,12 +116,12 @@ class UsageError(ConfigError):
 
 
 class _Parser(argparse.ArgumentParser):
-    describe: Callable[[bool], str]
-    """Returns the end of the help, complete or short. It is slow, and therefore only called for --help."""
+    describe: Callable[[bool], tuple[str, str]]
+    """Returns the description and the end of the help, complete or short. It is slow, so only --help calls it."""
     whole = False
 
     def format_help(self) -> str:
-        self.epilog = self.describe(self.whole)
+        self.description, self.epilog = self.describe(self.whole)
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
@@ -121,7 +129,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _HelpAll(argparse.Action):
-    """Prints the complete help; --help may print a short form."""
+    """Prints the complete help, whereas --help may print a short form."""
 
     def __call__(self, parser: argparse.ArgumentParser, *others: object) -> NoReturn:
         assert isinstance(parser, _Parser)
@@ -131,16 +139,14 @@ class _HelpAll(argparse.Action):
 
 
 def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, run the job and return its exit code; an error is one line on stderr.
-
-    The job has the process to itself, which is tuned for models.
+    """Parse the command line, run the job in this process, and return its exit code; an error is one line on stderr.
 
     The exit code is 64 for an invalid command line and 1 for any other error. A stopped job returns 130 (Ctrl-C) or 143
-    (SIGTERM), and keeps the results that it committed. It says at once that it stops.
+    (SIGTERM), and keeps the results that it has committed.
     """
 
     def stop(number: int, frame: object) -> None:
-        with suppress(RuntimeError):  # it interrupted a print
+        with suppress(RuntimeError):  # if the signal interrupted a print
             _say(command.stopping, 0)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
@@ -151,7 +157,14 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot print a character shows its number
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = _run(command, job, argv)
+        with _delayed_stop():
+            values, config = _read(command, argv)
+        if config is None:
+            print(OmegaConf.to_yaml(OmegaConf.create(mask(values))), end="")
+            code = 0
+        else:
+            _require_extra(command)
+            code = job(config)
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -165,23 +178,17 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
         return _say(command.stopped, code)
 
 
-def _run(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None) -> int:
-    with _delayed_stop():
-        values, config = _read(command, argv)
-    if config is None:
-        print(OmegaConf.to_yaml(OmegaConf.create(mask(values))), end="")
-        return 0
-    _require_extra(command)
-    return job(config)
-
-
 def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any], Any]:
-    """Return the configuration as plain values and as the job's schema (None if it must only be printed).
+    """Return the configuration as plain values, and in the job's schema, or None if it is only to be printed.
 
     Raise UsageError if the command line is invalid.
     """
     try:
-        arguments = _parse(command, argv)
+        parser = _make_parser(command, argv)
+        arguments, unknown = parser.parse_known_intermixed_args(argv)  # options and overrides in any order
+        if unknown:
+            key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+            parser.error(f"{unknown[0]}: no such option; keys have no dashes, as in {key}=VALUE")
         overrides = [expand_key(word, command.short, command.first) for word in arguments.overrides]
         overrides += [f"{key}=true" for key in _flags(command) if getattr(arguments, key)]
         if command.otherwise is not None and not chooses_benchmark(overrides, str(command.first)):
@@ -189,35 +196,32 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
         values = load_values(command, overrides, arguments.config_dir)
         if arguments.config:
             return values, None
-        whole = load_functions(values) | _command_line(command, values, argv)
-        return values, read_config(whole, schema_of(command, values))
+        loaded = load_functions(values)
+        if "command" in values:  # runs keep their command line, without secrets
+            words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
+            hidden = (hide_overrides(word, words) for word in words)
+            loaded["command"] = shlex.join(["python", "-m", f"jobs.{command.name}", *hidden])
+        return values, read_config(loaded, schema_of(command, values))
     except ConfigError as error:
         raise UsageError(str(error)) from error
 
 
-def _command_line(command: Command, values: Mapping[str, Any], argv: Sequence[str] | None) -> dict[str, str]:
-    """Return the command line without secrets as the key `command`, if the job has this key."""
-    words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
-    text = shlex.join(["python", "-m", f"jobs.{command.name}", *(hide_overrides(word, words) for word in words)])
-    return {"command": text} if "command" in values else {}
-
-
 def schema_of(command: Command, values: Mapping[str, Any]) -> Any:
-    """Return the dataclass for the values: the job's schema for one benchmark, or the schema for several."""
+    """Return the dataclass for the values: the job's schema, or its schema for several benchmarks."""
     known = {each.name for schema in alternatives(command.schema) for each in fields(schema)}
     if SEVERAL not in values or SEVERAL in known:
         return command.schema
     if command.suite is None:
         raise ConfigError(
-            f"{SEVERAL}: jobs.{command.name} takes one benchmark, and sweep names {', '.join(values[SEVERAL])}; name "
-            "another sweep, of one of them"
+            f"{SEVERAL}: jobs.{command.name} takes a single benchmark, but the sweep has several: "
+            f"{', '.join(values[SEVERAL])}; choose a sweep with a single benchmark"
         )
     return command.suite
 
 
 @contextmanager
 def _delayed_stop() -> Iterator[None]:
-    """Delay signals to the end of the context, because Hydra's readers would replace a stop by an error."""
+    """Delay signals to the end of the context, because Hydra's readers would turn a stop into an error."""
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
@@ -232,59 +236,52 @@ def _delayed_stop() -> Iterator[None]:
 
 
 def _say(line: str, code: int) -> int:
-    """Print a line, unless it is empty, on stderr and return the code; drop output that cannot be written."""
+    """Print a line on stderr, unless it is empty, and return the code; output that cannot be written is dropped."""
     with suppress(OSError, ValueError):
         if line:
             print(printable(hide_secrets(" ".join(line.split()))), file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        sys.stdout = io.StringIO()  # else the interpreter would try again at exit
+        sys.stdout = io.StringIO()  # otherwise the interpreter would try again at exit
     return code
 
 
-def _parse(command: Command, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse a command line whose options and overrides are in any order."""
-    parser = _parser(command, argv)
-    arguments, unknown = parser.parse_known_intermixed_args(argv)
-    if unknown:
-        key = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
-        parser.error(f"{unknown[0]}: no such option; keys have no dashes, as in {key}=VALUE")
-    return arguments
-
-
-def _parser(command: Command, argv: Sequence[str] | None) -> _Parser:
+def _make_parser(command: Command, argv: Sequence[str] | None) -> _Parser:
     """Return the parser of the command line; its help includes the user's own choices."""
     folder = _Parser(add_help=False, allow_abbrev=False)
     folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     parser = _Parser(
         prog=f"plumbline {command.name}",
-        description=command.purpose + _missing_extra(command),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [options] [key=value ...]",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=WIDTH),
         parents=[folder],
         allow_abbrev=False,
     )
-    parser.describe = lambda whole: describe(
-        command.name, command.schema, folder.parse_known_args(argv)[0].config_dir, whole=whole
-    )
-    alone = "" if command.first is None else f"; a value alone is {command.first}'s"
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help=f"keys and choices, below{alone}")
+
+    def describe_job(whole: bool) -> tuple[str, str]:
+        examples = list_examples(command.name)
+        lines = ["example:" if len(examples) == 1 else "examples:", *(f"  {example}" for example in examples), ""]
+        lines.append(command.purpose)
+        try:
+            _require_extra(command)
+        except ConfigError as error:  # packages of the job are not installed
+            lines.append(str(error))
+        config_dir = folder.parse_known_args(argv)[0].config_dir
+        return "\n".join(lines), describe(command.name, command.schema, config_dir, whole=whole)
+
+    parser.describe = describe_job
+    alone = "" if command.first is None else f"; a value without a key is for {command.first}"
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=f"keys and choices, see below{alone}")
     for key in _flags(command):
-        names = dict.fromkeys((f"--{key.replace('_', '-')}", f"--{key}"))
-        parser.add_argument(*names, dest=key, action="store_true", help=f"the same as {key}=true")
+        option, spelled_as_key = f"--{key.replace('_', '-')}", f"--{key}"
+        parser.add_argument(option, dest=key, action="store_true", help=f"short for {key}=true")
+        if spelled_as_key != option:
+            parser.add_argument(spelled_as_key, dest=key, action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every choice and key, and exit")
-    parser.add_argument("--config", action="store_true", help="print the whole configuration and stop")
+    parser.add_argument("--config", action="store_true", help="print the whole configuration, and exit")
     parser.add_argument("--version", action="version", version=f"plumbline {version(DISTRIBUTION)}")
     return parser
-
-
-def _missing_extra(command: Command) -> str:
-    """Return a line for the help if packages of the job are not installed; else an empty text."""
-    try:
-        _require_extra(command)
-    except ConfigError as error:
-        return f"\n{error}"
-    return ""
 
 
 def _require_extra(command: Command) -> None:
@@ -294,7 +291,7 @@ def _require_extra(command: Command) -> None:
 
 
 def _flags(command: Command) -> list[str]:
-    """Return the boolean keys, which can be written as --KEY instead of KEY=true."""
+    """Return the boolean keys, which can also be written as --KEY."""
     return [field.name for schema in alternatives(command.schema) for field in fields(schema) if field.type is bool]
 
 
@@ -311,8 +308,10 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
     if config_dir:
         check_files(config_dir)
     for override in overrides:
-        if not _encodes(override):
-            raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line")
+        try:
+            override.encode()
+        except UnicodeEncodeError as error:  # invalid bytes of arguments are surrogates
+            raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line") from error
     _register_resolvers()
     register_metrics_and_models()
     overrides = choose_functions(overrides)
@@ -339,15 +338,6 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
     return values
 
 
-def _encodes(text: str) -> bool:
-    """Return True if a text can be encoded in UTF-8; invalid bytes of arguments are surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _register_resolvers() -> None:
     """Register the resolvers of our configuration files.
 
@@ -363,10 +353,9 @@ def _register_resolvers() -> None:
 
 def _name_of(key: str, *, _parent_: DictConfig) -> str:
     """Return the last part of the path in a key, without its ending; OWN if the key is not set."""
-    place = None if OmegaConf.is_missing(_parent_, key) else _parent_.get(key)
-    path = str(place or "")
+    path = "" if OmegaConf.is_missing(_parent_, key) else str(_parent_.get(key) or "")
     last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
-    return (TABLE_ENDING.sub("", last).lstrip("._") if place else "") or OWN
+    return (TABLE_ENDING.sub("", last).lstrip("._") if path else "") or OWN
 
 
 def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
@@ -376,8 +365,8 @@ def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> Dic
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
     for word in parsed:
         if word.key_or_group in PLUGIN_CHOICES and isinstance(word.value(), str) and word.input_line not in choices:
-            part = f"{word.input_line}: a choice"
-            raise ConfigError(describe_missing_plugin(part, PLUGIN_CHOICES[word.key_or_group]))
+            choice = f"{word.input_line}: a choice"
+            raise ConfigError(describe_missing_plugin(choice, PLUGIN_CHOICES[word.key_or_group]))
     composed = copy.deepcopy(_compose_choices(name, tuple(choices), tuple(folders)))
     for word in parsed:
         if word.input_line not in choices:
@@ -396,7 +385,7 @@ def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
 @lru_cache(maxsize=64)
 def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
     """Compose the files of a job and its choices; cached because composing is ten times as slow as copying."""
-    first = config_file(name).parent  # the only folder in which Hydra looks for the job's own file
+    first = config_file(name).parent  # Hydra looks for the job's own file only in the first folder
     others = [f"file://{folder}" for folder in folders if folder != first]
     search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
     with initialize_config_dir(str(first), version_base="1.3", job_name=name):
@@ -416,7 +405,7 @@ def _broken_file(config_dir: str | None) -> str | None:
 
 def _explain(error: Exception, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
     """Return Hydra's message in one line with the remedy."""
-    if isinstance(error, AssertionError):  # Hydra's own, of an override such as `+=`
+    if isinstance(error, AssertionError):  # Hydra raises it for an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
     text = str(error).split("Config search path", 1)[0]
     if text.startswith(RESOLVER_ERROR):
@@ -441,7 +430,7 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
 
 
 def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return why a configuration has no key of this name, with the nearest one that it has."""
+    """Return why the configuration has no such key, with the most similar key that it has."""
     if "@" in key:
         return f"there is no {key} to replace yet; to add it, write +{key}=NAME"
     name = command.name
@@ -453,7 +442,7 @@ def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], c
     model, _, option = key.rpartition(".")
     if model.startswith("models.") and model in known_keys and (families := families_with(option)):
         return (
-            f"config key {key!r}: an option of {' and '.join(families)}, not of this model; remove it, or where "
+            f"config key {key!r}: an option of {' and '.join(families)}, not of this model; remove it, or if "
             f"{model}.family is set too, write +{key}=VALUE"
         )
     return f"unknown config key {key!r}; {suggest(key, {*known_keys, *command.short})}"

@@ -43,7 +43,7 @@ def defaults_of(schema: Any) -> dict[str, Any]:
     return {
         field.name: _plain(default)
         for field in fields(schema)
-        if (default := _default(field)) != REQUIRED or not _holds_classes(field)
+        if (default := _find_default(field)) != REQUIRED or not _has_classes(field)
     }
 
 
@@ -52,20 +52,16 @@ def register_defaults(schema: Any) -> None:
     """Register `any_NAME` for files of conf/: the defaults of each class `NameConfig` or `Name` within a schema."""
     for config in {base for each in classes_within(schema) for base in each.__mro__ if _is_schema(base)}:
         if not issubclass(config, Metric | ModelConfig):
-            _register_class(config)
-
-
-@cache
-def _register_class(config: Any) -> None:
-    ConfigStore.instance().store(name=f"any_{_name(config)}", node=defaults_of(config))
+            name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", config.__name__.removesuffix("Config")).lower()
+            ConfigStore.instance().store(name=f"any_{name}", node=defaults_of(config))
 
 
 @cache
 def register_metrics_and_models() -> None:
     """Register the defaults that files of conf/ can build on.
 
-    `any_KIND` has all options of a kind of metric, `any_model/FAMILY` those of a family of models, and `any_model`
-    those of all families. A metric of another package can be chosen directly by its kind.
+    `any_KIND` has all options of a kind of metric, `any_model/FAMILY` the options of a family of models, and
+    `any_model` the options of all families. A metric of another package can be chosen directly by its kind.
     """
     from plumbline.operators.metrics.table import KINDS  # imports every metric
 
@@ -85,7 +81,7 @@ def register_metrics_and_models() -> None:
 
 
 def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an extension's defaults; raise ConfigError if another package has a default that no file could have."""
+    """Return an extension's defaults; raise ConfigError if another package has a default that YAML cannot contain."""
     for option, value in defaults.items() if name not in extensions.ours else ():
         try:
             OmegaConf.create({option: value})
@@ -120,82 +116,73 @@ def keys_of(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[
     own = {field.name: field for each in alternatives(schema) for field in fields(each)}
     meanings = {name: text for each in alternatives(schema) for name, text in meanings_of(each).items()}
     for name, field in own.items():
-        default = _plain(_default(field))
+        default = _plain(_find_default(field))
         value = values.get(name, default)
         inner = alternatives(field.type)
         if len(inner) == 1 and value is not None:
             given = {**(default if isinstance(default, dict) else {}), **values.get(name, {})}
-            yield Key(path + name, "", meanings[name] or _in_a_line(inspect.getdoc(inner[0])))
+            yield Key(path + name, "", meanings[name] or _join_lines(inspect.getdoc(inner[0])))
             yield from keys_of(inner[0], given, f"{path}{name}.")
         elif isinstance(value, Mapping) and value:
             yield Key(path + name, "", meanings[name])
-            yield from _given(value, f"{path}{name}.")
-        elif value != REQUIRED or not _holds_classes(field):
-            yield Key(path + name, _as_yaml(value), _add_choices(meanings[name], field.type))
+            yield from _list_given_keys(value, f"{path}{name}.")
+        elif value != REQUIRED or not _has_classes(field):
+            meaning, words = meanings[name], _list_literals(field.type)
+            if not all(word in meaning for word in words):
+                meaning = f"{meaning} Choices: {', '.join(words)}.".lstrip()
+            yield Key(path + name, _write_yaml(value), meaning)
 
 
 @cache
 def meanings_of(schema: Any) -> dict[str, str]:
-    """Return the text below each field of a dataclass, empty if there is none."""
+    """Return the text below each field of a dataclass, or an empty text."""
     inherited = [each for each in schema.__bases__ if _is_schema(each)]
     meanings = {name: text for each in inherited for name, text in meanings_of(each).items()}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(schema))).body
     assert isinstance(node, ast.ClassDef)
     for statement, following in zip(node.body, [*node.body[1:], ast.Pass()], strict=True):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            meanings[statement.target.id] = _in_a_line(_text(following))
+            value = following.value if isinstance(following, ast.Expr) else None
+            text = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+            meanings[statement.target.id] = _join_lines(text)
     return meanings
 
 
-def _add_choices(meaning: str, kind: Any) -> str:
-    """Return the meaning of a field with its possible words, if the meaning does not name them all."""
-    words = _literals(kind)
-    return meaning if all(word in meaning for word in words) else f"{meaning} Choices: {', '.join(words)}.".lstrip()
-
-
-def _literals(kind: Any) -> list[str]:
+def _list_literals(kind: Any) -> list[str]:
     """Return the texts of all literals within a type."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
-    return [word for inner in get_args(kind) for word in _literals(inner)]
+    return [word for inner in get_args(kind) for word in _list_literals(inner)]
 
 
-def _text(statement: ast.stmt) -> str | None:
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
-
-
-def _in_a_line(text: str | None) -> str:
+def _join_lines(text: str | None) -> str:
+    """Return the first paragraph of a text in one line."""
     return " ".join((text or "").partition("\n\n")[0].split())
 
 
-def _given(values: Mapping[Any, Any], path: str) -> Iterator[Key]:
+def _list_given_keys(values: Mapping[Any, Any], path: str) -> Iterator[Key]:
     """Yield keys that a file sets and no schema has."""
     for name, value in values.items():
         deeper = value if isinstance(value, Mapping) else {}
-        yield Key(f"{path}{name}", "" if deeper else _as_yaml(value), "")
-        yield from _given(deeper, f"{path}{name}.")
+        yield Key(f"{path}{name}", "" if deeper else _write_yaml(value), "")
+        yield from _list_given_keys(deeper, f"{path}{name}.")
 
 
-def _as_yaml(value: Any) -> str:
+def _write_yaml(value: Any) -> str:
     text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf")).removesuffix("...\n").strip()
     return REQUIRED if value == REQUIRED else text
 
 
-def _name(schema: type) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", schema.__name__.removesuffix("Config")).lower()
-
-
-def _is_schema(kind: Any) -> bool:
+def _is_schema(kind: Any) -> bool:  # not a type guard, which would narrow classes to instances
     return is_dataclass(kind)
 
 
-def _holds_classes(field: Field[Any]) -> bool:
+def _has_classes(field: Field[Any]) -> bool:
     kind: Any = field.type
     return bool(classes_within(kind))
 
 
-def _default(field: Field[Any]) -> Any:
+def _find_default(field: Field[Any]) -> Any:
     if field.default_factory is not MISSING:
         return field.default_factory()
     return REQUIRED if field.default is MISSING else field.default

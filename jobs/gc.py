@@ -1,25 +1,39 @@
-"""Lists what nothing in a store refers to any more, and removes it on request."""
+"""Lists files that no run of a store needs, and removes them on request."""
 
 import sys
 
+from rich.filesize import decimal
+
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import make_console
-from plumbline.jobs.display.store_contents import show_collected
+from plumbline.jobs.display.console import make_console, say, show_table
 from plumbline.pipelines.maintenance.garbage import collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 
 COMMAND = Command(
     "gc",
-    "List what no kept run of a store refers to, and why it may go; with delete=true remove it.\n"
-    "keep_runs.last=30 and its like choose the runs to keep; docs/keeping.md tells the whole of it.",
+    "List the files that no kept run of a store needs, and why; delete=true removes them.\n"
+    "keep_runs.last=30 and similar options choose the runs to keep (docs/keeping.md).",
     GcConfig,
     first="store",
 )
 
 
 def main(config: GcConfig) -> int:
-    """Show the removable or removed files by stage and reason."""
-    show_collected(make_console(), collect_garbage(config))
+    """Show the files that can be removed by stage and reason, runs that are not kept, and running sweeps."""
+    console, collected = make_console(), collect_garbage(config)
+    for sweep, host in collected.in_use.items():
+        say(console, f"sweep {sweep} is running on {host}: the cells that it may use are kept")
+    if collected.runs:
+        say(console, f"runs that are not kept: {', '.join(collected.runs)}")
+    rows = [(stage, why, str(amount.files), decimal(amount.size)) for (stage, why), amount in collected.free.items()]
+    if not rows:
+        say(console, f"{collected.store}: nothing can be removed")
+        return 0
+    show_table(console, collected.store, ("stage", "why", "files", "bytes"), rows, numbers=slice(2, None))
+    files = sum(amount.files for amount in collected.free.values())
+    size = decimal(sum(amount.size for amount in collected.free.values()))
+    done = "removed" if collected.deleted else "not needed; add delete=true to remove them"
+    say(console, f"{files} files, {size}, {done}")
     return 0
 
 

@@ -1,15 +1,17 @@
-"""Help of a job: an example, its choices from the files of conf/, and its keys with defaults and meanings."""
+"""Help and completion of a job: examples, choices from the files of conf/, and keys with defaults and meanings."""
 
+import argparse
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from plumbline.jobs.defaults import Key, keys_of, kinds_of_others
+from plumbline.jobs.defaults import REQUIRED, Key, keys_of, kinds_of_others
+from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import Extensions
 
@@ -17,66 +19,84 @@ ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 OTHERS = Extensions[Path]("conf", {}, Path)
 """Folders of choices in plugins and other packages."""
-WIDTH = 110
+WIDTH = 100
 """Characters of a line."""
 GROUP_FOLDERS = {"benchmarks": "benchmark"}
 """Folder of each group that allows several choices at once."""
 MAX_LINES = 45
 """Maximum lines of choices and keys that --help prints completely."""
-FIRST_CHOICES = 6
-"""Choices of each group that a shortened help prints."""
+MAX_CHOICES = 6
+"""Maximum choices of a group that a shortened help prints; fewer if they do not fit on a line."""
 REMARK_COLUMN = 30
-"""First column of a line's remark."""
+"""First column of the remark on a line."""
 MAX_LISTED = 8
 """Choices that a message lists."""
 EXAMPLE = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
-"""The example in the first line of a job's file in conf/."""
+"""An example in the first lines of a job's file in conf/."""
+
+
+def list_examples(name: str) -> list[str]:
+    """Return the example commands of a job."""
+    return EXAMPLE.findall(config_file(name).read_text(encoding="utf-8"))
 
 
 def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = True) -> str:
-    """Return an example, the groups with their choices, and the keys with their defaults and meanings.
+    """Return the groups with their choices, and the keys with their defaults and meanings.
 
     The choices include those in the user's folder `config_dir`. If the text is long and not `whole`, it has only the
-    first choices and the names of the keys.
+    first choices of each group and the names of the keys.
     """
-    text = _describe_all(name, schema, config_dir)
+    groups = {choice_key(group, name): choices_of(group, config_dir) for group in groups_of(name)}
+    groups = {key: choices for key, choices in groups.items() if choices}  # a group without its plugin has no choices
+    keys = list(keys_of_job(name, schema))
+    choices = [
+        textwrap.fill(f"  {group}={' | '.join(each)}", WIDTH, subsequent_indent="      ", break_on_hyphens=False)
+        for group, each in groups.items()
+    ]
+    text = _join_sections(
+        {"choices:": choices, "keys, with those of the choices in --config:": [_explain_key(key) for key in keys]}
+    )
     if whole or text.count("\n") < MAX_LINES:
         return text
-    groups = _choices_by_key(name, config_dir)
-    keys = dict.fromkeys(key.path.partition(".")[0] for key in keys_of_job(name, schema))
-    wrapped = textwrap.wrap(", ".join(keys), WIDTH, initial_indent="  ", subsequent_indent="  ")
-    return _titled(
+    names = ", ".join(dict.fromkeys(key.path.partition(".")[0] for key in keys))
+    return _join_sections(
         {
-            "example:": _example(name),
-            "choices (--help-all lists every one):": [
-                f"  {group}={' | '.join(each[:FIRST_CHOICES])}{' | ...' if len(each) > FIRST_CHOICES else ''}"
-                for group, each in groups.items()
-            ],
-            "keys (--help-all explains them):": wrapped,
+            "choices (--help-all lists all):": [_shorten_choices(group, each) for group, each in groups.items()],
+            "keys (--help-all explains them):": textwrap.wrap(
+                names, WIDTH, initial_indent="  ", subsequent_indent="  "
+            ),
         }
     )
 
 
-def _describe_all(name: str, schema: Any, config_dir: str | None) -> str:
-    choices = [_choice(key, each) for key, each in _choices_by_key(name, config_dir).items()]
-    keys = [_wrap_remark(_line(key)) for key in keys_of_job(name, schema)]
-    return _titled(
-        {"example:": _example(name), "choices:": choices, "keys, with those of the choices in --config:": keys}
-    )
+def _join_sections(sections: Mapping[str, Sequence[str]]) -> str:
+    return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items() if lines)
 
 
-def _choices_by_key(name: str, config_dir: str | None) -> dict[str, list[str]]:
-    """Return a job's choices by the key of their group; a group has none if its plugin is missing."""
-    groups = {choice_key(group, name): choices_of(group, config_dir) for group in groups_of(name)}
-    return {key: choices for key, choices in groups.items() if choices}
+def _shorten_choices(group: str, choices: Sequence[str]) -> str:
+    for count in range(min(MAX_CHOICES, len(choices)), 0, -1):
+        line = f"  {group}={' | '.join(choices[:count])}{' | ...' if len(choices) > count else ''}"
+        if len(line) <= WIDTH:
+            break
+    return line
 
 
-def _example(name: str) -> list[str]:
-    return [f"  {line}" for line in EXAMPLE.findall(config_file(name).read_text(encoding="utf-8"))[:1]]
-
-
-def _titled(titled: Mapping[str, Sequence[str]]) -> str:
-    return "\n\n".join("\n".join([title, *lines]) for title, lines in titled.items() if lines)
+def _explain_key(key: Key) -> str:
+    """Return a line that sets a key, with its meaning as a remark, which is wrapped in its column if it is long."""
+    indent = "  " * (key.path.count(".") + 1)
+    setting = f"{indent}{key.path.rpartition('.')[2]}: {key.value}".rstrip()
+    if not key.meaning:
+        return setting
+    line = f"{setting:<{REMARK_COLUMN}} # {key.meaning}"
+    if len(line) <= WIDTH:
+        return line
+    if len(setting) < WIDTH // 2:
+        start, column = f"{setting:<{REMARK_COLUMN}} # ", max(len(setting), REMARK_COLUMN) + 1
+    else:
+        start, column = f"{setting}\n{' ' * REMARK_COLUMN} # ", REMARK_COLUMN + 1
+    below = " " * column + "# "
+    wrapped = textwrap.wrap(key.meaning, WIDTH - len(below), break_on_hyphens=False, break_long_words=False)
+    return start + f"\n{below}".join(wrapped)
 
 
 def list_choices(choices: Sequence[str]) -> str:
@@ -86,32 +106,11 @@ def list_choices(choices: Sequence[str]) -> str:
     return text if others <= 0 else f"{text} or {others} others (see --help-all)"
 
 
-def _choice(group: str, choices: Sequence[str]) -> str:
-    """Return a group with its choices, wrapped to lines."""
-    names = " | ".join(choices)
-    return textwrap.fill(f"  {group}={names}", WIDTH, subsequent_indent="      ", break_on_hyphens=False)
-
-
-def _wrap_remark(line: str) -> str:
-    """Return a line that sets a key, with a long remark wrapped to further lines in its column."""
-    setting, mark, remark = line.partition(" # ")
-    if len(line) <= WIDTH or not mark:
-        return line
-    begun = f"{setting} # " if len(setting) < WIDTH // 2 else f"{setting.rstrip()}\n{' ' * REMARK_COLUMN} # "
-    below = " " * (len(begun.rpartition("\n")[2]) - 2) + "# "
-    wrapped = textwrap.wrap(remark, WIDTH - len(below), break_on_hyphens=False, break_long_words=False)
-    return begun + f"\n{below}".join(wrapped)
-
-
-def _takes_sweep_keys(name: str) -> bool:
-    """Return True if a job accepts the keys of sweeps."""
-    return name == "sweep" or "sweep" in OmegaConf.select(_loaded(config_file(name)), "defaults", default=[])
-
-
 def groups_of(name: str) -> list[str]:
     """Return the groups that a job chooses from."""
     groups = _groups_in(config_file(name))
-    if _takes_sweep_keys(name):
+    takes_sweep_keys = "sweep" in OmegaConf.select(_load(config_file(name)), "defaults", default=[])
+    if name == "sweep" or takes_sweep_keys:
         groups |= {"sweep", *_groups_in(config_file("sweep"))}
         while (
             new := {named for group in groups for file in _files_of_group(group) for named in _groups_in(file)} - groups
@@ -121,27 +120,26 @@ def groups_of(name: str) -> list[str]:
 
 
 def choice_key(group: str, name: str) -> str:
-    """Return the key that chooses from a job's group: its name, with `@models.ROLE` if it is chosen per role."""
+    """Return the key that chooses from a group: the group's name, with `@models.ROLE` if it is chosen per role."""
     files = [file for other in groups_of(name) for file in _files_of_group(other)]
-    used = [key for file in files for key in _chosen(file) if key.partition("@")[0] == group]
-    places = {key.partition("@")[2].rpartition(".")[0] for key in used}
-    return f"{group}@{places.pop()}.ROLE" if len(places) == 1 and all(places) else group
+    used = [key for file in files for key in _list_group_keys(file) if key.partition("@")[0] == group]
+    sections = {key.partition("@")[2].rpartition(".")[0] for key in used}
+    return f"{group}@{sections.pop()}.ROLE" if len(sections) == 1 and all(sections) else group
 
 
 @cache
-def _loaded(file: Path) -> DictConfig | ListConfig:
-    """Load a file of conf/ once."""
+def _load(file: Path) -> DictConfig | ListConfig:
     return OmegaConf.load(file)
 
 
 def _groups_in(file: Path) -> set[str]:
     """Return the groups that a file of conf/ chooses from."""
-    return {key.partition("@")[0] for key in _chosen(file)}
+    return {key.partition("@")[0] for key in _list_group_keys(file)}
 
 
-def _chosen(file: Path) -> list[str]:
+def _list_group_keys(file: Path) -> list[str]:
     """Return the groups in a file's defaults list, with `@KEY` if the choice goes to another key."""
-    entries = OmegaConf.select(_loaded(file), "defaults", default=[])
+    entries = OmegaConf.select(_load(file), "defaults", default=[])
     keys = (str(key) for entry in entries if not isinstance(entry, str) for key in entry)
     return [key.split()[-1].lstrip("/") for key in keys]
 
@@ -149,40 +147,27 @@ def _chosen(file: Path) -> list[str]:
 def keys_of_job(name: str, schema: Any) -> Iterator[Key]:
     """Return the keys of a job's schema with the values of its file and of the files that it includes.
 
-    Keys that a file chooses from a group, as `cluster: auto`, are left out; --config shows them.
+    Keys with a default choice from a group, such as `cluster: auto`, are left out; --config shows them.
     """
-    chosen = _choices_made(name)
-    return (key for key in keys_of(schema, _values(name)) if key.path.partition(".")[0] not in chosen)
+    chosen, values = _read_defaults(name)
+    return (key for key in keys_of(schema, values) if key.path.partition(".")[0] not in chosen)
 
 
-def _choices_made(name: str) -> set[str]:
-    """Return the groups that have a default choice in a job's file or in a file that it includes."""
-    entries = OmegaConf.to_container(OmegaConf.select(_loaded(config_file(name)), "defaults"))
-    assert isinstance(entries, list)
-    pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
-    below = [_choices_made(entry) for entry in entries if isinstance(entry, str) and _is_file(entry)]
-    return {str(group).split()[-1] for group, choice in pairs if choice not in (None, "???")}.union(*below)
-
-
-def _values(name: str) -> dict[str, Any]:
-    """Return the values that a job's file and the files that it includes set."""
-    own = OmegaConf.to_container(_loaded(config_file(name)))
+def _read_defaults(name: str) -> tuple[set[str], dict[str, Any]]:
+    """Return the groups with a default choice and the values of a job's file and of the files that it includes."""
+    own = OmegaConf.to_container(_load(config_file(name)))
     assert isinstance(own, dict)
-    below = [_values(entry) for entry in own.pop("defaults", ()) if isinstance(entry, str) and _is_file(entry)]
-    values = OmegaConf.to_container(OmegaConf.merge(*below, own))
+    chosen, included = set[str](), list[dict[str, Any]]()
+    for entry in own.pop("defaults", ()):
+        if isinstance(entry, dict):
+            chosen |= {str(group).split()[-1] for group, choice in entry.items() if choice not in (None, REQUIRED)}
+        elif any((folder / f"{entry}.yaml").is_file() for folder in config_folders(None)):
+            inner_chosen, inner = _read_defaults(entry)
+            chosen |= inner_chosen
+            included.append(inner)
+    values = OmegaConf.to_container(OmegaConf.merge(*included, own))
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
-def _is_file(entry: str) -> bool:
-    return any((folder / f"{entry}.yaml").is_file() for folder in config_folders(None))
-
-
-def _line(key: Key) -> str:
-    """Return a line that sets a key, with its meaning as remark."""
-    indent = "  " * (key.path.count(".") + 1)
-    setting = f"{indent}{key.path.rpartition('.')[2]}: {key.value}".rstrip()
-    return f"{setting:<{REMARK_COLUMN}} # {key.meaning}" if key.meaning else setting
+    return chosen, {str(key): value for key, value in values.items()}
 
 
 def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
@@ -212,14 +197,32 @@ def _files_of_group(group: str) -> list[Path]:
 
 
 def config_folders(config_dir: str | None) -> list[Path]:
-    """Return the folders with choices: our folder, those of other packages, and the user's."""
-    return [CONF, *map(_folder_of, OTHERS), *([Path(config_dir).absolute()] if config_dir else [])]
+    """Return the folders with choices: ours, those of other packages, and the user's.
+
+    Raise ConfigError if the folder of another package was not installed.
+    """
+    for name in OTHERS:
+        if not OTHERS[name].is_dir():
+            problem = f"{OTHERS[name]}: no such folder; add it to the package's data and reinstall"
+            raise ConfigError(f"{OTHERS.describe(name)}: {problem}")
+    return [CONF, *(OTHERS[name] for name in OTHERS), *([Path(config_dir).absolute()] if config_dir else [])]
 
 
-def _folder_of(name: str) -> Path:
-    """Return the folder of another package; raise ConfigError if it was not installed."""
-    if not OTHERS[name].is_dir():
-        raise ConfigError(
-            f"{OTHERS.describe(name)}: {OTHERS[name]}: no such folder; add it to the package's data and reinstall"
-        )
-    return OTHERS[name]
+def complete(jobs: Iterable[str]) -> None:
+    """Reply to a shell that asks for completions and exit; return if no shell asks."""
+    import argcomplete  # only needed for completion
+
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("job").completer = lambda **_: jobs  # type: ignore[attr-defined]
+    parser.add_argument("words", nargs="*").completer = _complete_word  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _complete_word(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Return keys with an equals sign, or the choices of a group whose name is complete."""
+    groups = groups_of(parsed_args.job)
+    group, equals, _chosen = prefix.partition("=")
+    if equals:
+        return [f"{group}={choice}" for choice in choices_of(group, None)] if group in groups else []
+    schema = JOBS[parsed_args.job].COMMAND.schema  # slow: imports the job, which choices do not need
+    return [f"{key}=" for key in (*groups, *(key.path for key in keys_of_job(parsed_args.job, schema)))]

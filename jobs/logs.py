@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.jobs.secrets import known_secrets, remove_secrets
+from plumbline.jobs.config_safety import list_secrets, remove_secrets
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.logs import LOGGER, OFF, LogConfig, take_over, to_line
 from plumbline.pipelines.running.errors import one_line
 
 LOG = logging.getLogger(__name__)
-PLACES = ("node", "generator", "benchmark", "shard", "metric", "cell")
+CONTEXT = ("node", "generator", "benchmark", "shard", "metric", "cell")
 """Fields that a line of text has after its time and level."""
 
 
@@ -42,8 +42,8 @@ class TextFormatter(JsonFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = self.fields(record)
-        places = [fields[name] for name in PLACES if name in fields]
-        line = " ".join([fields["time"], fields["level"], *places]) + f": {fields['message']}"
+        context = [fields[name] for name in CONTEXT if name in fields]
+        line = " ".join([fields["time"], fields["level"], *context]) + f": {fields['message']}"
         return "".join(character if character.isprintable() else "?" for character in line)
 
 
@@ -51,7 +51,7 @@ FORMATTERS = {"json": JsonFormatter, "text": TextFormatter}
 
 
 class Writer(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes lines; a line that cannot be written is dropped, because a run must not fail because of its log."""
+    """Writes lines, and drops lines that cannot be written: a run must not fail because of its log."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # the name is logging's
         pass
@@ -61,17 +61,22 @@ class Writer(logging.StreamHandler):  # type: ignore[type-arg]
 def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
     """Write the log of the run in the context, and the exception that ends it; write nothing if no format is set.
 
-    These secrets, and those in the environment, are replaced. Raise ConfigError if the file cannot be opened.
+    The given secrets, and those in the environment, are masked. Raise ConfigError if the file cannot be opened.
     """
     logger = logging.getLogger(LOGGER)
     before = logger.handlers, logger.propagate, logger.level
-    stream = _open(log.file) if log.format and log.file else sys.stderr
+    stream: Any = sys.stderr
+    if log.format and log.file:
+        try:
+            stream = Path(log.file).open("a", encoding="utf-8")  # noqa: SIM115  # closed below
+        except OSError as error:
+            raise ConfigError(f"log.file {log.file}: {error.strerror}; name a file that can be written") from error
     try:
         if log.format is None:
             take_over(logging.NullHandler(), OFF)
         else:
             writer = Writer(stream)
-            writer.setFormatter(FORMATTERS[log.format](known_secrets(secrets)))
+            writer.setFormatter(FORMATTERS[log.format](list_secrets(secrets)))
             take_over(writer, logging.getLevelNamesMapping()[log.level.upper()])
         yield
     except BaseException as error:
@@ -83,10 +88,3 @@ def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
         if stream is not sys.stderr:
             with suppress(OSError):
                 stream.close()
-
-
-def _open(file: str) -> Any:
-    try:
-        return Path(file).open("a", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"log.file {file}: {error.strerror}; name a file that can be written") from error

@@ -1,4 +1,4 @@
-"""Tells how far metrics agree with people: ratings and scores in, correlations and accuracies with intervals out."""
+"""Compares metrics with people: correlations and accuracies with intervals."""
 
 import sys
 
@@ -12,8 +12,8 @@ from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 COMMAND = Command(
     "metaeval",
     "Compare scores with people's ratings, choices or error graphs: how far does each metric agree?\n"
-    "protocol=NAME chooses what is computed, protocol.path=PATH is the benchmark's release, and\n"
-    "run=latest takes the scores of a run, scores=PATH anybody's; without either the release's own are judged.",
+    "protocol=NAME chooses what is computed, and protocol.path=PATH is the benchmark's release. run=latest\n"
+    "takes the scores of a run, and scores=PATH those of a table; by default the release's own are judged.",
     MetaevalConfig,
     LISTS,
     first="protocol",

@@ -1,4 +1,4 @@
-"""Runs one night: what is new is scored, the run is compared with the night before, and what became worse is told."""
+"""Runs a nightly sweep: scores new images, and reports regressions since the night before."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from plumbline.jobs.command import KEPT, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
-from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept
+from plumbline.jobs.display.leaderboards import show_leaderboards, show_note_kept, show_outcome
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay, seconds_afterwards, show_phase
 from plumbline.jobs.logs import write_log
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 COMMAND = Command(
     "nightly",
-    "Score what is new, compare with the night before, and tell what became worse.",
+    "Score new images and metrics, compare the run with the night before, and report regressions.",
     NightlyConfig,
     SWEEP_KEYS,
     first="sweep",
@@ -74,39 +74,31 @@ class Night(NamedTuple):
 
 
 def main(config: NightlyConfig | NightlySuiteConfig) -> int:
-    """Run the sweep, compare and report it, and return the exit code, for several benchmarks the worst one.
+    """Run the sweep, compare and report it, and return the exit code, the worst of several benchmarks.
 
-    Exit codes: 0, 1 or 2 as those of a sweep; 3 for a regression; 4 if another nightly run is working; 5 if another one
-    took the lease; 6 after the deadline; 7 if the gate failed.
+    Exit codes: 0, 1 or 2 as for a sweep; 3 for a regression; 4 if another nightly run is working; 5 if another run took
+    the lease; 6 after the deadline; 7 if the gate failed.
     """
-    with write_log(config.log, [config.storage.key, config.storage.secret, config.nightly.webhook]):
-        return _run(config)
-
-
-def _run(config: NightlyConfig | NightlySuiteConfig) -> int:
-    console = make_console(stderr=config.nightly.json)
-    if config.nightly.gate is not None:  # report a broken file before waiting for another nightly run
-        open_gate(config.storage.locate(config.nightly.gate))
-    if config.dry_run:
-        _show_plan(console, config)
-        return 0
-    try:
-        with stop_early(config.nightly.deadline) as stop:
-            return _run_leased(console, config, stop)
-    except LeaseHeld as error:
-        return _show_error(console, error, HELD)
-    except LeaseLost as error:
-        return _show_error(console, error, LOST)
-    except Stopped as error:
-        return _show_error(console, error, error.exit_code)
-
-
-def _show_plan(console: Console, config: NightlyConfig | NightlySuiteConfig) -> None:
-    if isinstance(config, NightlySuiteConfig):
-        show_suite_plan(console, _plan_suite(config))
-    else:
-        _check_gate(config, [config])
-        show_plan(console, plan_sweep(config.sweep()))
+    console, options = make_console(stderr=config.nightly.json), config.nightly
+    with write_log(config.log, [config.storage.key, config.storage.secret, options.webhook]):
+        if options.gate is not None:  # report a broken file before waiting for another nightly run
+            open_gate(config.storage.locate(options.gate))
+        if config.dry_run:
+            if isinstance(config, NightlySuiteConfig):
+                show_suite_plan(console, _plan_suite(config))
+            else:
+                _check_gate(config, [config])
+                show_plan(console, plan_sweep(config.sweep()))
+            return 0
+        try:
+            with stop_early(options.deadline) as stop:
+                return _run_leased(console, config, stop)
+        except (LeaseHeld, LeaseLost, Stopped) as error:
+            warn(console, str(error))
+            is_held = isinstance(error, LeaseHeld)
+            code = error.exit_code if isinstance(error, Stopped) else HELD if is_held else LOST
+            console.print(f"nothing is reported of this night, exit code {code}")
+            return code
 
 
 def _plan_suite(config: NightlySuiteConfig) -> PlannedSuite:
@@ -122,25 +114,17 @@ def _check_gate(config: NightlyConfig | NightlySuiteConfig, sweeps: Iterable[Swe
         gate.check({sweep.benchmark.name: [*sweep.metrics] for sweep in sweeps})
 
 
-def _show_error(console: Console, error: PlumblineError | Stopped, code: int) -> int:
-    warn(console, str(error))
-    console.print(f"nothing is told of this night, exit code {code}")
-    return code
-
-
 def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: Stop) -> int:
     """Take the lease, run, drop runs that are not kept, and return the exit code."""
     options = config.nightly
     store = open_store(config)
     store.check()
 
-    def watching(other: LeaseRecord) -> None:
-        say(
-            console,
-            f"watching {other}: up to {options.lease:g} seconds for a sign of life, and {options.wait:g} to end",
-        )
+    def announce(other: LeaseRecord) -> None:
+        limits = f"up to {options.lease:g} seconds for a sign of life, and {options.wait:g} to end"
+        say(console, f"watching {other}: {limits}")
 
-    with take_lease(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, on_wait=watching) as lease:
+    with take_lease(store, LEASE, LEASE, seconds=options.lease, wait=options.wait, on_wait=announce) as lease:
         lease.when_lost = stop
         if isinstance(config, NightlySuiteConfig):
             night = _run_suite(console, config, lease.renew)
@@ -152,7 +136,7 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
                 warn(console, f"nightly.webhook: {outcome.webhook}; the outcome is in {store.place.url}/{outcome.path}")
             say(console, f"latest report: {store.place.url}/{LATEST_REPORT}")
         dropped = _drop_runs(console, store, night.runs, options, lease.renew)
-        say(console, outcome.summary() if night.new else f"as told before: {outcome.summary()}")
+        say(console, outcome.summary() if night.new else f"reported before: {outcome.summary()}")
         say(console, f"computed {night.computed} cells, {outcome.name}, {night.ending}")
         if options.json:
             extra = {"new": night.new, "exit_code": night.ending.code, "dropped": dropped}
@@ -190,7 +174,9 @@ def _run_suite(console: Console, config: NightlySuiteConfig, hold: Callable[[], 
     store = planned.store
     show_suite_plan(console, planned)
     suite_id = name_by_time(store, datetime.now(UTC))
-    with ProgressDisplay(console, afterwards=seconds_afterwards(planned.sweeps.values())) as display:
+    with ProgressDisplay(
+        console, afterwards=seconds_afterwards(planned.sweeps.values()), verbose=config.verbose
+    ) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, compared, reported = dict[str, FinishedSweep](), list["ComparedRun"](), list[NightOutcome]()
     for name, inputs in planned.inputs.items():
@@ -206,7 +192,7 @@ def _run_suite(console: Console, config: NightlySuiteConfig, hold: Callable[[], 
     console.rule("all benchmarks", align="left")
     run_ids = {name: finished.run_id for name, finished in runs.items()}
     name_newest_of(store, run_ids, hold)
-    ending = reduce(Ending.worse, (finished.ending.of_part(name) for name, finished in runs.items()))
+    ending = reduce(Ending.worse, (finished.ending.add_name(name) for name, finished in runs.items()))
     hold()
     suite = show_suite(console, planned, suite_id, run_ids, ending.code)
     outcome = read_suite_outcome(store, suite.suite_id)
@@ -256,39 +242,29 @@ def _report_suite(
 
 
 def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) -> FinishedSweep:
-    with ProgressDisplay(console, afterwards=seconds_afterwards([planned])) as display:
+    with ProgressDisplay(console, afterwards=seconds_afterwards([planned]), verbose=planned.config.verbose) as display:
         return run_sweep(planned, display.update, name=name_by_date, assert_lease=hold)
 
 
 def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
-    """Return the earlier reported outcome of a run and say that nothing is new; None if it was not reported."""
+    """Return the outcome of a run that was reported before, and print that nothing is new; None if it was not."""
     show_note_kept(console, inputs, finished)
     store, run_id = inputs.store, finished.run_id
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None
     if outcome is not None:
         if not has_report(store, run_id):
-            _write_damaged_report(console, inputs, outcome)
-        say(console, f"nothing new since run {finished.run_id}: {outcome.report}")
+            from plumbline.pipelines.report.report import NO_RUN, write_report  # imports scipy and the charts
+
+            config = inputs.config
+            warn(console, f"{outcome.report}: the page was damaged, and is written again; check the disk")
+            compare = outcome.compared_with or NO_RUN  # the same run as in the outcome
+            try:
+                write_report(store, run_id, compare=compare, settings=config.settings, cluster=config.cluster)
+            except PlumblineError as error:
+                command = f"plumbline report run={run_id} {name_store(config.store, config.storage)}"
+                warn(console, f"no report: {error}; make it later by {command}")
+        say(console, f"nothing new since run {run_id}: {outcome.report}")
     return outcome
-
-
-def _write_damaged_report(console: Console, inputs: SweepInputs, outcome: NightOutcome) -> None:
-    """Write a run's report again, compared with the same run as in its outcome."""
-    from plumbline.pipelines.report.report import NO_RUN, write_report  # imports scipy and the charts
-
-    config, run_id = inputs.config, outcome.run_id
-    where = name_store(config.store, config.storage)
-    warn(console, f"{outcome.report}: the page was damaged, and is written anew; if that goes on, check the disk")
-    try:
-        write_report(
-            inputs.store,
-            run_id,
-            compare=outcome.compared_with or NO_RUN,
-            settings=config.settings,
-            cluster=config.cluster,
-        )
-    except PlumblineError as error:
-        warn(console, f"no report: {error}; make it later by plumbline report run={run_id} {where}")
 
 
 def _compare(
@@ -306,7 +282,7 @@ def _compare(
     config, run_id = inputs.config, finished.run_id
     show_leaderboards(console, finished, inputs.store, verbose=config.verbose)
     show_judged(console, inputs, finished)
-    with show_phase(console, "writing the report"):
+    with show_phase(console, "writing the report", verbose=config.verbose):
         compared = compare_run(
             inputs.store,
             run_id,
@@ -317,12 +293,13 @@ def _compare(
             settings=config.settings,
         )
     show_report(console, compared.written)
+    show_outcome(console, finished)
     if compared.gate is not None:
         compared.gate.show(console)
     show_renewed(console, finished)
     if compared.trends.url is None:
-        where = name_store(config.store, config.storage)
-        warn(console, f"no page of trends: {compared.trends.problem}; make it later by plumbline trends {where}")
+        command = f"plumbline trends {name_store(config.store, config.storage)}"
+        warn(console, f"no page of trends: {compared.trends.problem}; make it later by {command}")
     else:
         say(console, f"trends: {compared.trends.url}")
     return compared
@@ -342,17 +319,15 @@ def _drop_runs(
     options: NightConfig,
     hold: Callable[[], None],
 ) -> list[str] | None:
-    """Remove the runs that are not kept and return their ids, or None if this was interrupted.
-
-    The outcome is already published, so an error here does not change the exit code.
-    """
+    """Remove the runs that are not kept and return their ids, or None if this was interrupted."""
+    # the outcome is already published, so an error here does not change the exit code
     dropped = list[str]()
     try:
         for outcome in outcomes:
             stay = {outcome.run_id, outcome.compared_with or outcome.run_id, options.compare}
             dropped += retain(store, options.keep_runs, job=LEASE, benchmark=outcome.benchmark, besides=stay, hold=hold)
     except (PlumblineError, Stopped) as error:
-        warn(console, f"nightly.keep_runs: {error}; what is left of the runs to drop, the next night drops")
+        warn(console, f"nightly.keep_runs: {error}; the next night drops the remaining runs")
         return None
     if dropped:
         say(console, f"runs dropped by nightly.keep_runs: {', '.join(dropped)}")

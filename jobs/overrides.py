@@ -1,23 +1,36 @@
-"""Conversion of command-line words to Hydra overrides."""
+"""Words of a command line: conversion to Hydra overrides, and functions as metrics (`metric=FILE.py:NAME`)."""
 
+import hashlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from plumbline.jobs.defaults import defaults_of
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics.function import (
+    FunctionConfig,
+    Origin,
+    is_function_name,
+    read_function_options,
+    read_source,
+)
 from plumbline.pipelines.base.storage import StorageConfig
 
 METRIC_KEYS = ("metric", "metrics")
-"""A job has one of these keys and also accepts the other, with a single name or a list."""
+"""Keys of metrics; a job has one of them and also accepts the other. The value is a single name or a list."""
+TEXTS = ("note", "compare")
+"""Keys whose values are always text: a comma does not make a list."""
 LISTS = {"metric": "metrics"}
-"""Short forms of keys for a job that has a list of metrics."""
+"""Short forms of keys for a job with a list of metrics."""
 SWEEP_KEYS = {
     "limit": "benchmark.limit", "images": "benchmark.images", "prompts": "benchmark.prompts", "metrics": "metric"
 }  # fmt: skip
@@ -29,7 +42,7 @@ class UnknownKeyError(Exception):
 
 
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
-    """Return a word with its full key: short keys are expanded, and a word without a key is the `first` key's value.
+    """Return a word with its full key; a word without a key is the value of the `first` key.
 
     Raise ConfigError for a word without a key if the job has no `first` key.
     """
@@ -41,20 +54,16 @@ def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
     full = short.get(key, key)
     if key in METRIC_KEYS:
         if value.startswith("{"):
-            return f"metrics={value}"  # their options
+            return f"metrics={value}"  # options of metrics
         value = value if value.startswith("[") or value in ("", "null") else f"[{value}]"
     return f"{full}={value}" if separator or key == first else word
-
-
-TEXTS = ("note", "compare")
-"""Keys whose values are always text: a comma does not make a list."""
 
 
 def to_override(word: str) -> str:
     """Return a word as a Hydra override: `a,b` becomes a list, and text that Hydra's grammar does not allow is quoted.
 
-    Such text is a path with brackets, equals signs or letters beyond ASCII. Raise ConfigError for an unclosed bracket
-    or quotation mark, or a key with a space.
+    Such text is, for example, a path with brackets or equals signs. Raise ConfigError for an unclosed bracket or
+    quotation mark, or a key with a space.
     """
     parsed = _parse(word)
     key, separator, value = word.partition("=")
@@ -71,14 +80,14 @@ def to_override(word: str) -> str:
 
 
 def apply_override(config: DictConfig, override: Override) -> None:
-    """Set, add or remove a key of a configuration, as Hydra's grammar of overrides describes.
+    """Set, add or remove a key of a configuration, as described by Hydra's grammar of overrides.
 
-    Raise UnknownKeyError for a key that does not exist and is not to be added, and ConfigError for any other override
-    that does not fit.
+    Raise UnknownKeyError for a key that does not exist and is not to be added, and ConfigError for other overrides that
+    do not fit.
     """
     key, value = override.key_or_group, override.value()
     if override.package is not None:
-        raise ConfigError(f"{override.input_line}: there is no group of choices {key!r}; remove @{override.package}")
+        raise ConfigError(f"{override.input_line}: {key!r} is not a group of choices; remove @{override.package}")
     found = OmegaConf.select(config, key, throw_on_missing=False)
     try:
         if override.is_delete():
@@ -89,7 +98,7 @@ def apply_override(config: DictConfig, override: Override) -> None:
             with open_dict(config):
                 del (OmegaConf.select(config, parent) if parent else config)[last]
         elif override.is_add() and found is not None and not isinstance(value, dict | list):
-            raise ConfigError(f"config key {key!r} is there already; write {key}=VALUE, without the +")
+            raise ConfigError(f"config key {key!r} exists already; write {key}=VALUE, without the +")
         else:
             adds = override.is_add() or override.is_force_add()
             OmegaConf.update(config, key, value, merge=True, force_add=adds)
@@ -115,20 +124,66 @@ def _quote(value: str) -> str:
 
 def name_store(store: str, storage: StorageConfig) -> str:
     """Return the words that name a store on a command line, without secrets."""
-    reached = {"endpoint_url": storage.endpoint_url, "region": storage.region, "anon": storage.anon or None}
-    words = [f"store={store}", *(f"storage.{key}={value}" for key, value in reached.items() if value is not None)]
+    options = {"endpoint_url": storage.endpoint_url, "region": storage.region, "anon": storage.anon or None}
+    words = [f"store={store}", *(f"storage.{key}={value}" for key, value in options.items() if value is not None)]
     return shlex.join(words)
 
 
 def chooses_benchmark(words: Sequence[str], key: str) -> bool:
     """Return True if a word chooses the sweep: by the group `key`, or by its prompts, images or questions."""
-    place = rf"({re.escape(key)}|benchmark(\.(images|prompts|generators|questions)[\w.]*)?)="
-    return any(re.match(place, word) for word in words)
+    choice = rf"({re.escape(key)}|benchmark(\.(images|prompts|generators|questions)[\w.]*)?)="
+    return any(re.match(choice, word) for word in words)
 
 
-def list_entries(word: str) -> list[Any]:
-    """Return the entries of a word whose value is a list; none if it has another value, or cannot be read."""
+def choose_functions(words: Sequence[str]) -> list[str]:
+    """Return the overrides, with a choice for each function that `metric=` names; the functions are not run yet.
+
+    Raise ConfigError if a file or module does not exist, or if two metrics have the same name.
+    """
+    return [_choose_functions(word) if word.startswith("metric=[") else word for word in words]
+
+
+def _choose_functions(word: str) -> str:
     parsed = _parse(to_override(word))
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     entries = value if isinstance(value, list) else []
-    return [entry.text if isinstance(entry, QuotedString) else entry for entry in entries]
+    metrics = [entry.text if isinstance(entry, QuotedString) else entry for entry in entries]
+    if not any(map(is_function_name, metrics)):
+        return word
+    names = [read_source(metric).name if is_function_name(metric) else metric for metric in metrics]
+    _check_names(names)
+    choices: list[Any] = []
+    for metric, name in zip(metrics, names, strict=True):
+        choices.append(name)
+        if metric != name:  # add a choice to the group `metric`, with its options at metrics.NAME
+            choices[-1] = f"function_{hashlib.sha256(metric.encode()).hexdigest()[:16]}"
+            options = {**defaults_of(FunctionConfig), "function": metric}
+            ConfigStore.instance().store(group="metric", name=choices[-1], node=options, package=f"metrics.{name}")
+    return f"metric=[{','.join(map(str, choices))}]"
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Raise ConfigError if two of the chosen metrics have the same name."""
+    for name, count in Counter(map(str, names)).items():
+        if count > 1:
+            raise ConfigError(
+                f"metric: {count} of the metrics are called {name!r}; rename the function or leave one out"
+            )
+
+
+def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> dict[str, Any]:
+    """Return a configuration with the code of the functions that it names, and of the `given` functions.
+
+    Nowhere else does a metric get code that can be run. Raise ConfigError if the code cannot be loaded.
+    """
+    metrics = values.get("metrics")
+    if not isinstance(metrics, Mapping) and not given:
+        return dict(values)
+    loaded = {}
+    for name, options in (metrics or {}).items():
+        loaded[name] = options
+        if isinstance(options, Mapping) and options.get("kind") == "function":
+            code = read_function_options(read_source(str(options.get("function"))))
+            loaded[name] = {**options, **code, "about": options.get("about") or code["about"]}
+    _check_names([*loaded, *(origin.name for origin in given)])
+    return {**values, "metrics": loaded | {origin.name: read_function_options(origin) for origin in given}}

@@ -1,48 +1,66 @@
-"""Writes a benchmark's questions ahead of any image, and tells how good they are."""
+"""Writes a benchmark's questions before any image exists, and measures their quality."""
 
 import sys
 
+from rich.markup import escape
+
 from plumbline.jobs.command import KEPT, Command, run_job
-from plumbline.jobs.display.console import make_console
-from plumbline.jobs.display.leaderboards import show_questions
+from plumbline.jobs.display.console import EMPTY, make_console, say, show_table
+from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS
+from plumbline.operators.results.question_quality import QuestionQuality
 from plumbline.pipelines.base.exit_codes import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 
 COMMAND = Command(
     "questions",
-    "Write what the metrics ask about each prompt, without any image, and tell how good the questions are.\n"
-    "A sweep over the same prompts in the same store finds them written.",
+    "Write the metrics' questions about each prompt, without any image, and measure their quality.\n"
+    "A sweep over the same prompts in the same store uses them.",
     SweepConfig,
     SWEEP_KEYS,
     first="prompts",
     stopped=KEPT,
 )
+COLUMNS = ("metric", "prompts", "readable", "questions", "per prompt", "filtered", "doubted by NLI", "words covered")
 
 
 def main(config: SweepConfig) -> int:
-    """Call `_run`, and write its log."""
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
-        return _run(config)
-
-
-def _run(config: SweepConfig) -> int:
     """Show the plan, write missing questions, and show their quality; return 0 if every prompt has some, else 2."""
     console = make_console()
-    planned = plan_questions(config)
-    show_plan(console, planned)
-    if config.dry_run:
-        return 0
-    with ProgressDisplay(console) as display:
-        written = write_questions(planned, display.update)
-    show_questions(console, written, planned.store.place.url)
-    if written.failed:
-        return OVER_BUDGET
-    return WITHIN_BUDGET if any(quality.failed for quality in written.quality.values()) else COMPLETE
+    with write_log(config.log, [config.storage.key, config.storage.secret]):
+        planned = plan_questions(config)
+        show_plan(console, planned)
+        if config.dry_run:
+            return 0
+        with ProgressDisplay(console) as display:
+            written = write_questions(planned, display.update)
+        rows = [_describe_quality(name, quality) for name, quality in written.quality.items()]
+        show_table(console, "questions", COLUMNS, rows, numbers=slice(1, None))
+        for name, message in written.failed.items():
+            console.print(f"[red]failed[/] {escape(name)}: {escape(message)}", soft_wrap=True)
+        show_usage(console, written.usage, written.costs)
+        for name, paths in written.cells.items():
+            say(console, f"{name}: {planned.store.place.url}/{paths[0].rpartition('/')[0]}/")
+        if written.failed:
+            return OVER_BUDGET
+        return WITHIN_BUDGET if any(quality.failed for quality in written.quality.values()) else COMPLETE
+
+
+def _describe_quality(name: str, quality: QuestionQuality) -> list[str]:
+    def share(count: int, total: int) -> str:
+        return f"{count} ({count / total:.1%})" if total else str(count)
+
+    asked = quality.prompts - quality.failed
+    per_prompt = f"{quality.questions / asked:.3f}" if asked else EMPTY
+    doubted = share(quality.doubted, quality.questions)
+    covered = share(quality.covered_words, quality.content_words)
+    readable = share(asked, quality.prompts)
+    counts = (str(quality.prompts), readable, str(quality.questions), per_prompt, str(quality.dropped))
+    return [name, *counts, doubted, covered]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the report of a run: one page that opens anywhere, and its numbers as CSV and Markdown."""
+"""Writes the report of a run: a page that opens anywhere, and its numbers as CSV and Markdown."""
 
 import sys
 
@@ -16,11 +16,13 @@ from plumbline.pipelines.store.store import open_existing_store
 
 COMMAND = Command(
     "report",
-    "Write the report of a run: which generator is best, at what, how sure. With protocol=NAME protocol.path=PATH\n"
-    "people's judgements are read first: how far each metric agrees with them, and what they correct.",
+    "Write the report of a run: which generator is best, at which skills, and with what certainty. With\n"
+    "protocol=NAME protocol.path=PATH, the run is compared with people's judgements first.",
     ReportConfig,
     first="run",
 )
+MAX_FINDINGS, MAX_AGREEMENT = 2, 1
+"""Findings about generators, and about agreement with people, that a sweep shows."""
 
 
 def main(config: ReportConfig) -> int:
@@ -28,31 +30,35 @@ def main(config: ReportConfig) -> int:
     console, store = make_console(), open_existing_store(config)
     if config.protocol is not None:
         show_agreement(console, judge_run(store, find_run(store, config.run), config.protocol))
-    show_report(
-        console,
-        write_report(
-            store,
-            config.run,
-            compare=config.compare,
-            reward=config.reward,
-            baseline=config.baseline,
-            images=config.images,
-            bradley_terry=config.bradley_terry,
-            settings=config.settings,
-            cluster=config.cluster,
-        ),
+    report = write_report(
+        store,
+        config.run,
+        compare=config.compare,
+        reward=config.reward,
+        baseline=config.baseline,
+        images=config.images,
+        bradley_terry=config.bradley_terry,
+        settings=config.settings,
+        cluster=config.cluster,
     )
+    show_report(console, report)
     return 0
 
 
-def show_report(console: Console, report: WrittenReport) -> None:
-    """Show the leaderboard over all metrics, the decision in a few lines, and the address of the page."""
+def show_report(console: Console, report: WrittenReport, *, full: bool = True) -> None:
+    """Show the leaderboard over all metrics, the findings, and the address of the page.
+
+    Unless `full`, only the first findings are shown, so that a sweep's output fits a screen.
+    """
     page = report.page
     show_tables(console, page.leaderboard_title, page.leaderboard)
     if page.generators.left_out:
         console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")
-    _show_usual(console, page)
-    for sentence in page.decision.sentences():
+    _show_percentile_ranks(console, page)
+    findings = [*page.decision.sentences()]
+    shown = findings if full else findings[:MAX_FINDINGS]
+    left_out = len(findings) - len(shown)
+    for sentence in shown:
         show_sentence(console, sentence)
     for warning in page.warnings:
         warn(console, warning)
@@ -61,25 +67,31 @@ def show_report(console: Console, report: WrittenReport) -> None:
         for sentence in page.changes.sentences:
             show_sentence(console, sentence, indent="  ")
     if page.agreement is not None:
-        say(console, "beside people (all of it is in metaeval/ beside the report):")
-        for sentence in (*page.agreement.sentences, *page.agreement.contradictions):
+        findings = [*page.agreement.sentences, *page.agreement.contradictions]
+        shown = findings if full else findings[:MAX_AGREEMENT]
+        left_out += len(findings) - len(shown)
+        say(console, "agreement with people (details are in metaeval/ next to the report):")
+        for sentence in shown:
             show_sentence(console, sentence, indent="  ")
+    if left_out:
+        say(console, f"{plural(left_out, 'more finding')} in the report")
     say(console, f"report: {report.url} ({report.size / 1e6:.1f} MB)")
 
 
-def _show_usual(console: Console, page: Page) -> None:
-    """Show the percentile ranks of the means among all scores so far, for metrics that also scored other images."""
+def _show_percentile_ranks(console: Console, page: Page) -> None:
+    """Show each mean's percentile rank among all scores of the metric, if the metric also scored other images."""
     rows: dict[str, dict[str, str]] = {name: {} for name in page.generators.rows}
     for column in page.columns:
         own = sum(row.n for row in column.by_generator.values())
         for name, row in column.by_generator.items():
-            place = page.usual.locate(column.name, row.mean) if row.n and name in rows else None
-            if place is not None and place.images > own:
-                rows[name][f"{column.name} ({place.images:,})"] = f"{place.rank:.0%}"
+            found = page.usual.locate(column.name, row.mean) if row.n and name in rows else None
+            if found is not None and found.images > own:
+                rows[name][f"{column.name} ({found.images:,})"] = f"{found.rank:.0%}"
     if any(rows.values()):
-        left = f"; {plural(page.usual.left_out, 'run')} without readable scores left out" if page.usual.left_out else ""
+        unread = page.usual.left_out
+        left = f"; {plural(unread, 'run')} without readable scores left out" if unread else ""
         columns = dict.fromkeys(name for row in rows.values() for name in row)
-        cells = {name: {at: row.get(at, EMPTY) for at in columns} for name, row in rows.items()}
+        cells = {name: {column: row.get(column, EMPTY) for column in columns} for name, row in rows.items()}
         show_tables(console, "percentile ranks (images)", cells)
         say(console, f"percentile ranks of the means among the images scored so far on {page.benchmark}{left}")
 

@@ -1,4 +1,4 @@
-"""Computes the published numbers anew from the releases' own files, and writes both side by side."""
+"""Recomputes published numbers from the released files, and shows the differences."""
 
 import sys
 
@@ -8,7 +8,7 @@ from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, reprod
 
 COMMAND = Command(
     "reproduce",
-    "Compute published numbers anew from the releases' own files, and write both side by side.",
+    "Recompute published numbers from the released files, and write both side by side.",
     ReproductionConfig,
 )
 
@@ -21,9 +21,8 @@ def main(config: ReproductionConfig) -> int:
     unmatched = [check for check in checks if not check.matches]
     for check in unmatched:
         ours, published = (f"{value:.{check.decimals}f}" for value in (check.ours, check.published))
-        line = f"{check.location}: published {published}, ours {ours}; {check.reason or 'not known why'}"
-        say(console, line)
-    console.print(f"{len(checks) - len(unmatched)} of {len(checks)} published numbers are met; see {config.output}")
+        say(console, f"{check.location}: published {published}, ours {ours}; {check.reason or 'not known why'}")
+    say(console, f"{len(checks) - len(unmatched)} of {len(checks)} published numbers are met; see {config.output}")
     return 0 if all(check.reason for check in unmatched) else 1
 
 

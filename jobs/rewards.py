@@ -1,20 +1,18 @@
-"""Writes training data of a run: pairs, rankings or rewards in a trainer's own format, with where they come from."""
+"""Exports a run as training data: pairs, rankings or rewards in a trainer's format."""
 
 import sys
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from plumbline.jobs.command import Command, run_job
-from plumbline.jobs.display.console import make_console, say, warn
+from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.pipelines.rewards.output import ExportedShardRecord
-from plumbline.pipelines.rewards.rewards import Exported, export_rewards
+from plumbline.pipelines.rewards.rewards import export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 
 COMMAND = Command(
     "rewards",
-    "Write training data of a run: pairs, rankings or rewards, as trainers read them.",
+    "Export a run as training data: pairs, rankings or rewards in a trainer's format.",
     RewardsConfig,
     first="run",
 )
@@ -23,34 +21,27 @@ COMMAND = Command(
 def main(config: RewardsConfig) -> int:
     """Export, show each shard and the totals; return 0 if complete, 2 within and 1 over the budget."""
     console = make_console()
-    ended = export_rewards(config, lambda record: _show_shard(console, record))
-    _show(console, ended)
-    return ended.exit_code
 
+    def show_shard(record: ExportedShardRecord) -> None:
+        say(console, f"{record.name}: {record.examples} examples, {record.rows} rows")
 
-def _show_shard(console: Console, record: ExportedShardRecord) -> None:
-    console.print(f"{record.name}: {record.examples} examples, {record.rows} rows", markup=False)
-
-
-def _show(console: Console, ended: Exported) -> None:
-    table = Table("split", "examples", "rows", "files", title="exported")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, split in ended.splits.items():
-        table.add_row(escape(name), str(split["examples"]), str(split["rows"]), str(len(split["files"])))
-    console.print(table)
+    ended = export_rewards(config, show_shard)
+    rows = [
+        [name, str(split["examples"]), str(split["rows"]), str(len(split["files"]))]
+        for name, split in ended.splits.items()
+    ]
+    show_table(console, "exported", ("split", "examples", "rows", "files"), rows, numbers=slice(1, None))
     for kind, count in ended.left_out.items():
         console.print(f"[yellow]{count} examples left out[/]: {escape(kind)}")
     for message in ended.messages:
-        console.print(f"  {message}", markup=False, soft_wrap=True)
+        say(console, f"  {message}")
     if ended.unverified:
-        console.print(
-            f"{ended.unverified} images known by their ids alone: the cells that saw them are gone", markup=False
-        )
+        say(console, f"{ended.unverified} images are only known by their ids: the cells that read them are gone")
     for note in ended.notes:
-        warn(console, f"{note}; settings=ignore does not say so")
-    state = "written to" if ended.written else "stands already in"
-    say(console, f"{state} {ended.url}/; where it comes from: manifest.json")
+        warn(console, f"{note}; settings=ignore hides this warning")
+    state = "written to" if ended.written else "exists already in"
+    say(console, f"{state} {ended.url}/; manifest.json names the origin")
+    return ended.exit_code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Scores any images whose rows hold their own prompts, without a benchmark."""
+"""Scores your own images with their prompts; no benchmark is needed."""
 
 import sys
 
@@ -15,18 +15,18 @@ from plumbline.pipelines.sweeps.planning import check_installed
 SHORT = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
     f"columns.{role}": f"benchmark.columns.{role}" for role in ("image", "prompt", "prompt_id", "image_id", "generator")
 }
-"""Short forms of longer keys, besides those of every sweep; messages about folders use them."""
+"""Short forms of longer keys, in addition to those of every sweep; messages about folders use them."""
 COMMAND = Command(
     "score",
-    "Score any images with their prompts: a sweep without a benchmark, with the same tables.\n\n"
-    "  images=PATH            a folder of image files, a table that names them, tars, or Parquet (docs/images.md)\n"
-    "  prompts=FILE           a file of prompts whose ids are in the images' names, if the folder has none\n"
-    "  metrics=[vqascore,...] what is computed; models=shapes takes small models that only know coloured shapes\n"
-    "  limit=12               the images of the first 12 prompts, as a trial; dry_run=true only prints the plan\n\n"
-    "Prompts are looked for in a table in the folder (prompts.csv, images.csv, metadata.jsonl), in prompts.txt, in a\n"
-    ".txt beside each image, or in the images' names; prompts_from=tables, list, beside or names chooses. A folder in\n"
-    "the folder is a generator. What is found is printed first. columns.image, .prompt, .prompt_id and .generator\n"
-    "name columns that are called otherwise than usual, and name=NAME the images as a benchmark.",
+    "Score your own images with their prompts, and get the same tables as from a sweep:\n"
+    "  images=PATH             a folder of images, a table of them, tars or Parquet (docs/images.md)\n"
+    "  prompts=FILE            a file of prompts, if the folder has none; images are named by their ids\n"
+    "  metrics=[vqascore,...]  metrics to compute; models=shapes: small models that only know shapes\n"
+    "  limit=12 name=NAME      only the first 12 prompts; the name of these images in the results\n"
+    "  dry_run=true            print the plan, and compute nothing\n\n"
+    "Prompts come from a table in the folder (prompts.csv, images.csv, metadata.jsonl), prompts.txt, a\n"
+    ".txt file per image, or the images' names; prompts_from=tables, list, beside or names chooses. Each\n"
+    "inner folder is a generator. columns.image, .prompt, .prompt_id and .generator name unusual columns.",
     SweepConfig,
     SWEEP_KEYS | SHORT,
     first="images",
@@ -37,15 +37,14 @@ COMMAND = Command(
 def main(config: SweepConfig) -> int:
     """Ingest image files or tars if needed, and score; rejected rows count as rows without a score."""
     check_installed(config)
-    taken, ingested = take_in(config, lambda record: None)
-    if ingested is None:
-        return sweep.main(taken)
-    console = make_console()
-    say(console, f"{ingested.rows} images taken in: {ingested.url}")
-    show_rejected(console, ingested)
-    if not ingested.rows:
-        raise ConfigError(f"images {config.benchmark.images}: every image was rejected; the reasons are above")
-    return sweep.main(taken)
+    scored, ingested = take_in(config, lambda record: None)
+    if ingested is not None:
+        console = make_console()
+        say(console, f"{ingested.rows} images ingested: {ingested.url}")
+        show_rejected(console, ingested)
+        if not ingested.rows:
+            raise ConfigError(f"images {config.benchmark.images}: every image was rejected; the reasons are above")
+    return sweep.main(scored)
 
 
 if __name__ == "__main__":

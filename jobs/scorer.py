@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from plumbline.jobs.command import Command, load_values
-from plumbline.jobs.functions import load_functions
-from plumbline.jobs.overrides import expand_key
+from plumbline.jobs.overrides import expand_key, load_functions
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.rows import list_values
 from plumbline.operators.metrics.function import Given, Source
@@ -28,8 +27,8 @@ def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | N
     Args:
         words: words of a command line, such as `"metrics=[vqascore]"` and `"models=shapes"`.
         metrics: the name of a metric, a function of an image and its prompt (docs/plugins.md), or a list of these.
-        metric: another word for `metrics`, as on the command line.
-        options: other keys of the command line by their names, such as `models="shapes"`.
+        metric: another name of `metrics`, as on the command line.
+        options: other keys of the command line, such as `models="shapes"`.
 
     Raises:
         ConfigError: a word that cannot be understood.
@@ -40,32 +39,32 @@ def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | N
     given = [entry if isinstance(entry, Source) else Given(entry) for entry in entries if not isinstance(entry, str)]
     names = [entry for entry in entries if isinstance(entry, str)]
     named = options if chosen is None else {"metric": names, **options}
-    spelled = [*words, *(f"{name}={_to_text(value)}" for name, value in named.items())]
-    values = load_values(COMMAND, [expand_key(word, COMMAND.short, COMMAND.first) for word in spelled])
+    all_words = [*words, *(f"{name}={_write_value(value)}" for name, value in named.items())]
+    values = load_values(COMMAND, [expand_key(word, COMMAND.short, COMMAND.first) for word in all_words])
     return Scorer(read_config(load_functions(values, given), ScorerConfig))
 
 
 def choose_metrics(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:
-    """Return the one of the two arguments that is not None; raise ConfigError if both are given."""
+    """Return the argument that is not None; raise ConfigError if both are given."""
     if metrics is not None and metric is not None:
-        raise ConfigError("metrics, metric: they are two words for the same; give one of them")
+        raise ConfigError("metrics, metric: both names mean the same option; give only one of them")
     return metric if metrics is None else metrics
 
 
 def list_metrics(metrics: Metrics) -> list[Metric]:
     """Return the metrics that a caller chose; raise ConfigError for a value that is neither name nor function."""
-    alone = isinstance(metrics, str | Source) or callable(metrics)
-    entries: list[Any] = [metrics] if alone else list_values(metrics, "metrics")
+    is_single = isinstance(metrics, str | Source) or callable(metrics)
+    entries: list[Any] = [metrics] if is_single else list_values(metrics, "metrics")
     for entry in entries:
         if not isinstance(entry, str | Source) and not callable(entry):
             raise ConfigError(f"metrics: expected names and functions, got a value of type {type(entry).__name__}")
     return entries
 
 
-def _to_text(value: Any) -> str:
-    """Return a value as a command line has it."""
+def _write_value(value: Any) -> str:
+    """Return a value in the form of a command line."""
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_to_text, value))}]"
+        return f"[{','.join(map(_write_value, value))}]"
     if isinstance(value, str) and PLAIN.fullmatch(value):
         return value
     return json.dumps(value, default=str, ensure_ascii=False)

@@ -1,22 +1,23 @@
-"""Shows the runs of a store and the sweeps at work or killed; with watch=true how far running sweeps are."""
+"""Shows the runs of a store, and sweeps that are running or were killed."""
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
+
 from plumbline.jobs.command import Command, Terminated, run_job
-from plumbline.jobs.display.console import make_console
-from plumbline.jobs.display.store_contents import (
-    SUITES_SHOWN,
-    show_no_runs,
-    show_runs,
-    show_suites,
-    show_unfinished,
-    watch,
-)
+from plumbline.jobs.display.console import EMPTY, make_console, say, text_table, warn
+from plumbline.jobs.display.progress_lines import describe_rate, minutes
+from plumbline.operators.base.sentences import plural
+from plumbline.operators.results.summary import part_of
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, running_sweeps, unfinished_sweeps
+from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, running_sweeps, unfinished_sweeps
 from plumbline.pipelines.plans.sweep_config import StatusConfig
 from plumbline.pipelines.store.runs import Run, list_runs
 from plumbline.pipelines.store.store import open_existing_store
@@ -32,8 +33,15 @@ COMMAND = Command(
 )
 
 
+WATCH_SECONDS = 2.0
+SECONDS_BETWEEN_LINES = 10.0
+MAX_SUITES = 5
+SILENT_SECONDS = 60.0
+"""Silence of a sweep after which it is mentioned: the sweep may have died, or its storage may be out of reach."""
+
+
 def main(config: StatusConfig) -> int:
-    """Show the runs, and sweeps without a run; with `watch`, first show running sweeps until they end or Ctrl-C."""
+    """Show the runs, and sweeps without a run; with `watch`, first follow running sweeps until they end or Ctrl-C."""
     store, console = open_existing_store(config), make_console()
     if config.watch:
         try:
@@ -43,24 +51,108 @@ def main(config: StatusConfig) -> int:
         except KeyboardInterrupt:
             return 0
     runs = list_runs(store)
+    began = [(str(run.manifest.get("benchmark")), str(run.manifest.get("began"))) for run in runs if run.manifest]
+    # a killed sweep is finished if a later sweep of its benchmark, or of one of its benchmarks, has made a run
     unfinished = [
-        sweep for sweep in unfinished_sweeps(store, time.time()) if not sweep.killed or not _is_made(sweep, runs)
+        sweep
+        for sweep in unfinished_sweeps(store, time.time())
+        if not sweep.killed
+        or not any(name in sweep.status.benchmark.split(", ") and start >= sweep.status.began for name, start in began)
     ]
     if not runs and not unfinished:
-        show_no_runs(console, store.count_cells(STAGES))
+        if (cells := store.count_cells(STAGES)).found:
+            count = f"{cells.found}{'' if cells.all else ' or more'}"
+            say(console, f"no runs yet, and {count} committed cells; run the same command to go on")
+        else:
+            say(console, "no runs yet; start one with: plumbline sweep sweep=shapes")
     show_runs(console, runs)
-    show_unfinished(console, unfinished)
-    show_suites(console, store.place.url, list(islice(newest_suites(store), SUITES_SHOWN))[::-1])
+    for sweep in unfinished:
+        status = sweep.status
+        state = f"was killed, last seen {minutes(sweep.silent)} ago," if sweep.killed else "running"
+        cells_done = f"{sweep.committed} of {plural(sweep.cells, 'cell')} committed"
+        advice = "run the same command to go on" if sweep.killed else "--watch follows it"
+        host = f"on {status.host} since {status.began}"
+        say(console, f"{_name(sweep)}: {status.benchmark}, {state} {host}, {cells_done}; {advice}")
+    for suite in list(islice(newest_suites(store), MAX_SUITES))[::-1]:
+        benchmarks = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
+        console.print(f"suite [bold]{escape(suite.suite_id)}[/]: {escape(benchmarks)}, exit {suite.exit_code}")
+        say(console, f"  {store.place.url}/{suite.folder}/report.html")
     return 0
 
 
-def _is_made(sweep: RunningSweep, runs: Sequence[Run]) -> bool:
-    """Return True if a sweep that began at the same second or later has made the run of a killed sweep."""
-    manifests = [run.manifest for run in runs if run.manifest is not None]
-    return any(
-        made.get("benchmark") in sweep.status.benchmark.split(", ") and str(made.get("began")) >= sweep.status.began
-        for made in manifests
+def watch(console: Console, poll: Callable[[], Sequence[RunningSweep]], wait: Callable[[float], object]) -> None:
+    """Show running sweeps until they have ended: in place on a terminal, in a log as lines from time to time."""
+    sweeps = poll()
+    if not sweeps:
+        say(console, "no sweep is running")
+        return
+    while sweeps and not console.is_terminal:
+        for sweep in sweeps:
+            for name, state in sweep.status.stages.items():
+                say(console, f"{_name(sweep)} {name}: {', '.join(_stage_cells(name, state))}")
+            if not sweep.status.stages:
+                say(console, f"{_name(sweep)}: nothing to compute, the run is being written")
+        wait(SECONDS_BETWEEN_LINES)
+        sweeps = poll()
+    if not sweeps:
+        return
+    with Live(_screen(sweeps), console=console, auto_refresh=False) as live:
+        while sweeps:
+            live.update(_screen(sweeps), refresh=True)
+            wait(WATCH_SECONDS)
+            sweeps = poll()
+
+
+def _name(sweep: RunningSweep) -> str:
+    return sweep.status.run or f"{sweep.status.host}:{sweep.status.process}"
+
+
+def _screen(sweeps: Iterable[RunningSweep]) -> RenderableType:
+    tables: list[RenderableType] = []
+    for sweep in sweeps:
+        silent = f", silent for {minutes(sweep.silent)}" if sweep.silent > SILENT_SECONDS else ""
+        title = f"{sweep.status.benchmark}: {_name(sweep)} on {sweep.status.host} since {sweep.status.began}{silent}"
+        rows = [(name, *_stage_cells(name, state)) for name, state in sweep.status.stages.items()]
+        names = ("stage", "cells to compute", "rate", "time", "model calls", "failed rows")
+        tables.append(text_table(title, names, rows, numbers=slice(1, None)))
+    return Group(*tables, Text("Ctrl-C ends this view; the sweeps go on"))
+
+
+def _stage_cells(name: str, state: StageState) -> tuple[str, str, str, str, str]:
+    """Return a stage's cells, rate, time left, model calls and failed rows as text."""
+    left = state.seconds_left
+    return (
+        f"{state.done}/{state.missing}",
+        describe_rate(name, state.rows, state.seconds),
+        f"{EMPTY if left is None else minutes(left)} left",
+        f"{state.calls} calls",
+        f"{state.failed_rows} failed rows",
     )
+
+
+def show_runs(console: Console, runs: Sequence[Run]) -> None:
+    """Print the runs with their coverage and failures, the newest last, and the problems of unreadable runs."""
+    for run in runs:
+        name = f"[bold]{escape(run.run_id)}[/]{' (latest)' if run.latest else ''}"
+        if run.manifest is None:
+            console.print(f"{name}: damaged", soft_wrap=True)
+            continue
+        manifest, counts = run.manifest, run.manifest.get("counts", {})  # any value may be missing
+        part, coverage = part_of(manifest), counts.get("coverage")
+        benchmark = f"{manifest.get('benchmark', EMPTY)}{f' ({part})' if part else ''}"
+        covered = "" if coverage is None else f", coverage {coverage:.1%}"
+        console.print(f"{name}: {escape(benchmark)}{covered}, exit {manifest.get('exit_code', EMPTY)}")
+        generators = plural(len(manifest.get("generators", ())), "generator")
+        cells = (f"{counts.get(f'cells_{state}', EMPTY)} {state}" for state in ("computed", "cached", "failed"))
+        lines = [f"note: {manifest['note']}"] if manifest.get("note") else []
+        lines += [f"{generators} by {', '.join(manifest.get('metrics', ())) or EMPTY}", f"cells: {', '.join(cells)}"]
+        if errors := manifest.get("errors", {}):
+            lines.append(f"errors: {', '.join(f'{count} {kind}' for kind, count in errors.items())}")
+        for line in lines:
+            console.print(Padding(Text(line), (0, 0, 0, 2)))  # a narrow terminal breaks it between words
+    for run in runs:
+        if run.problem:
+            warn(console, run.problem)
 
 
 if __name__ == "__main__":

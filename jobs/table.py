@@ -11,7 +11,7 @@ ORDER = (
     "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate",
     "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards", "train", "convert",
 )  # fmt: skip
-"""Our jobs in the order in which a user needs them."""
+"""Our jobs, in the order of first use."""
 PLUGIN_JOBS: Mapping[str, str] = {
     "kinds": "diagnosis",
     "diagnose": "diagnosis",
@@ -53,7 +53,7 @@ def find_job(name: str) -> ModuleType:
 
 
 def describe_missing(name: str) -> str:
-    """Return why there is no job of this name, and what to do."""
+    """Return a message about a job that is not installed or does not exist, with the remedy."""
     if name in PLUGIN_JOBS:
         return describe_missing_plugin(f"{name}: a job", PLUGIN_JOBS[name])
     return f"{name}: no job of that name; {suggest(name, list_jobs())} (plumbline --help lists them)"

@@ -1,4 +1,4 @@
-"""Writes the page of trends of a store: every generator's means over its runs, and over checkpoints."""
+"""Writes the page of trends of a store: the means of each generator over runs and checkpoints."""
 
 import sys
 

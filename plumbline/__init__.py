@@ -1,11 +1,11 @@
-"""Whether generated images match their prompts, at the scale of whole sweeps.
+"""Scores how well generated images match their prompts, for single images and for whole sweeps.
 
 `score` scores images in this process. `open_scorer` keeps the models of a scorer loaded. `open_run` reads the tables
-of a sweep, `judge` compares scores with people's ratings, and `trl_reward` makes a scorer TRL's reward function
-(docs/python.md). `plumbline.extending` has what another package builds on (docs/plugins.md).
+of a sweep, `judge` compares scores with people's ratings, and `trl_reward` turns a scorer into a reward function of TRL
+(docs/python.md). Other packages build on the names in `plumbline.extending` (docs/plugins.md).
 
-In a checkout the packages below are links to the folders beside this one; an installed wheel holds them here. They are
-imported by this name alone, so that each module exists once.
+In a checkout, `jobs`, `operators`, `pipelines` and `plugins` are links in this folder; in an installed wheel they are
+folders. They are only imported as `plumbline.NAME`, so that each module exists once.
 """
 
 from importlib.metadata import version

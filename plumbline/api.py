@@ -52,13 +52,13 @@ def score(
         prompts: a text for each image, in the same order (an index is ignored), or one text for all images.
         metrics: the name of a metric, such as `"clipscore"`, a function of an image and its prompt (docs/plugins.md),
             or a list of these; `vqascore` by default.
-        metric: another word for `metrics`, as on the command line.
+        metric: another name of `metrics`, as on the command line.
         models: `shapes`, the small models that ship with Plumbline and know only coloured shapes, or `released`, the
-            real models from the Hugging Face hub. None takes `shapes` and warns of it.
+            real models from the Hugging Face hub. None uses `shapes`, with a warning.
         on_gpu: True to run the models on this machine's GPU.
 
     Returns:
-        One row for each image and metric: `image_id` (the image's place in the list), `prompt`, `metric`, `score` in
+        One row for each image and metric: `image_id` (the image's position in the list), `prompt`, `metric`, `score` in
         the metric's own unit, `n_questions`, `elements` and `error`. An image that cannot be scored, or has a prompt
         that cannot be used, has a null score and the reason. docs/python.md describes all columns.
 
@@ -104,13 +104,13 @@ class Run:
 
     def read_summary(self) -> pd.DataFrame:
         """Return the mean of each generator by metric and skill, with its 95% interval and its coverage."""
-        return self._read("summary", None)
+        return self._read("summary")
 
     def read_errors(self) -> pd.DataFrame:
         """Return one row for each image, prompt or metric without a result, with the reason and the remedy."""
-        return self._read("errors", None)
+        return self._read("errors")
 
-    def _read(self, name: str, columns: Sequence[str] | None) -> pd.DataFrame:
+    def _read(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         path = f"runs/{self.run_id}/{name}.parquet"
         return self.store.read_table(path, None if columns is None else list(columns)).to_pandas()
 
@@ -170,7 +170,7 @@ def judge(
         "falling": tuple(lower_is_better),
     }  # fmt: skip
     protocol = read_config(given, ProtocolConfig)
-    release = released(ratings=_ratings(rated))
+    release = released(ratings=_list_ratings(rated))
     findings = judge_release(protocol, release, _scores_table(scored), Sampling())
     columns = ("metric", "statistic", "subset", "value", "interval", "n", "n_unscored", "n_unrated")
     judged = pd.DataFrame([[getattr(judgement, name) for name in columns] for judgement in findings.judgements])
@@ -186,7 +186,7 @@ def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
     Raise ConfigError for a value that is not a table, and for a table without rows, without a column, or with a column
     twice.
     """
-    frame = _as_frame(table, name)
+    frame = _make_frame(table, name)
     columns = ", ".join(map(str, frame)) or "none"
     missing = [column for column in required if column not in frame]
     missing += [] if {"image_id", "prompt_id"} & set(frame) else ["image_id"]
@@ -196,15 +196,13 @@ def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
         raise ConfigError(f"{name}: expected each column once, found {columns}; rename or remove one")
     if frame.empty:
         raise ConfigError(f"{name}: expected rows, found none")
-    frame = frame.reset_index(drop=True).astype(object)
-    frame = frame.where(frame.notna(), None)
+    frame = _replace_nan(frame.reset_index(drop=True))
     for row in frame.index[frame["metric"].isna()] if "metric" in required else ():
         raise SourceError(f"{name}, row {row}: expected the name of a metric, found none; fill it in")
     return frame.assign(**{column: frame[column].map(_id_text) for column in IDS if column in frame})
 
 
-def _as_frame(table: Any, name: str) -> pd.DataFrame:
-    """Return a table in any supported form as a DataFrame."""
+def _make_frame(table: Any, name: str) -> pd.DataFrame:
     if isinstance(table, pd.DataFrame):
         return table
     if hasattr(table, "to_pandas"):
@@ -236,24 +234,27 @@ def _number(value: Any, where: str) -> float | None:
         raise SourceError(f"{where}: expected a number, got {value!r}; correct it, or leave it empty") from error
 
 
-def _ratings(frame: pd.DataFrame) -> list[Rating]:
+def _list_ratings(frame: pd.DataFrame) -> list[Rating]:
     """Return the rows as ratings; raters are numbered within each image if the table does not name them."""
     images = [name for name in ("image_id", "prompt_id", "generator") if name in frame]
     numbers = frame.groupby(images, dropna=False).cumcount().astype(str)
-    whole = frame.assign(rater=frame.get("rater", numbers)).reindex(columns=[*Rating._fields[:-1]])
-    plain = whole.astype(object).where(whole.notna(), None)
+    complete = frame.assign(rater=frame.get("rater", numbers)).reindex(columns=[*Rating._fields[:-1]])
     return [
         Rating(
             row.image_id, row.prompt_id, row.generator, str(row.rater), row.template or "rating",
-            _number(row.rating, f"ratings, row {place}"), f"row {place}",
+            _number(row.rating, f"ratings, row {number}"), f"row {number}",
         )
-        for place, row in enumerate(plain.itertuples(index=False))
+        for number, row in enumerate(_replace_nan(complete).itertuples(index=False))
     ]  # fmt: skip
 
 
 def _scores_table(frame: pd.DataFrame) -> pa.Table:
     """Return the columns of SCORES that the frame has; the others are null."""
-    whole = frame.reindex(columns=["image_id", "prompt_id", "generator", "metric", "score"])
-    plain = whole.astype(object).where(whole.notna(), None).to_dict("records")
-    numbers = [{**row, "score": _number(row["score"], f"scores, row {place}")} for place, row in enumerate(plain)]
+    complete = frame.reindex(columns=["image_id", "prompt_id", "generator", "metric", "score"])
+    records = enumerate(_replace_nan(complete).to_dict("records"))
+    numbers = [{**row, "score": _number(row["score"], f"scores, row {number}")} for number, row in records]
     return rows.table(numbers, schemas.SCORES)
+
+
+def _replace_nan(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.astype(object).where(frame.notna(), None)

@@ -1,4 +1,4 @@
-"""What the extensions of another package build on (docs/plugins.md): these names stay where they are."""
+"""Stable names for the extensions of other packages (docs/plugins.md)."""
 
 import lazy_loader
 

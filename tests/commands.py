@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from plumbline.jobs import scorer
 from plumbline.jobs.command import command_of, load_values, run_job, schema_of
-from plumbline.jobs.functions import load_functions
+from plumbline.jobs.overrides import load_functions
 from plumbline.jobs.table import JOBS
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.sweep_config import read_config

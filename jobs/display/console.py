@@ -1,4 +1,4 @@
-"""Prints lines, warnings and tables on the terminal. No table is cut at the terminal's width."""
+"""Prints lines, warnings and tables on the terminal. No table is cut off at the terminal's width."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ EMPTY = "-"
 
 
 class JobConsole(Console):
-    """A console that raises BrokenPipeError if its reader goes away, where Rich would exit silently."""
+    """Console that raises BrokenPipeError if the reader of its output ends; Rich's own would exit silently."""
 
-    def on_broken_pipe(self) -> None:
+    def on_broken_pipe(self) -> None:  # the name is Rich's
         raise  # Rich calls this while it handles the BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -68,28 +68,23 @@ def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], 
 def show_tables(
     console: Console, title: str, rows: Mapping[str, Mapping[str, str]], most: int | None = None
 ) -> list[str]:
-    """Print rows of cells by column, as one table, or as several if the columns do not fit side by side.
+    """Print rows of cells by column, as several tables if the columns do not fit side by side, at most `most`.
 
-    Return the columns that are left out because there are `most` tables already.
+    Return the columns that are left out.
     """
     left = list(dict.fromkeys(name for row in rows.values() for name in row))
     while left and most != 0:
         most = None if most is None else most - 1
-        shown = left[: _count_fitting(left, rows, console.width)]
-        left = left[len(shown) :]
+        used, count = max(map(len, rows)) + len("┃  ┃"), 0
+        for column in left:  # a table has at least one column
+            cells = [column, *(line for row in rows.values() for line in row[column].splitlines())]
+            used += max(map(len, cells)) + len("  ┃")
+            if used > console.width and count:
+                break
+            count += 1
+        shown, left = left[:count], left[count:]
         table = Table("", *(Column(escape(name), justify="right") for name in shown), title=escape(title))
         for name, row in rows.items():
             table.add_row(escape(name), *(escape(row[column]) for column in shown))
         console.print(table)
     return left
-
-
-def _count_fitting(columns: Sequence[str], rows: Mapping[str, Mapping[str, str]], width: int) -> int:
-    """Return how many of the first columns fit into a table of this width next to the rows' names; at least one."""
-    used = max(map(len, rows)) + len("┃  ┃")
-    for number, column in enumerate(columns):
-        lines = [column, *(line for row in rows.values() for line in row[column].splitlines())]
-        used += max(map(len, lines)) + len("  ┃")
-        if used > width and number:
-            return number
-    return len(columns)

@@ -18,7 +18,7 @@ from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.metaeval.metaeval import ALONE, PAGE, Findings
 
 MAX_LINES = 40
-"""Lines of a screen; the main table has at most as many."""
+"""Maximum lines of the main table, which fits a screen."""
 MAX_ROWS = 24
 WRITTEN = {
     PAGE: "every statistic, by skill too, with its convention; the raters; corrected means",
@@ -29,11 +29,11 @@ WRITTEN = {
     "contradicted.parquet": "images on which a metric contradicts people most",
     "correlations.parquet": "how far metrics agree with each other",
     "graph_contents.parquet": "where images and prompts of error graphs come from, and types of errors",
-    "graphs.parquet": "what each metric makes of each error graph",
+    "graphs.parquet": "each metric's results for each error graph",
     "graph_images.parquet": "the scores of the images of each error graph",
     "graph_means.parquet": "mean scores by node of each error graph",
     "graph_correlations.parquet": "how far metrics find the same error graphs hard",
-    "words.parquet": "what each metric makes of each rated word",
+    "words.parquet": "each metric's result for each rated word",
     "mean_ratings.parquet": "people's mean rating of each image",
 }
 """Contents of each file of a meta-evaluation."""
@@ -47,12 +47,12 @@ def show_agreement(console: Console, findings: Findings) -> None:
     """
     for warning in findings.warnings:
         warn(console, warning)
-    with console.capture() as whole:
+    with console.capture() as overall:
         _show_overall(console, findings)
-    if not _by_template(findings):
+    if not _group_by_template(findings):
         _show_people(console, findings, MAX_ROWS)
-        _show(console, findings.graph_contents)
-    elif whole.get().count("\n") <= MAX_LINES:
+        _show_tables(console, findings.graph_contents)
+    elif overall.get().count("\n") <= MAX_LINES:
         _show_overall(console, findings)
     else:
         _show_first_statistics(console, findings)
@@ -81,40 +81,50 @@ def show_findings(console: Console, findings: Findings) -> None:
     for warning in findings.warnings:
         warn(console, warning)
     _show_overall(console, findings)
-    for title, judgements in _by_template(findings).items():
+    for title, judgements in _group_by_template(findings).items():
         _show_subsets(console, title, [judged for judged in judgements if judged.group != OVERALL])
     _show_people(console, findings, most=len(findings.judgements))
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
-    _show(console, [*relations_tables(findings.orders), *shown_means(findings.corrected), *findings.graph_contents])
+    _show_tables(
+        console, [*relations_tables(findings.orders), *shown_means(findings.corrected), *findings.graph_contents]
+    )
     for matrix in findings.graph_correlations:
         if matrix.subset == OVERALL:
             table = matrix.as_table()
-            show_tables(
-                console, table.title, {row[0]: dict(zip(table.names[1:], row[1:], strict=True)) for row in table.rows}
-            )
+            rows = {name: dict(zip(table.names[1:], cells, strict=True)) for name, *cells in table.rows}
+            show_tables(console, table.title, rows)
             say(console, table.caption)
     for line in (*conventions(findings.judgements), *findings.notes):
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
 
 
-def _show(console: Console, tables: Sequence[ShownTable]) -> None:
+def _show_tables(console: Console, tables: Sequence[ShownTable]) -> None:
     for table in tables:
         show_table(console, table.title, table.names, table.rows)
         say(console, table.caption)
 
 
 def _show_overall(console: Console, findings: Findings) -> None:
-    for title, judgements in _by_template(findings).items():
-        _show_statistics(console, title, [judged for judged in judgements if judged.group == OVERALL])
+    """Print values with their intervals below, by metric and statistic, for each template."""
+    for title, judgements in _group_by_template(findings).items():
+        overall = [judged for judged in judgements if judged.group == OVERALL]
+        shown = [judged for judged in overall if not judged.statistic.startswith("epsilon")]
+        rows = _rows({(judged.metric, judged.statistic): value_text(judged).replace(" ", "\n", 1) for judged in shown})
+        counts = _rows({(judged.metric, judged.statistic): str(judged.n) for judged in shown})
+        for column, numbers in count_columns(counts).items():
+            for name, row in rows.items():
+                row[column] = numbers.get(name, EMPTY)
+        show_tables(console, title, rows)
 
 
 def _show_first_statistics(console: Console, findings: Findings) -> None:
     """Show each template's first statistic, the metrics that agree best first."""
     cells: dict[tuple[str, str], str] = {}
-    for judgements in _by_template(findings).values():
-        first = [its for its in judgements if (its.group, its.statistic) == (OVERALL, judgements[0].statistic)]
-        for judged in sorted(first, key=lambda its: -math.inf if math.isnan(its.value) else its.value, reverse=True):
+    for judgements in _group_by_template(findings).values():
+        statistic = judgements[0].statistic
+        first = [judged for judged in judgements if (judged.group, judged.statistic) == (OVERALL, statistic)]
+        for judged in sorted(first, key=lambda judged: math.inf if math.isnan(judged.value) else -judged.value):
             template = f"{judged.template or 'what is known'}: {judged.statistic}"
             cells[judged.metric, template] = f"{value_text(judged)} n {judged.n:,}"
     rows = _rows(cells)
@@ -124,7 +134,7 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
         say(console, f"in {PAGE} only: {names(left_out)}")
 
 
-def _by_template(findings: Findings) -> dict[str, list[Judgement]]:
+def _group_by_template(findings: Findings) -> dict[str, list[Judgement]]:
     """Return the judgements of metrics by the title of each template's tables."""
     titled: dict[str, list[Judgement]] = {}
     for judged in findings.judgements:
@@ -132,17 +142,6 @@ def _by_template(findings: Findings) -> dict[str, list[Judgement]]:
             title = f"{findings.protocol}: agreement with {judged.template or 'what is known'}"
             titled.setdefault(title, []).append(judged)
     return titled
-
-
-def _show_statistics(console: Console, title: str, judgements: Sequence[Judgement]) -> None:
-    """Print values with their intervals below, by metric and statistic."""
-    shown = [judged for judged in judgements if not judged.statistic.startswith("epsilon")]
-    rows = _rows({(judged.metric, judged.statistic): value_text(judged).replace(" ", "\n", 1) for judged in shown})
-    counts = _rows({(judged.metric, judged.statistic): str(judged.n) for judged in shown})
-    for column, numbers in count_columns(counts).items():
-        for name, row in rows.items():
-            row[column] = numbers.get(name, EMPTY)
-    show_tables(console, title, rows)
 
 
 def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement]) -> None:
@@ -161,7 +160,7 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
 
 
 def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
-    """Return cells with two names as rows and columns. The kind of name with fewer values becomes the columns."""
+    """Return cells with two names as rows and columns; the kind of name with fewer values becomes the columns."""
     first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):
         return {down: {across: cells.get((down, across), EMPTY) for across in second} for down in first}
@@ -181,26 +180,25 @@ def _show_people(console: Console, findings: Findings, most: int) -> None:
 
 
 def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """Print a matrix per template and statistic: the row's metric minus the column's, and whether it is significant."""
+    """Print a matrix per template and statistic: the row's metric minus the column's, with a mark if significant."""
     matrices: dict[str, list[Comparison]] = {}
     for compared in comparisons:
         name = " ".join(filter(None, (compared.template, compared.statistic)))
         matrices.setdefault(name, []).append(compared)
     for name, pairs in matrices.items():
         metrics = list(dict.fromkeys(metric for pair in pairs for metric in (pair.metric_a, pair.metric_b)))
-        above = {(pair.metric_a, pair.metric_b): pair for pair in pairs}
-        above |= {(pair.metric_b, pair.metric_a): pair._replace(difference=-pair.difference) for pair in pairs}
+        cells = {(pair.metric_a, pair.metric_b): _difference(pair, pair.difference) for pair in pairs}
+        cells |= {(pair.metric_b, pair.metric_a): _difference(pair, -pair.difference) for pair in pairs}
         table = Table("", *map(str, range(1, len(metrics) + 1)), title=escape(f"{name}: which metrics differ"))
-        table.caption = f"row less column; * p < {SIGNIFICANCE} after Holm; {pairs[0].test}"
+        table.caption = f"row minus column; * p < {SIGNIFICANCE} after Holm; {pairs[0].test}"
         for number, metric in enumerate(metrics, 1):
-            table.add_row(f"{number} {escape(metric)}", *(_difference(above.get((metric, other))) for other in metrics))
+            table.add_row(f"{number} {escape(metric)}", *(cells.get((metric, other), "") for other in metrics))
         console.print(table)
 
 
-def _difference(compared: Comparison | None) -> str:
-    if compared is None or math.isnan(compared.difference):
-        return ""
-    return f"{compared.difference:+.2f}{'*' if compared.p_holm < SIGNIFICANCE else ' '}"
+def _difference(compared: Comparison, difference: float) -> str:
+    mark = "*" if compared.p_holm < SIGNIFICANCE else " "
+    return "" if math.isnan(difference) else f"{difference:+.2f}{mark}"
 
 
 def _show_orders(console: Console, orders: Sequence[Order]) -> None:

@@ -4,45 +4,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from plumbline.jobs.display.console import EMPTY, say, show_table, show_tables, warn
 from plumbline.operators.base.errors import REMEDIES
 from plumbline.operators.base.failures import kinds_of_failure, name_row
 from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, interval_text
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.results.question_quality import QuestionQuality
 from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.plans.costs import Cost
 from plumbline.pipelines.report.report_record import read_report_record
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
-from plumbline.pipelines.sweeps.questions import WrittenQuestions
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.sweep import FinishedSweep
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
-    """Print the failures of a sweep and the folder of its results.
+    """Print each metric's boards if `verbose`, and otherwise the leaderboard of the report if the run existed before.
 
-    If the run already existed, so that its report is not written again, the leaderboard of that report is printed
-    first. If `verbose`, or if that leaderboard cannot be read, each metric's boards are.
+    The report of a new run shows its own leaderboard.
     """
-    if verbose:
+    record = None if verbose or not finished.unchanged else read_report_record(store, finished.run_id)
+    if record is not None:
+        show_tables(console, record.title, record.leaderboard)
+    elif verbose or finished.unchanged:
         _show_boards(console, finished)
-    elif finished.unchanged:
-        if (record := read_report_record(store, finished.run_id)) is not None:
-            show_tables(console, record.title, record.leaderboard)
-        else:
-            _show_boards(console, finished)
+
+
+def show_outcome(console: Console, finished: FinishedSweep) -> None:
+    """Print the failures of a sweep, its use of language models, and the folder of its results."""
     show_failures(console, finished.results)
     if finished.retried is not None:
         rows, succeeded = finished.retried
         say(console, f"retry_failed: {succeeded} of {rows} failed rows have a score now")
     show_usage(console, finished.usage, finished.costs)
-    say(console, f"written to {finished.folder}/")
-    console.print("  scores.parquet, summary.parquet, errors.parquet, manifest.json")
+    say(console, f"written to {finished.folder}/: scores.parquet, summary.parquet, errors.parquet, manifest.json")
 
 
 def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
@@ -50,7 +47,7 @@ def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished
     note = sweep.config.note
     kept = read_manifest(sweep.store, finished.run_id).get("note", "") if finished.unchanged else note
     if note not in ("", kept):
-        warn(console, f"note: run {finished.run_id} stands as it is and keeps its own note, {kept!r}, not {note!r}")
+        warn(console, f"note: run {finished.run_id} exists already and keeps its own note, {kept!r}, not {note!r}")
 
 
 def _show_boards(console: Console, finished: FinishedSweep) -> None:
@@ -60,7 +57,11 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
         of_metric = [row for row in rows if row["metric"] == metric]
         overall = [row for row in of_metric if row["skill"] == OVERALL]
         names = ("#", "generator", "mean", "95% interval", "n", "coverage")
-        ranked = [_leaderboard_row(row, overall) for row in overall]
+        means, ranked = [row["mean"] for row in overall], list[list[str]]()
+        for row in overall:  # equal means share a rank, and a generator without a mean has no rank
+            rank = str(1 + means.index(row["mean"])) if row["n"] else EMPTY
+            interval, coverage = interval_text(row["low"], row["high"]), f"{row['coverage']:.1%}"
+            ranked.append([rank, row["generator"], _number(row["mean"]), interval, str(row["n"]), coverage])
         title = f"{metric}: overall{', lower is better' if metric in finished.lower_is_better else ''}"
         show_table(console, title, names, ranked, numbers=slice(2, None))
         if any(NO_INTERVAL in cells for cells in ranked):
@@ -69,18 +70,8 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
             _show_skills(console, metric, of_metric)
 
 
-def _leaderboard_row(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a generator's row of a board; `rows` are all rows, the best first.
-
-    Equal means share a rank, and a generator without a mean has no rank.
-    """
-    rank = str(1 + [other["mean"] for other in rows].index(row["mean"])) if row["n"] else EMPTY
-    interval = interval_text(row["low"], row["high"])
-    return [rank, row["generator"], _number(row["mean"]), interval, str(row["n"]), f"{row['coverage']:.1%}"]
-
-
 def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the means by generator and skill, with scored/expected images if the two differ; n is in the heading."""
+    """Print the means by generator and skill, with scored/expected images if these differ; n is in the heading."""
     expected: dict[str, int] = {}
     for row in rows:
         if row["skill"] != OVERALL:
@@ -94,13 +85,13 @@ def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]
 
 def _skill_cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
-        return "-"
+        return EMPTY
     short = f" ({row['n']}/{row['n'] + row['n_null']})" if row["n_null"] else ""
     return _number(row["mean"]) + short
 
 
 def show_failures(console: Console, results: Results) -> None:
-    """Print the coverage, and for every kind of failure its rows, its remedy and an example; nothing if none failed."""
+    """Print the coverage, and the rows, the remedy and an example of every kind of failure, if any row failed."""
     if not results.n_null:
         return
     kinds = sorted(kinds_of_failure(results.failures), key=lambda first: (-first["rows"], first["kind"]))
@@ -115,19 +106,19 @@ def show_failures(console: Console, results: Results) -> None:
         say(console, f"{first['kind']}, such as {name_row(first, 'generator')}: {first['message']}")
     console.print(
         f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {results.rows} rows have no score; "
-        "errors.parquet names each, docs/failures.md explains the kinds",
+        "errors.parquet lists them, docs/failures.md explains the kinds",
         soft_wrap=True,
     )
 
 
 def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str, Cost]) -> None:
-    """Print the use and cost of language models, and the cost of GPUs with a price; nothing if none was used."""
-    for node, took in usage.items():
-        cached = f" ({took.cached_tokens / took.prompt_tokens:.0%} from the prefix cache)" if took.cached_tokens else ""
-        cut = f", {took.cut} replies cut at max_tokens" if took.cut else ""
+    """Print the use and cost of language models, and the cost of GPUs with a price."""
+    for node, used in usage.items():
+        cached = f" ({used.cached_tokens / used.prompt_tokens:.0%} from the prefix cache)" if used.cached_tokens else ""
+        cut = f", {used.cut} replies cut at max_tokens" if used.cut else ""
         say(
             console,
-            f"{node}: {took.calls} calls, {took.prompt_tokens} tokens read{cached}, {took.new_tokens} written{cut}"
+            f"{node}: {used.calls} calls, {used.prompt_tokens} tokens read{cached}, {used.new_tokens} written{cut}"
             f"{f', {costs[node]}' if node in costs else ''}",
         )
     for node, cost in costs.items():
@@ -135,35 +126,5 @@ def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str,
             say(console, f"{node}: {cost}")
 
 
-def show_questions(console: Console, written: WrittenQuestions, store: str) -> None:
-    """Print the quality of every metric's questions, such as their number, and how many were dropped."""
-    names = ("metric", "prompts", "readable", "questions", "per prompt", "filtered", "doubted by NLI", "words covered")
-    rows = [_quality_row(name, quality) for name, quality in written.quality.items()]
-    show_table(console, "questions", names, rows, numbers=slice(1, None))
-    for name, message in written.failed.items():
-        console.print(f"[red]failed[/] {escape(name)}: {escape(message)}", soft_wrap=True)
-    show_usage(console, written.usage, written.costs)
-    for name, paths in written.cells.items():
-        say(console, f"{name}: {store}/{paths[0].rpartition('/')[0]}/")
-
-
-def _quality_row(name: str, quality: QuestionQuality) -> list[str]:
-    asked = quality.prompts - quality.failed
-    return [
-        name,
-        str(quality.prompts),
-        _share(asked, quality.prompts),
-        str(quality.questions),
-        _number(quality.questions / asked if asked else None),
-        str(quality.dropped),
-        _share(quality.doubted, quality.questions),
-        _share(quality.covered_words, quality.content_words),
-    ]
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part} ({part / whole:.1%})" if whole else str(part)
-
-
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return EMPTY if value is None else f"{value:.3f}"

@@ -15,7 +15,7 @@ from plumbline.operators.models.model import ModelConfig
 from plumbline.operators.stages.graph import need_sources
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimate_costs, list_unpriced_nodes
-from plumbline.pipelines.plans.plan import NodePlan, Plan
+from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.plans.sweep_config import AnySweep, SweepConfig
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.sweeps.planning import PlannedSweep
@@ -26,86 +26,88 @@ NO_MODEL = "none"
 ASSETS = f"{(ROOT / 'assets').resolve()}/"
 """Folder of the embedded world."""
 MAX_BROKEN = 10
-"""Largest number of damaged or lost cells that are listed."""
+"""Maximum number of damaged or lost cells that are listed."""
 MAX_PROBLEMS = 10
-"""Largest number of unreadable rows of a question pack that are listed."""
+"""Maximum number of unreadable rows of a question pack that are listed."""
 
 
-def _penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
-    """Return a note if a model is penalised for repeating tokens of the prompt in its answers."""
-    chats = [model for role in metric.roles.values() if isinstance(model := models.get(role), ChatModel)]
-    punished = any(model.repetition_penalty == "released" for model in chats)
-    return ", with its checkpoint's repetition penalty" if punished else ""
-
-
-def _choices(metric: Metric) -> str:
-    """Return the options without a default, with the values from the sweep or from the model's profile."""
-    options = {field.name: getattr(metric, field.name) for field in fields(metric) if field.default is None}
-    return ", ".join(f"{name}={value}" for name, value in options.items() if value is not None)
-
-
-def show_plan(console: Console, planned: PlannedSweep) -> None:
-    """Show the cells per stage, and the work for the models that computing the missing cells would take."""
-    _show_sources(console, planned)
-    _show_verified(console, planned)
-    _show_cells(console, planned.plan.nodes)
-    _show_costs(console, planned)
+def show_plan(console: Console, planned: PlannedSweep, *, full: bool = True) -> None:
+    """Show the sources, the cells, and the work for the models; the stages and the metrics' options only if `full`."""
+    _show_sources(console, planned, full=full)
     _show_problems(console, planned)
-    _show_work(console, planned.plan.nodes, planned.executor, planned.config, complete=_complete(planned))
+    show_cells(console, planned, full=full)
 
 
-def show_making(console: Console, planned: PlannedSweep) -> None:
-    """Show the same for images or texts that a model generates, without the sources of its prompts."""
+def show_cells(console: Console, planned: PlannedSweep, *, full: bool = True) -> None:
+    """Show a plan without the sources of its prompts and images."""
+    nodes = planned.plan.nodes
     _show_verified(console, planned)
-    _show_cells(console, planned.plan.nodes)
+    if full:
+        _show_stages(console, nodes)
     _show_costs(console, planned)
-    _show_work(console, planned.plan.nodes, planned.executor, planned.config, complete=_complete(planned))
+    _show_work(console, nodes, planned.executor, planned.config, full=full, complete=_explain_complete(planned))
 
 
-def show_suite_plan(console: Console, planned: PlannedSuite) -> None:
+def show_suite_plan(console: Console, planned: PlannedSuite, *, full: bool = True) -> None:
     """Show the sources of each benchmark, and the cells of all benchmarks, which are computed together."""
     for name, finished in planned.unchanged.items():
         console.print(f"[bold]{escape(name)}[/]: nothing changed since run {finished.run_id}")
     for sweep in planned.sweeps.values():
-        _show_sources(console, sweep)
+        _show_sources(console, sweep, full=full)
         _show_verified(console, sweep)
         _show_costs(console, sweep)
         _show_problems(console, sweep)
     for entry in planned.left_out:
         say(console, str(entry))
     nodes = planned.workload.nodes
-    if nodes:
-        _show_cells(console, nodes)
-    complete = "everything is in the store" if all(map(_complete, planned.sweeps.values())) else ""
-    _show_work(console, nodes, planned.executor, planned.config, complete=complete)
+    if nodes and full:
+        _show_stages(console, nodes)
+    complete = "everything is in the store" if all(map(_explain_complete, planned.sweeps.values())) else ""
+    _show_work(console, nodes, planned.executor, planned.config, full=full, complete=complete)
 
 
-def _show_sources(console: Console, planned: PlannedSweep) -> None:
+def _show_sources(console: Console, planned: PlannedSweep, *, full: bool) -> None:
     """Show a benchmark, the origin of its prompts and images, and the open options of its metrics."""
-    sources, images = planned.sources, _images(planned)
+    sources, config, images = planned.sources, planned.config, _count_images(planned)
     pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
     whole = f" of {sources.full_size.prompts}" if sources.full_size is not None else ""
     console.print(
-        f"[bold]{escape(planned.config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
-        f"metrics {escape(', '.join(planned.config.metrics))}"
+        f"[bold]{escape(config.benchmark.name)}[/]: {len(sources.prompts)}{whole} prompts{pairs}, "
+        f"metrics {escape(', '.join(config.metrics))}"
     )
     if sources.rejected:
         count = f"{images} + {len(sources.rejected)} = {images + len(sources.rejected)}"
         say(console, f"with the rejected rows, which have no score, the report counts {count} images")
     for line in (*sources.origin_lines, *map(str, sources.example_pairs)):
         say(console, line)
-    for name, metric in planned.config.metrics.items():
-        if choices := _choices(metric):
-            say(console, f"{name}: {choices}{_penalty(metric, planned.config.models)}")
+    for name, metric in config.metrics.items() if full else ():
+        # options without a default, whose values come from the sweep or from the model's profile
+        options = {field.name: getattr(metric, field.name) for field in fields(metric) if field.default is None}
+        values = ", ".join(f"{option}={value}" for option, value in options.items() if value is not None)
+        if values:
+            say(console, f"{name}: {values}{_note_penalty(metric, config.models)}")
 
 
-def _images(planned: PlannedSweep) -> int:
+def _note_penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
+    """Return a note if a model is penalised for repeating tokens of the prompt in its answers."""
+    chats = [model for role in metric.roles.values() if isinstance(model := models.get(role), ChatModel)]
+    is_penalised = any(model.repetition_penalty == "released" for model in chats)
+    return ", with its checkpoint's repetition penalty" if is_penalised else ""
+
+
+def _count_images(planned: PlannedSweep) -> int:
     return sum(shard.rows for shard in planned.sources.image_shards)
 
 
-def _show_cells(console: Console, nodes: Sequence[NodePlan]) -> None:
+def _show_stages(console: Console, nodes: Sequence[NodePlan]) -> None:
+    rows = []
+    for planned in nodes:
+        if planned.cells:
+            counts = (planned.cells, planned.cells - planned.missing, planned.missing, planned.images)
+            calls = NO_MODEL if planned.node.model is None else str(planned.model_calls)
+            rows.append([planned.node.name, *map(str, counts), calls])
     names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
-    show_table(console, "plan", names, [_plan_row(node) for node in nodes if node.cells], numbers=slice(1, None))
+    show_table(console, "plan", names, rows, numbers=slice(1, None))
 
 
 def _show_verified(console: Console, planned: PlannedSweep) -> None:
@@ -123,31 +125,36 @@ def _show_verified(console: Console, planned: PlannedSweep) -> None:
 
 def _show_problems(console: Console, planned: PlannedSweep) -> None:
     """Print the problems of a benchmark's sources, and warn of metrics that ignore the sources of edits."""
-    sources, images = planned.sources, _images(planned)
+    sources, config, plan = planned.sources, planned.config, planned.plan
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
     if sources.unknown.images:
-        unknown, example = f"{sources.unknown.images} of {images} images", repr(sources.unknown.prompt_id)
+        unknown = f"{sources.unknown.images} of {_count_images(planned)} images"
         warn(
             console,
-            f"{unknown} are of prompts that benchmark.prompts does not have, such as {example}, and fail by "
-            "every metric that reads it; benchmark.require_every_image=false leaves them out",
+            f"{unknown} are of prompts that benchmark.prompts does not have, such as "
+            f"{sources.unknown.prompt_id!r}, and fail by every metric that reads the prompt; "
+            "benchmark.require_every_image=false leaves them out",
         )
-    comparing = need_sources(planned.config.metrics)
-    if planned.config.benchmark.columns.sources and (
-        blind := [name for name in planned.config.metrics if name not in comparing]
-    ):
+    blind = [name for name in config.metrics if name not in need_sources(config.metrics)]
+    if config.benchmark.columns.sources and blind:
         warn(console, f"{', '.join(blind)}: scores edited images without looking at their sources")
     for problem in sources.pack_problems[:MAX_PROBLEMS]:
         warn(console, problem)
     if len(sources.pack_problems) > MAX_PROBLEMS:
         others = len(sources.pack_problems) - MAX_PROBLEMS
-        warn(console, f"{others} other rows of benchmark.questions; log.format=text tells of all")
-    if planned.config.retry_failed:
-        _show_retry(console, planned.plan)
+        warn(console, f"{others} other rows of benchmark.questions; log.format=text lists all")
+    if config.retry_failed:
+        rows = sum(failed.retryable for failed in plan.failed.values())
+        say(console, f"retry_failed: {rows} failed rows of {len(plan.failed)} cells are tried again")
+        if plan.untried:
+            warn(
+                console,
+                f"{len(plan.untried)} cells that were never tried are left alone; run without retry_failed for them",
+            )
 
 
-def _complete(planned: PlannedSweep) -> str:
+def _explain_complete(planned: PlannedSweep) -> str:
     """Return why there may be nothing to compute; empty if that has been printed before."""
     if planned.config.retry_failed:
         return ""
@@ -155,32 +162,31 @@ def _complete(planned: PlannedSweep) -> str:
 
 
 def _show_work(
-    console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, complete: str
+    console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, full: bool, complete: str
 ) -> None:
-    """Print the executor of the missing cells, or why there is nothing to compute."""
-    if any(node.missing for node in nodes):
-        say(console, f"runs {executor.place}")
-        _show_models(console, nodes, config)
-        _show_pools(console, nodes, config)
-    elif complete:
-        console.print(f"0 cells to compute: {complete}")
-
-
-def _show_models(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -> None:
-    """Say how much is downloaded, and that the embedded models only know their own world."""
-    models = {id(model): model for item in nodes if item.missing for model in item.node.models.values()}.values()
-    lacking = {source: size for model in models for source, size in model.count_downloads().items()}
-    for source, size in sorted(lacking.items()):
+    """Print the executor of the missing cells, its downloads and its GPUs, or why there is nothing to compute."""
+    missing = [item for item in nodes if item.missing]
+    if not missing:
+        if complete:
+            console.print(f"0 cells to compute: {complete}")
+        return
+    if not full:
+        total, calls = sum(item.cells for item in nodes), sum(item.model_calls for item in missing)
+        say(
+            console,
+            f"{sum(item.missing for item in missing)} of {plural(total, 'cell')} to compute, with about "
+            f"{plural(calls, 'model call')} (dry_run=true lists the stages)",
+        )
+    say(console, f"runs {executor.place}")
+    models = {id(model): model for item in missing for model in item.node.models.values()}.values()
+    downloads = {source: size for model in models for source, size in model.count_downloads().items()}
+    for source, size in sorted(downloads.items()):
         say(console, f"downloads {source}: {size / 1e9:.1f} GB" if size > 1e8 else f"downloads {source}: {size} bytes")
     embedded = any(part.source.startswith(ASSETS) for model in models for part in model.parts.values())
     images = config.benchmark.images if isinstance(config, SweepConfig) else None
     if embedded and images is not None and not config.storage.locate(images).url.startswith(ASSETS):
         say(console, "models=shapes only knows coloured shapes; its scores of other images mean nothing")
-
-
-def _show_pools(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -> None:
-    """Print the resources of workers on GPUs."""
-    for node in (item.node for item in nodes if item.missing):
+    for node in (item.node for item in missing):
         pool = node.pool(config.cluster)
         if pool.num_gpus:
             say(console, f"{node.name}: {pool.describe(decodes=STAGES[node.stage].looks_at_images())}")
@@ -189,26 +195,9 @@ def _show_pools(console: Console, nodes: Sequence[NodePlan], config: AnySweep) -
 def _show_costs(console: Console, planned: PlannedSweep) -> None:
     """Print the estimated cost of services, and the services without prices."""
     for node, calls, read, written, cost, run_id in estimate_costs(planned.plan, planned.store):
-        source = "as the model's prices take it" if run_id is None else f"as in run {run_id}"
+        source = "according to the model's prices" if run_id is None else f"as in run {run_id}"
         each = f"{read:.0f} tokens read and {written:.0f} written each, {source}"
         say(console, f"{node}: about {cost} for {calls} calls of a service, {each}")
     for node, calls in list_unpriced_nodes(planned.plan):
         role = node.split(":")[1]
-        say(console, f"{node}: {calls} calls of a service; models.{role}.prices would tell their cost (docs/models.md)")
-
-
-def _show_retry(console: Console, plan: Plan) -> None:
-    """Print the failed rows that are tried again, and the cells that such a sweep does not compute."""
-    rows = sum(failed.retryable for failed in plan.failed.values())
-    say(console, f"retry_failed: {rows} failed rows of {len(plan.failed)} cells are tried again")
-    if plan.untried:
-        warn(
-            console,
-            f"{len(plan.untried)} cells that were never tried are left alone; run without retry_failed for them",
-        )
-
-
-def _plan_row(planned: NodePlan) -> list[str]:
-    counts = (planned.cells, planned.cells - planned.missing, planned.missing, planned.images)
-    calls = NO_MODEL if planned.node.model is None else str(planned.model_calls)
-    return [planned.node.name, *map(str, counts), calls]
+        say(console, f"{node}: {calls} calls of a service; models.{role}.prices adds their cost (docs/models.md)")

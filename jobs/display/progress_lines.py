@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from threading import Timer
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -15,42 +16,42 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.running.events import Event, NodeProgress, PhaseStarted, Totals
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 
-LINE_INTERVAL = 10.0
-BAR = 20
-"""Width of a bar in characters."""
+LINE_INTERVAL, MAX_LINE_INTERVAL = 30.0, 600.0
+"""Seconds between lines of progress in a log; the interval doubles up to the maximum, so that a log stays short."""
+PHASE_DELAY = 10.0
+"""Seconds after which a log has a line about a phase, such as the start of workers; shorter phases have no line."""
+BAR_WIDTH = 20
 AFTER_SECONDS = 4.0
 """Seconds that the smallest run's tables and report take, most of them for imports."""
 AFTER_ROW_SECONDS = 4e-4
-"""Further seconds for each score, measured by jobs.sweep sweep=shapes metric=[edge_density] with and without limit=40.
+"""Further seconds for each score; measured by jobs.sweep sweep=shapes metric=[edge_density], with and without limit=40.
 """
 
 
 def seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
-    """Estimate how long the tables and reports of these sweeps take when their cells are computed."""
+    """Estimate the seconds that the tables and reports of these sweeps take after their cells are computed."""
     rows = [sum(item.images for item in planned.plan.nodes if item.node.stage == "scores") for planned in sweeps]
     return sum(AFTER_SECONDS + AFTER_ROW_SECONDS * count for count in rows)
 
 
 @contextmanager
-def show_phase(console: Console, what: str) -> Iterator[None]:
-    """Say that the body works on something: on a terminal until the body ends, in a log by a line."""
-    if not console.is_terminal:
-        say(console, what)
-        yield
-        return
-    with console.status(escape(what)):
+def show_phase(console: Console, phase: str, *, verbose: bool) -> Iterator[None]:
+    """Show on a terminal that the body works on this phase, until the body ends; a log has a line if `verbose`."""
+    if verbose and not console.is_terminal:
+        say(console, phase)
+    with console.status(escape(phase)) if console.is_terminal else nullcontext():
         yield
 
 
 class Bars(Progress):
     """A bar for each stage, and a line below them."""
 
-    foot: Callable[[], str] = staticmethod(str)
+    last_line: Callable[[], str] = staticmethod(str)
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """Yield the bars and the line."""
         yield self.make_tasks_table(self.tasks)
-        if line := self.foot():
+        if line := self.last_line():
             yield Text(line)
 
 
@@ -60,12 +61,18 @@ class ProgressDisplay:
     The last line has the current phase if the run is between stages, or else the time left in all.
     """
 
-    def __init__(self, console: Console, *, afterwards: float = 0.0) -> None:
-        """`afterwards` is the time in seconds for tables and report, after all cells are computed."""
-        self.console = console
+    def __init__(self, console: Console, *, afterwards: float = 0.0, verbose: bool = False) -> None:
+        """Show progress on this console.
+
+        Args:
+            console: a terminal, or a log.
+            afterwards: seconds for tables and report, after all cells are computed.
+            verbose: True if a log has a line for each phase at once, and not only for long phases.
+        """
+        self.console, self.verbose = console, verbose
         self.bars = Bars(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=BAR),
+            BarColumn(bar_width=BAR_WIDTH),
             MofNCompleteColumn(),
             TextColumn("cells  {task.fields[rate]:>16}"),
             TimeRemainingColumn(compact=True),
@@ -73,11 +80,12 @@ class ProgressDisplay:
             console=console,
             disable=not console.is_terminal,
         )
-        self.bars.foot = self._describe_rest
+        self.bars.last_line = self._describe_rest
         self.afterwards = afterwards
         self.totals = Totals()
         self.tasks: dict[str, TaskID] = {}
-        self.last_line = time.monotonic()
+        self.interval, self.last_line = LINE_INTERVAL, time.monotonic()
+        self.late_phase = Timer(PHASE_DELAY, str)
         self.phase: str | None = None
         self.phase_began = 0.0
 
@@ -86,16 +94,24 @@ class ProgressDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.late_phase.cancel()
         self.bars.stop()
 
     def update(self, event: Event) -> None:
-        """Show an event. In a log, print a line every LINE_INTERVAL seconds, and one when a stage is complete."""
+        """Show an event. In a log, print a line when a stage is complete, and from time to time."""
         if isinstance(event, PhaseStarted):
             self.phase, self.phase_began = event.what, time.monotonic()
             if not self.console.is_terminal:
-                say(self.console, event.what)
+                self.late_phase.cancel()
+                if self.verbose:
+                    say(self.console, event.what)
+                else:
+                    self.late_phase = Timer(PHASE_DELAY, say, (self.console, event.what))
+                    self.late_phase.daemon = True
+                    self.late_phase.start()
             return
         self.phase = None
+        self.late_phase.cancel()
         self.totals.add(event)
         is_done = self._advance(event.node, self.totals.nodes[event.node])
         if not self.console.is_terminal:
@@ -104,12 +120,13 @@ class ProgressDisplay:
     def _describe_rest(self) -> str:
         """Return the line below the bars."""
         if self.phase is not None:
-            return f"{self.phase}, {_minutes(time.monotonic() - self.phase_began)}"
+            return f"{self.phase}, {minutes(time.monotonic() - self.phase_began)}"
         return _describe_time_left(self.totals.nodes.values(), self.afterwards)
 
     def _advance(self, name: str, state: NodeProgress) -> bool:
         """Draw a stage's bar; return True if the stage has just become complete."""
-        fields: dict[str, Any] = {"rate": _rate(name, state), "calls": _calls(state), "failed": state.failed_rows}
+        rate = describe_rate(name, state.rows, state.seconds)
+        fields: dict[str, Any] = {"rate": rate, "calls": _calls(state), "failed": state.failed_rows}
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(escape(name), total=state.missing, **fields)
         before = self.bars.tasks[self.tasks[name]].completed
@@ -117,29 +134,30 @@ class ProgressDisplay:
         return before < state.cells == state.missing
 
     def _log(self, done: str | None) -> None:
-        due = time.monotonic() - self.last_line > LINE_INTERVAL
+        due = time.monotonic() - self.last_line > self.interval
         for name, state in self.totals.nodes.items():
             is_working = (state.cells or state.calls) and state.cells < state.missing
             if name == done or (due and is_working):
+                left = _seconds_left(state)
                 self.console.print(
-                    f"{name}: {state.cells}/{state.missing} cells, {_rate(name, state)}, "
-                    f"{_time_left(state)} left, {_calls(state)}{state.failed_rows} failed rows"
+                    f"{name}: {state.cells}/{state.missing} cells, {describe_rate(name, state.rows, state.seconds)}, "
+                    f"{'?' if left is None else minutes(left)} left, {_calls(state)}{state.failed_rows} failed rows"
                 )
         if due:
-            self.last_line = time.monotonic()
+            self.interval, self.last_line = min(2 * self.interval, MAX_LINE_INTERVAL), time.monotonic()
             if line := _describe_time_left(self.totals.nodes.values(), self.afterwards):
                 say(self.console, line)
 
 
 def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str:
-    """Return the time left for the whole run in words, `at least` if a model has not begun; empty if it is unknown."""
+    """Return the time left for the whole run in words; empty if it is unknown, `at least` if a model has not begun."""
     unfinished = [state for state in nodes if state.cells < state.missing]
     known = [left for state in unfinished if (left := _seconds_left(state)) is not None]
     if not known:
         return ""
     is_partial = any(state.expected_calls and not state.cells for state in unfinished)
     tail = ", with tables and report" if afterwards else ""
-    return f"{'at least' if is_partial else 'about'} {_minutes(max(known) + afterwards)} left in all{tail}"
+    return f"{'at least' if is_partial else 'about'} {minutes(max(known) + afterwards)} left in all{tail}"
 
 
 def _calls(state: NodeProgress) -> str:
@@ -151,15 +169,13 @@ def _seconds_left(state: NodeProgress) -> float | None:
     return state.seconds / state.cells * (state.missing - state.cells) if state.cells else None
 
 
-def _time_left(state: NodeProgress) -> str:
-    left = _seconds_left(state)
-    return "?" if left is None else _minutes(left)
-
-
-def _minutes(seconds: float) -> str:
+def minutes(seconds: float) -> str:
+    """Return a time as minutes and seconds: 1:20."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def _rate(name: str, state: NodeProgress) -> str:
-    unit = f"{STAGES[name.partition(':')[0]].over}/s"
-    return f"{state.rows / state.seconds:.1f} {unit}" if state.seconds > 0 and state.rows else f"- {unit}"
+def describe_rate(node: str, rows: int, seconds: float) -> str:
+    """Return the speed of a stage with its unit, such as images; `rows/s` for a stage that is not installed here."""
+    stage = node.partition(":")[0]
+    unit = f"{STAGES[stage].over}/s" if stage in STAGES else "rows/s"
+    return f"{rows / seconds:.1f} {unit}" if seconds > 0 and rows else f"- {unit}"

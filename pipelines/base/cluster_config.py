@@ -56,7 +56,7 @@ class PoolConfig(BoundsChecked):
         resources = f"{self.num_gpus:g} GPU{f' and {decoders}' if decodes else ''}"
         return f"{minimum}{plural(self.max_size, 'worker')}{', each' if self.max_size > 1 else ''} with {resources}"
 
-    def without_gpu(self) -> "PoolConfig":
+    def drop_gpus(self) -> "PoolConfig":
         """Return the pool without GPUs, on any machine with its labels."""
         return replace(self, num_gpus=0.0, accelerator_type=None)
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
 REGRESSION, HELD, LOST, LATE = 3, 4, 5, 6
-"""Exit codes of jobs.nightly: a regression; another night is running; lost the lease to one; the deadline passed."""
+"""Exit codes of jobs.nightly: a regression; another run has the lease; another run took it; the deadline passed."""
 GATE_FAILED = 7
 """A run did not pass its gate."""
 
@@ -14,14 +14,13 @@ class Ending(NamedTuple):
 
     code: int = COMPLETE
     reason: str = ""
-    """The reason if the code is not 0, in words."""
+    """Empty if the code is 0."""
 
-    def of_part(self, name: str) -> "Ending":
-        """Return the ending of one of several parts, with its name in the reason."""
+    def add_name(self, name: str) -> "Ending":
+        """Return the ending with the name of a benchmark in its reason."""
         return self._replace(reason=f"{name}: {self.reason}" if self.reason else "")
 
     def worse(self, other: "Ending") -> "Ending":
-        """Return the worse of the endings of two parts of a job, the first of equal ones."""
         return self if worse(self.code, other.code) == self.code else other
 
     def __str__(self) -> str:
@@ -29,7 +28,7 @@ class Ending(NamedTuple):
 
 
 def end(failed: int, rows: int, max_failed: float) -> Ending:
-    """Return the ending of a job with `failed` of `rows` rows, if up to the share `max_failed` may fail."""
+    """Return the ending of a job if `failed` of `rows` rows failed and the fraction `max_failed` may fail."""
     if not failed:
         return Ending()
     within = failed / rows <= max_failed
@@ -39,10 +38,9 @@ def end(failed: int, rows: int, max_failed: float) -> Ending:
 
 
 def exit_code(failed: int, rows: int, max_failed: float) -> int:
-    """Return the exit code of a job with `failed` of `rows` rows, if up to the share `max_failed` may fail."""
+    """Return the exit code of a job if `failed` of `rows` rows failed and the fraction `max_failed` may fail."""
     return end(failed, rows, max_failed).code
 
 
 def worse(code: int, other: int) -> int:
-    """Return the worse of two exit codes: the exit code of a job with two parts."""
     return max(code, other, key=(COMPLETE, WITHIN_BUDGET, REGRESSION, GATE_FAILED, OVER_BUDGET).index)

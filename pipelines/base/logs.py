@@ -1,4 +1,4 @@
-"""Log lines of a run: collected in every process with their context, and sent to the driver, which writes them."""
+"""Log lines of a run: every process collects them with their context, and the driver writes them."""
 
 import logging
 import threading
@@ -12,11 +12,11 @@ from typing import Any, Literal
 from plumbline.operators.base.errors import ConfigError
 
 LOGGER = "plumbline"
-"""Root of the loggers whose lines go to a run's log."""
+"""Root of the loggers that write to a run's log."""
 OFF = 100
 """Level above all others, which turns a logger off."""
 MAX_WAIT = 1.0
-"""Seconds after which a worker sends its lines when it logs another."""
+"""Seconds since the last report after which a worker sends its lines with the next line."""
 Line = Mapping[str, Any]
 """A line of a log as plain values."""
 _ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # replaced, never modified
@@ -31,7 +31,7 @@ class LogConfig:
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is written."""
     file: str | None = None
-    """File on the driver's machine to which lines are appended; null uses stderr."""
+    """File on the driver's machine; lines are appended. null uses stderr."""
 
     def __post_init__(self) -> None:
         if self.file is not None and "://" in self.file:
@@ -39,7 +39,7 @@ class LogConfig:
 
 
 @contextmanager
-def about(**fields: str) -> Iterator[None]:
+def add_log_fields(**fields: str) -> Iterator[None]:
     """Add fields such as `node="answers:vqa"` to every line that is logged in the context."""
     token = _ABOUT.set({**_ABOUT.get(), **fields})
     try:
@@ -49,12 +49,12 @@ def about(**fields: str) -> Iterator[None]:
 
 
 def current_field(field: str) -> str:
-    """Return the value of a field that `about` has set; empty if it is not set."""
+    """Return the value of a field that `add_log_fields` has set; empty if it is not set."""
     return _ABOUT.get().get(field, "")
 
 
 def to_line(record: logging.LogRecord) -> dict[str, Any]:
-    """Return a record as plain values: time, level, message, the fields set by `about`, and the type of exception."""
+    """Return a record as plain values: time, level, message, exception type, and the fields of `add_log_fields`."""
     exception = {"exception": record.exc_info[0].__name__} if record.exc_info and record.exc_info[0] else {}
     line = {"time": record.created, "level": record.levelname.lower(), "message": record.getMessage()}
     return line | {**_ABOUT.get(), **getattr(record, "fields", {})} | exception
@@ -77,7 +77,7 @@ class Forwarder(logging.Handler):
     """Handler that collects a worker's lines for its next report to the driver.
 
     It sends the lines itself after a warning, or if the last report was more than MAX_WAIT ago. One remote call per
-    line would cost more than everything else that a worker reports.
+    line would cost more than all other reports of a worker.
     """
 
     def __init__(self, send: Callable[[Sequence[Line]], object]) -> None:

@@ -34,22 +34,21 @@ def write_section(page: Place, name: str, text: str) -> None:
 
 
 def replace_section(content: str, name: str, text: str, where: str, comments: Comments = MARKDOWN) -> str:
-    """Return the content with this section replaced by the text, or with the section appended if it is new.
+    """Return the content with this section replaced by the text, or appended if it is new.
 
-    Raise ConfigError, which names the file `where`, if the section begins and does not end, or if the text contains one
-    of the marks.
+    Raise ConfigError, which names the file (`where`), if the section does not end, or if the text contains a mark.
     """
     begin, end = comments.marks(name)
     before, after = split_at_section(content, name, where, comments)
     if begin in text or end in text:
-        raise ConfigError(f"{where}: the section's own text holds the line {begin} or {end}; name things otherwise")
+        raise ConfigError(f"{where}: the text of the section contains the line {begin} or {end}; rename it there")
     return f"{before}{begin}\n{text.strip()}\n{end}{after}"
 
 
 def split_at_section(content: str, name: str, where: str, comments: Comments = MARKDOWN) -> tuple[str, str]:
-    """Return the text before and after the section, or before and after its position if it is new.
+    """Return the text before and after the section, or around its position if it is new.
 
-    Raise ConfigError as `replace_section` does.
+    Raise ConfigError if the section does not end.
     """
     begin, end = comments.marks(name)
     before, begun, rest = content.partition(begin)

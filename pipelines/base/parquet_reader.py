@@ -1,25 +1,28 @@
-"""Reader of Parquet files that fetches only the needed bytes: no read-ahead, few requests, single pages if possible."""
+"""Reader of Parquet files that fetches only the needed bytes: no read-ahead, few requests, single pages if possible.
+
+Pages are found by the page index, which pyarrow writes but does not expose.
+"""
 
 import io
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import IO, Any
+from itertools import pairwise
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.images.rows import image_records
-from plumbline.pipelines.base.parquet_pages import Indices, PageLocation, locate_indices, page_with, parse_index
-from plumbline.pipelines.base.view_types import without_views
+from plumbline.pipelines.base.view_types import remove_views
 
 TAIL_BYTES = 64 << 10
 """Bytes at the end of a file that pyarrow reads to find the footer. Page indices lie right before it."""
 MAX_GAP = 64 << 10
-"""Unneeded bytes between two ranges up to which one request reads both."""
+"""Maximum number of unneeded bytes between two ranges that a single request reads."""
 SMALL_CHUNK = 1 << 20
-"""Bytes of a column chunk up to which it is read with its neighbours; pages of a larger one are read one by one."""
+"""Bytes of a small column chunk, which is read with its neighbours. The pages of larger chunks are read one by one."""
 MAX_SPAN = 8 << 20
 """Bytes of neighbouring chunks that are read with one request."""
 MAX_BUFFERED = 64 << 20
@@ -30,6 +33,117 @@ STREAM_BYTES = 1 << 20
 """Bytes of a large chunk without a page index that are read at a time."""
 ROWS_AT_ONCE = 16
 """Rows of such a chunk that are in memory at the same time."""
+MAX_FOOTER = 4 << 20
+"""Bytes of a footer that is searched for page indices."""
+MAX_INDEX = 4 << 20
+"""Bytes of one column's page index."""
+BOOLEANS, INTEGERS, BYTE, DOUBLE, BINARY, LISTS, MAP, STRUCT = (1, 2), (4, 5, 6), 3, 7, 8, (9, 10), 11, 12
+"""Types of Thrift's compact protocol."""
+INTEGER_BITS = 64
+ROW_GROUPS, COLUMNS, INDEX_OFFSET, INDEX_LENGTH = 4, 1, 4, 5
+"""Fields of FileMetaData, RowGroup and ColumnChunk in parquet.thrift."""
+PAGES, PAGE_OFFSET, PAGE_SIZE, PAGE_FIRST_ROW = 1, 1, 2, 3
+"""Fields of OffsetIndex and PageLocation."""
+
+
+class PageLocation(NamedTuple):
+    """A data page of a column chunk."""
+
+    offset: int
+    size: int
+    first_row: int
+    """Index of the page's first row in the row group."""
+
+
+def locate_indices(footer: pq.FileMetaData) -> list[list[range | None]]:
+    """Return the bytes of each column chunk's page index, by row group and leaf column.
+
+    None means that a chunk has no index; the list is empty if the footer is too large to search.
+    """
+    if footer.serialized_size > MAX_FOOTER:
+        return []
+    copy = io.BytesIO()
+    footer.write_metadata_file(copy)
+    indices: list[list[range | None]] = []
+    for group in _Thrift(copy.getvalue()[4:]).read_struct().get(ROW_GROUPS, []):
+        indices.append([])
+        for column in group.get(COLUMNS, []):
+            offset, length = column.get(INDEX_OFFSET), column.get(INDEX_LENGTH, 0)
+            is_usable = offset is not None and 0 < length <= MAX_INDEX
+            indices[-1].append(range(offset, offset + length) if is_usable else None)
+    return indices
+
+
+def parse_index(data: bytes, chunk: range, rows: int) -> list[PageLocation]:
+    """Return the data pages of a column chunk with `rows` rows; an empty list if the index is not of this chunk."""
+    try:
+        found = _Thrift(data).read_struct()[PAGES]
+        pages = [PageLocation(page[PAGE_OFFSET], page[PAGE_SIZE], page.get(PAGE_FIRST_ROW, 0)) for page in found]
+    except (LookupError, TypeError, AttributeError, RecursionError):
+        return []
+    ordered = all(before.first_row < page.first_row for before, page in pairwise(pages))
+    inside = all(page.offset in chunk and page.size > 0 and page.offset + page.size <= chunk.stop for page in pages)
+    return pages if pages and ordered and inside and pages[0].first_row == 0 and pages[-1].first_row < rows else []
+
+
+class _Thrift:
+    """Reader of Thrift's compact protocol, as far as Parquet uses it.
+
+    Every value takes at least one byte, so the work is bounded by the data. Damaged data raise LookupError.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def read_struct(self) -> dict[int, Any]:
+        """Return the values of a struct by the numbers of its fields."""
+        fields: dict[int, Any] = {}
+        number = 0
+        while header := self._read_byte():
+            number = number + (header >> 4) if header >> 4 else self._read_integer()
+            kind = header & 15
+            fields[number] = kind == BOOLEANS[0] if kind in BOOLEANS else self._read_value(kind)
+        return fields
+
+    def _read_value(self, kind: int) -> Any:
+        if kind in INTEGERS:
+            return self._read_integer()
+        if kind == BINARY:
+            return self._read_bytes(self._read_varint())
+        if kind in LISTS:
+            header = self._read_byte()
+            count = header >> 4 if header >> 4 < 15 else self._read_varint()
+            return [self._read_value(header & 15) for _ in range(count)]
+        if kind == STRUCT:
+            return self.read_struct()
+        if kind in (*BOOLEANS, BYTE):
+            return self._read_byte()
+        if kind == DOUBLE:
+            return self._read_bytes(8)
+        raise LookupError(f"Thrift type {kind}")
+
+    def _read_byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _read_bytes(self, count: int) -> bytes:
+        if count > len(self._data) - self._at:
+            raise LookupError(f"{count} bytes from {self._at} on")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def _read_varint(self) -> int:
+        value = 0
+        for shift in range(0, INTEGER_BITS, 7):
+            byte = self._read_byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise LookupError(f"an integer of more than {INTEGER_BITS} bits")
+
+    def _read_integer(self) -> int:
+        value = self._read_varint()
+        return (value >> 1) ^ -(value & 1)
 
 
 class ExactStream(io.RawIOBase):
@@ -45,32 +159,27 @@ class ExactStream(io.RawIOBase):
         """A position, and the number of bytes that reads at or after it skip."""
 
     def announce(self, ranges: Sequence[range]) -> None:
-        """Announce the ranges that will be read, in addition to those that are in memory."""
         self._spans = sorted({*merge(ranges), *self._buffered}, key=lambda span: span.start)
         self._dropped.clear()
 
     def read(self, size: int = -1) -> bytes:
         size = max(0, self._size - self._at) if size is None or size < 0 else size
         start = self._at + (self.jump[1] if self._at >= self.jump[0] else 0)
-        data = self._bytes(range(start, min(start + size, self._size)))
+        data = self.read_range(range(start, min(start + size, self._size)))
         self._at += len(data)
         return data
 
-    def _bytes(self, wanted: range) -> bytes:
-        place = bisect_right(self._spans, wanted.start, key=lambda span: span.start) - 1
-        span = self._spans[place] if place >= 0 and wanted.stop <= self._spans[place].stop else wanted
+    def read_range(self, wanted: range) -> bytes:
+        index = bisect_right(self._spans, wanted.start, key=lambda span: span.start) - 1
+        span = self._spans[index] if index >= 0 and wanted.stop <= self._spans[index].stop else wanted
         if span == wanted or span in self._dropped:
             return self._fetch(wanted)
         if span not in self._buffered:
-            self._fetch_span(span)
+            self._buffered[span] = self._fetch(span)
+            while sum(map(len, self._buffered)) > MAX_BUFFERED and len(self._buffered) > 1:
+                oldest, _ = self._buffered.popitem(last=False)
+                self._dropped.add(oldest)  # later reads in a dropped span only fetch their own bytes
         return self._buffered[span][wanted.start - span.start : wanted.stop - span.start]
-
-    def _fetch_span(self, span: range) -> None:
-        """Fetch a span and keep it; drop the oldest spans beyond MAX_BUFFERED, and do not fetch them whole again."""
-        self._buffered[span] = self._fetch(span)
-        while sum(map(len, self._buffered)) > MAX_BUFFERED and len(self._buffered) > 1:
-            dropped, _ = self._buffered.popitem(last=False)
-            self._dropped.add(dropped)
 
     def _fetch(self, wanted: range) -> bytes:
         if not wanted:
@@ -85,12 +194,7 @@ class ExactStream(io.RawIOBase):
             self._stream = io.BytesIO(self._stream.read())
             return self._stream.getbuffer()[wanted.start : wanted.stop].tobytes()
 
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return the bytes of a range."""
-        return self._bytes(range(offset, min(offset + size, self._size)))
-
     def release(self) -> None:
-        """Drop the ranges that are in memory."""
         self._buffered.clear()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -108,7 +212,7 @@ class ExactStream(io.RawIOBase):
 
 
 def merge(ranges: Iterable[range]) -> list[range]:
-    """Return the ranges, with small ones that are close together merged into one."""
+    """Return the ranges, with small ranges that are close together merged."""
     ordered = sorted(ranges, key=lambda each: each.start)
     merged = [each for each in ordered if len(each) > SMALL_CHUNK]
     run = range(0)
@@ -124,10 +228,9 @@ def merge(ranges: Iterable[range]) -> list[range]:
 
 
 class ParquetReader:
-    """A Parquet file that is open for reading in one thread."""
+    """A Parquet file of `size` bytes that is open for reading in one thread; a known footer is not read again."""
 
     def __init__(self, stream: IO[bytes], size: int, footer: pq.FileMetaData | None = None) -> None:
-        """Open a file of `size` bytes; a known `footer` is not read again."""
         self._stream, self._size = ExactStream(stream, size), size
         if footer is None:
             self._stream.announce([range(max(0, size - TAIL_BYTES), size)])
@@ -136,7 +239,6 @@ class ParquetReader:
         self.names: list[str] = self._file.schema_arrow.names
 
     def read(self, row_groups: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Return columns of whole row groups."""
         leaves = [leaf for name in columns for leaf in self._leaves(name)]
         self._stream.announce([self._chunk(group, leaf) for group in row_groups for leaf in leaves])
         try:
@@ -153,69 +255,66 @@ class ParquetReader:
         leaves = {name: self._leaves(name) for name in columns}
         large = [name for name, own in leaves.items() if any(self._is_large(row_group, leaf) for leaf in own)]
         small = [name for name in columns if name not in large]
-        table = without_views(self.read([row_group], small)) if small else None
+        table = remove_views(self.read([row_group], small)) if small else None
         records = [{} for _ in rows] if table is None else image_records(table.take(pa.array(rows, pa.int64())))
         values = {name: [self._values(row_group, rows, leaf) for leaf in leaves[name]] for name in large}
         for record in records:
-            yield record | {name: _join([next(part) for part in parts]) for name, parts in values.items()}
+            for name, leaf_values in values.items():
+                fields = [next(values) for values in leaf_values]
+                record[name] = fields[0] if len(fields) == 1 else _join_fields(fields)
+            yield record
 
     def _values(self, row_group: int, rows: Sequence[int], leaf: int) -> Iterator[Any]:
         """Yield the values of one leaf column; a leaf of a struct yields structs with one field."""
         pages = self._pages(row_group, leaf) if self._is_large(row_group, leaf) else []
         path, chunk = self.footer.schema.column(leaf).path, self._chunk(row_group, leaf)
-        wanted = [page_with(pages, row) for row in rows] if pages else []
-        dictionary = pages[0].offset - chunk.start if pages else 0
-        if not pages or sum(dictionary + page.size for page in wanted) > len(chunk):
-            yield from self._stream_values(row_group, rows, path)
-            return
-        for row, page in zip(rows, wanted, strict=True):
-            yield self._read_page(row_group, path, pages[0].offset, page, row - page.first_row)
-
-    def _stream_values(self, row_group: int, rows: Sequence[int], path: str) -> Iterator[Any]:
-        first, wanted = 0, iter(rows)
-        row = next(wanted, None)
-        file = self._reopen(STREAM_BYTES)
+        if pages:
+            first_rows = [page.first_row for page in pages]
+            page_of_row = [pages[bisect_right(first_rows, row) - 1] for row in rows]
+            dictionary_size = pages[0].offset - chunk.start  # pyarrow reads the dictionary with every page
+            if sum(dictionary_size + page.size for page in page_of_row) <= len(chunk):
+                for wanted, page in zip(rows, page_of_row, strict=True):
+                    yield self._read_page(row_group, path, pages[0].offset, page, wanted - page.first_row)
+                return
+        # without an index, or if pages would cost more than the chunk: read the chunk in small batches
+        first, remaining = 0, iter(rows)
+        row = next(remaining, None)
+        file = self._open_for_steps(STREAM_BYTES)
         for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[row_group], columns=[path], use_threads=False):
             while row is not None and row < first + len(batch):
                 yield batch.column(0)[row - first].as_py()
-                row = next(wanted, None)
+                row = next(remaining, None)
             first += len(batch)
             if row is None:
                 return
 
     def _read_page(self, row_group: int, path: str, first: int, page: PageLocation, row: int) -> Any:
-        """Return a row of a data page; the stream makes pyarrow take the page for the first one of its column chunk."""
+        """Return a row of a data page; the stream makes pyarrow see this page as the first page of its column chunk."""
         self._stream.announce([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER)))])
         self._stream.jump = (first, page.offset - first)
         try:
-            batches = self._reopen(PAGE_BUFFER).iter_batches(
-                row + 1, row_groups=[row_group], columns=[path], use_threads=False
-            )
+            file = self._open_for_steps(PAGE_BUFFER)
+            batches = file.iter_batches(row + 1, row_groups=[row_group], columns=[path], use_threads=False)
             return next(batches).column(0)[row].as_py()
         finally:
             self._stream.jump = (self._size, 0)
             self._stream.release()
 
-    def _reopen(self, buffer: int) -> pq.ParquetFile:
-        """Open the file again for reading a column chunk in small steps."""
-        return pq.ParquetFile(
-            self._stream,
-            metadata=self.footer,
-            pre_buffer=False,
-            buffer_size=buffer,
-            page_checksum_verification=True,
-        )
+    def _open_for_steps(self, buffer: int) -> pq.ParquetFile:
+        """Open the file again for reading a column chunk in steps of `buffer` bytes."""
+        options = {"metadata": self.footer, "pre_buffer": False, "page_checksum_verification": True}
+        return pq.ParquetFile(self._stream, buffer_size=buffer, **options)
 
     def _pages(self, row_group: int, leaf: int) -> list[PageLocation]:
-        """Return a chunk's pages; none without an index, or of lists, whose rows may continue on the next page."""
+        """Return a chunk's pages; empty without an index, or for lists, whose rows may continue on the next page."""
         index = self._indices[row_group][leaf] if row_group < len(self._indices) else None
         if index is None or self.footer.schema.column(leaf).max_repetition_level:
             return []
         chunk, rows = self._chunk(row_group, leaf), self.footer.row_group(row_group).num_rows
-        return parse_index(self._stream.read_at(index.offset, index.length), chunk, rows)
+        return parse_index(self._stream.read_range(range(index.start, min(index.stop, self._size))), chunk, rows)
 
     @cached_property
-    def _indices(self) -> Indices:
+    def _indices(self) -> list[list[range | None]]:
         return locate_indices(self.footer)
 
     def _leaves(self, name: str) -> list[int]:
@@ -223,7 +322,6 @@ class ParquetReader:
         return [leaf for leaf, path in enumerate(paths) if path == name or path.startswith(f"{name}.")]
 
     def _chunk(self, row_group: int, leaf: int) -> range:
-        """Return the byte range of a column chunk."""
         chunk = self.footer.row_group(row_group).column(leaf)
         start = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
         return range(start, start + chunk.total_compressed_size)
@@ -232,9 +330,7 @@ class ParquetReader:
         return len(self._chunk(row_group, leaf)) > SMALL_CHUNK
 
 
-def _join(fields: Sequence[Any]) -> Any:
-    """Return a column's value from the values of its leaves: one value, or a struct of their fields."""
-    if len(fields) == 1:
-        return fields[0]
-    named = [field for field in fields if field is not None]
-    return {name: value for field in named for name, value in field.items()} if named else None
+def _join_fields(structs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return the fields of structs as one struct; None if all structs are null."""
+    known = [struct for struct in structs if struct is not None]
+    return {name: value for struct in known for name, value in struct.items()} if known else None

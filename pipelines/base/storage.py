@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.bounds import Bound
 from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_secrets
 from plumbline.pipelines.base.filesystems import OBJECT_STORES, filesystem_of
-from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Writable, entry_of
+from plumbline.pipelines.base.filesystems.filesystem import STORES, Filesystem, Settings, Writable, entry_of
 from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 
 CLIENTS = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
-"""Packages of storage clients, some of whose errors are not OSErrors."""
+"""Packages of storage clients; some of their errors are not OSErrors."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
 """Beginning of an address that is not a local path; a single slash is a typing error."""
 OTHER_NAMES = {"gcs://": "gs://", "abfs://": "az://", "abfss://": "az://", "azure://": "az://", "s3a://": "s3://"}
-"""Names of schemes in other software, and our name for each."""
+"""Names of schemes in other software, with our names."""
 OS_REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the quota is used up: free some space",
@@ -38,7 +38,6 @@ OS_REMEDIES = {
 
 
 def is_remote(url: str) -> bool:
-    """Return True if an address is not on a local disk."""
     scheme = SCHEME.match(url)
     return scheme is not None and scheme[0].endswith("://") and scheme[0] != "file://"
 
@@ -52,22 +51,11 @@ class WriteError(PlumblineError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StorageConfig:
+class StorageConfig(Settings):
     """Access to s3://; options that are not set come from the standard AWS variables.
 
     gs:// and az:// use the variables of their clouds' own tools, or `anon`.
     """
-
-    endpoint_url: str | None = None
-    """Address of an S3 server other than AWS."""
-    region: str | None = None
-    """The bucket's region."""
-    key: str | None = field(default=None, repr=False)
-    """Access key id."""
-    secret: str | None = field(default=None, repr=False)
-    """Secret access key; never printed or written to a manifest."""
-    anon: bool = False
-    """Read public buckets without credentials."""
 
     def __post_init__(self) -> None:
         if self.endpoint_url is not None and ("@" in self.endpoint_url or "?" in self.endpoint_url):
@@ -77,39 +65,38 @@ class StorageConfig:
             )
 
     def locate(self, url: str, *, writable: bool = False) -> "Place":
-        """Return the place of a local path or an address, and prepare its client, so that invalid settings fail now.
+        """Return the file or folder at a local path or an address, and prepare its client.
 
-        Raise ConfigError for an invalid address, or if `writable` and the filesystem can only be read.
+        Raise ConfigError for an invalid address or invalid settings, or if `writable` and the filesystem can only be
+        read.
         """
-        scheme = SCHEME.match(url)
-        if scheme is None or scheme[0] == "file://":
-            return Place(_absolute(url.removeprefix("file://"), url), self)
-        if not scheme[0].endswith("://"):
-            raise ConfigError(f"{url}: expected a local path or a URL, got one slash; write {scheme[1]}://")
-        if scheme[0] in OTHER_NAMES:
-            raise ConfigError(f"{scheme[0]}: is written {OTHER_NAMES[scheme[0]]} here, as in docs/cluster.md")
-        _check_address(scheme[0], url.removeprefix(scheme[0]))
+        match = SCHEME.match(url)
+        if match is None or match[0] == "file://":
+            return Place(_make_absolute(url.removeprefix("file://"), url), self)
+        scheme, address = match[0], url.removeprefix(match[0])
+        if not scheme.endswith("://"):
+            raise ConfigError(f"{url}: expected a local path or a URL, got one slash; write {match[1]}://")
+        if scheme in OTHER_NAMES:
+            raise ConfigError(f"{scheme}: is written {OTHER_NAMES[scheme]} here, as in docs/cluster.md")
+        # messages show addresses, so an address must not contain credentials
+        host = address.partition("/")[0]
+        if "@" in host:
+            option = "storage.key and storage.secret" if scheme == "s3://" else "the variables that its own tools read"
+            raise ConfigError(f"{scheme}: expected an address without credentials; put them into {option}")
+        if "?" in address and scheme not in OBJECT_STORES:
+            problem = "expected an address without a query, which may hold credentials; drop it"
+            raise ConfigError(f"{scheme}{host}: {problem}")
+        if not host:
+            part, rest = ("bucket", "PREFIX") if scheme in OBJECT_STORES else ("host", "PATH")
+            raise ConfigError(
+                f"{scheme}{address}: expected {scheme}{part.upper()}/{rest}, got no {part}; "
+                "name it, or set the variable that does"
+            )
         place = Place(url.rstrip("/"), self)
-        if writable and scheme[0] not in OBJECT_STORES:  # before connecting to its server, which may not exist
+        if writable and scheme not in OBJECT_STORES:  # before connecting to its server, which may not exist
             raise place.only_read()
         place.filesystem.prepare(place.path)
         return place
-
-
-def _check_address(scheme: str, address: str) -> None:
-    """Raise ConfigError for an address without a bucket or host, or with credentials, which messages would show."""
-    host = address.partition("/")[0]
-    if "@" in host:
-        where = "storage.key and storage.secret" if scheme == "s3://" else "the variables that its own tools read"
-        raise ConfigError(f"{scheme}: expected an address without credentials; put them into {where}")
-    if "?" in address and scheme not in OBJECT_STORES:
-        raise ConfigError(f"{scheme}{host}: expected an address without a query, which may hold credentials; drop it")
-    if not host:
-        whole = f"{scheme}BUCKET/PREFIX" if scheme in OBJECT_STORES else f"{scheme}HOST/PATH"
-        raise ConfigError(
-            f"{scheme}{address}: expected {whole}, got no {whole[len(scheme) :].partition('/')[0].lower()}; "
-            "name it, or set the variable that does"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +114,7 @@ class Place:
         return self.url
 
     def __truediv__(self, relative: str) -> "Place":
-        """Return the place at a relative path below this one."""
+        """Return the file or folder at a relative path below this folder."""
         return Place(f"{self.url.rstrip('/')}/{relative}", self.storage) if relative else self
 
     @property
@@ -146,12 +133,10 @@ class Place:
         return filesystem
 
     def only_read(self) -> ConfigError:
-        """Return the error of writing to a filesystem that can only be read."""
         return ConfigError(f"{self}: files can only be read there; name a folder, or a prefix of {STORES}")
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
-        """Filesystem of fsspec, for libraries that need one."""
         return self.filesystem.fs
 
     @property
@@ -166,7 +151,6 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Last part of the address."""
         return self.url.rpartition("/")[2]
 
     @property
@@ -198,15 +182,14 @@ class Place:
         return self.filesystem.open(self.path, size, etag, **options)
 
     def list(self) -> dict[str, Entry]:
-        """Return the entries of a folder by name, or the entry of a file; a local link counts as its target."""
+        """Return the entries of a folder by name, or the entry of a file; a local link has its target's entry."""
         return self.filesystem.list(self.path)
 
     def files(self) -> Iterator[tuple[str, Entry]]:
         """Yield the files below a folder with their relative paths, or a file itself with the empty path.
 
-        Local links are followed, and a folder is read once even if several links lead to it. The entries are not
-        collected in a list because they take much memory; S3 is asked for the next thousand when they are needed. Raise
-        OSError if a folder cannot be listed.
+        Local links are followed, and a folder is read once even if several links lead to it. S3 is asked for the next
+        thousand files when they are needed. Raise OSError if a folder cannot be listed.
         """
         return self.filesystem.files(self.path)
 
@@ -218,8 +201,8 @@ class Place:
     def create(self, data: bytes) -> bool:
         """Write a file if it does not exist; return False if another writer was first. Raise WriteError.
 
-        An object store gets one conditional write; on a disk a finished file is linked into place. Readers never see a
-        part of the file.
+        Readers never see a part of the file: an object store gets one conditional write, and a disk links a finished
+        file to its name.
         """
         with write_errors(self):
             return self.writable().create(self.path, data)
@@ -252,20 +235,19 @@ class Place:
         with tempfile.TemporaryDirectory(prefix=".draft-", dir=self.draft_folder()) as folder:
             draft = Path(folder) / "draft"
             yield draft
-            self.put(draft, replace=True)
+            self.move_draft(draft, replace=True)
 
     def draft_folder(self) -> Path:
-        """Return the local folder for drafts of this file."""
         return self.writable().draft_folder(self.path)
 
-    def put(self, draft: Path, *, replace: bool) -> bool:
+    def move_draft(self, draft: Path, *, replace: bool) -> bool:
         """Move a finished local file to this place; return False if another writer was first."""
-        return self.writable().put(draft, self.path, replace=replace)
+        return self.writable().move_draft(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
-        """Add a second name for a file that never changes, without reading it; replace any file of that name.
+        """Give a file that never changes a second name: a copy within its bucket, or a hard link on a disk.
 
-        A cloud copies the file within its bucket; on a disk it gets a hard link.
+        The file is not read. Any file of the second name is replaced.
         """
         self.writable().copy(self.path, target.path)
 
@@ -273,10 +255,8 @@ class Place:
         self.writable().fs.rm_file(self.path)
 
     def remove_below(self, relatives: Sequence[str]) -> None:
-        """Remove files below a folder, many per request if the server allows it; missing files are ignored.
-
-        `*` and `[` in the names are literal, whereas fsspec's `rm` would read them as patterns.
-        """
+        """Remove files below a folder, many per request if the server allows it; missing files are ignored."""
+        # fsspec's own `rm` would read `*` and `[` in a name as a pattern
         self.writable().remove_all([(self / relative).path for relative in relatives])
 
     def remove_folder(self) -> None:
@@ -288,10 +268,10 @@ class Place:
                     Path(folder).rmdir()
 
 
-def _absolute(path: str, url: str) -> str:
+def _make_absolute(path: str, url: str) -> str:
     """Return the absolute path with links resolved, except in its last part.
 
-    The last part keeps its own name: in a Hugging Face cache, the link has the file's name and its target has a hash.
+    In a Hugging Face cache, the last part is a link with the file's name, and its target's name is a hash.
     """
     if not path.strip() or "\0" in path:
         raise ConfigError(f"{url!r}: expected a local path or an address; write one, or set the variable that does")
@@ -301,16 +281,14 @@ def _absolute(path: str, url: str) -> str:
             return os.path.realpath(place)
         return str(Path(os.path.realpath(place.parent)) / place.name)
     except RuntimeError as error:
-        raise ConfigError(f"{url}: there is no such user's home folder; write the whole path") from error
+        raise ConfigError(f"{url}: the home folder of this user was not found; write the whole path") from error
     except UnicodeEncodeError as error:
         raise ConfigError(f"{url!r}: expected a path in UTF-8; correct it") from error
 
 
 def cloud_variables() -> dict[str, str]:
-    """Return the cloud variables of the environment for processes on other machines.
-
-    They are passed as an argument, because Ray would log them in a runtime_env.
-    """
+    """Return the cloud variables of the environment, for processes on other machines."""
+    # callers pass them as an argument, because Ray would log them in a runtime_env
     return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
 
 
@@ -353,7 +331,8 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
 
 
 def is_storage_error(error: Exception) -> bool:
-    """Return True if a disk or a storage client raised the error; imports no client."""
+    """Return True if a disk or a storage client raised the error."""
+    # by the name of the package, so that no client is imported
     return isinstance(error, OSError) or type(error).__module__.startswith(CLIENTS)
 
 

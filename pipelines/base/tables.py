@@ -23,7 +23,6 @@ WORKBOOKS = (".xlsx", ".xls", ".ods")
 MAX_WRITTEN_LIST = 10_000
 """Characters of a text that is parsed as such a list."""
 ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-
 BLOCK_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 MAX_ROW_LINES = 100
@@ -37,10 +36,8 @@ UNREADABLE_LINE = "unreadable_line"
 """Kind of a rejection for invalid quotes in a CSV."""
 AGAIN = "it may be truncated: download or write it again"
 LINE_END = re.compile(r"\r\n|\n|\r")
-
 SKIPPED = "skipped"
 """Kind of an image that is left out on purpose, such as a contact sheet; it does not count as a rejection."""
-
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
 DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
 """The kinds of rejections that lose an unknown number of rows."""
@@ -72,17 +69,13 @@ class Rejection(NamedTuple):
     kind: str
     """A short stable name, such as `missing_image`."""
     message: str
-    """The finding and its remedy."""
+    """The reason and the remedy."""
     generator: str | None = None
-    """None if unknown."""
     prompt_id: str | None = None
-    """None if unknown."""
     image_id: str | None = None
-    """None if unknown."""
 
-    @property
-    def in_words(self) -> str:
-        """Address, reason and remedy in one line."""
+    def __str__(self) -> str:
+        """Return the file, the reason and the remedy in one line."""
         line = f", line {self.line}" if self.line is not None else ""
         return f"{self.file}{line}: {self.message}"
 
@@ -117,15 +110,11 @@ Rows = Iterator[Row | Rejection]
 
 
 class CsvTable(NamedTuple):
-    """An open CSV: its header, and an iterator of its rows."""
-
     names: list[str]
     rows: Rows
 
 
 class TableRecords(NamedTuple):
-    """A table that was read whole."""
-
     names: list[str]
     rows: list[dict[str, Any]]
 
@@ -136,25 +125,19 @@ def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = Non
     Raise SourceError, which names the file, for the first unreadable row (counted from 0, as in Parquet), or if a
     column of `read` occurs twice; None means all columns.
     """
-    if is_json_lines(url):
-        records = _require_rows(read_json_lines(stream, url), url)
-        return TableRecords(list(dict.fromkeys(name for record in records for name in record)), records)
-    table = read_csv(stream, url)
-    require_once(table.names, table.names if read is None else read, url)
-    return TableRecords(table.names, _require_rows(table.rows, url))
-
-
-def _require_rows(rows: Rows, url: str) -> list[dict[str, Any]]:
+    table = None if is_json_lines(url) else read_csv(stream, url)
+    if table is not None:
+        require_once(table.names, table.names if read is None else read, url)
     records: list[dict[str, Any]] = []
-    for row in rows:
+    for row in read_json_lines(stream, url) if table is None else table.rows:
         if isinstance(row, Rejection):
             raise SourceError(f"{url}, row {len(records)} (line {row.line}): {row.message}")
         records.append(dict(row.values))
-    return records
+    names = list(dict.fromkeys(name for record in records for name in record)) if table is None else table.names
+    return TableRecords(names, records)
 
 
 def is_json_lines(url: str) -> bool:
-    """Return True if a file has a suffix of JSON Lines."""
     return url.lower().endswith(JSON_LINES)
 
 
@@ -171,7 +154,7 @@ def read_json_lines(stream: IO[bytes], url: str) -> Rows:
 def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lambda values: False) -> CsvTable:
     """Open a CSV, or a TSV by its suffix; raise SourceError if it has no header.
 
-    If a row seems to continue on further lines, `is_row` returns True for a line that is a row by itself.
+    If a row seems to continue on further lines, `is_row` decides if one of these lines is a row by itself.
     """
     separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
     record = _Record(stream, url)
@@ -207,22 +190,17 @@ def _unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[Row | 
         except UnicodeDecodeError:
             return []
         cells = text.split(separator)
-        if text and (len(cells) != len(names) or not all(map(_is_unquoted, cells))):
+        starts = [cell for cell in cells if cell.startswith('"')]
+        is_quoted = any(cell.endswith('"') or cell.count('"') % 2 == 1 for cell in starts) or "\r" in text
+        if text and (len(cells) != len(names) or is_quoted):
             return []
         if text and number > 1:
             rows.append(Row(number, dict(zip(names, cells, strict=True))))
     return rows
 
 
-def _is_unquoted(cell: str) -> bool:
-    """Return False if a cell is in quotes, has an open quote or goes on in another line."""
-    quoted = cell.startswith('"') and (cell.endswith('"') or cell.count('"') % 2 == 1)
-    return not quoted and "\r" not in cell
-
-
 def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
-    """Yield the lines of a file with their line ends, without a byte order mark."""
-    for number, line in enumerate(_split(stream), start=1):
+    for number, line in enumerate(_split_lines(stream), start=1):
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise SourceError(f"{url}: the file is UTF-16; save it as UTF-8")
         if len(line) > MAX_LINE_BYTES:
@@ -230,7 +208,7 @@ def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
         yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
-def _split(stream: IO[bytes]) -> Iterator[bytes]:
+def _split_lines(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of a file; stop reading after a line that is too long."""
     rest = b""
     while len(rest) <= MAX_LINE_BYTES and (block := stream.read(BLOCK_BYTES)):
@@ -246,7 +224,7 @@ class _Record:
     def __init__(self, stream: IO[bytes], url: str) -> None:
         self.url = url
         self._lines = _lines(stream, url)
-        self._again: deque[str] = deque()
+        self._unread: deque[str] = deque()
         self.line = 0
         """The last line that was read, counted from 1."""
         self.texts: list[str] = []
@@ -256,19 +234,18 @@ class _Record:
 
     def __next__(self) -> str:
         # bytes that are not UTF-8 pass the parser as surrogates, so that only their own row is refused
-        text = self._again.popleft() if self._again else next(self._lines).decode(errors="surrogateescape")
+        text = self._unread.popleft() if self._unread else next(self._lines).decode(errors="surrogateescape")
         self.texts.append(text)
         self.line += 1
         return text
 
     def begin(self) -> int:
-        """Start the next record, and return its first line."""
         self.texts = []
         return self.line + 1
 
     def give_back(self) -> None:
-        """Let every line of the record except the first be read again."""
-        self._again.extendleft(reversed(self.texts[1:]))
+        """Give back all lines of the record except the first, to be read again."""
+        self._unread.extendleft(reversed(self.texts[1:]))
         self.line -= len(self.texts[1:])
 
 
@@ -296,7 +273,7 @@ def _header(reader: Iterator[list[str]], separator: str, url: str) -> list[str]:
 def _csv_rows(
     reader: Iterator[list[str]], record: _Record, names: list[str], separator: str, is_row: Callable[[Values], bool]
 ) -> Rows:
-    """Yield the rows; an unclosed quote costs only the line that it is in, not the lines that it swallows."""
+    """Yield the rows; an unclosed quote makes only its own line unreadable, not the lines after it."""
     while True:
         line = record.begin()
         try:
@@ -309,8 +286,13 @@ def _csv_rows(
                 or any(is_row(values) for values in _rows_alone(record.texts[1:], names, separator))
             ):
                 raise csv.Error("a quote takes in the lines after it")
+            if cells and len(cells) != len(names):
+                problem = f"expected {len(names)} fields, found {len(cells)}"
+                remedy = "correct its commas and quotes, or download it again if it is the last row"
+                raise Refused("wrong_columns", f"{problem}; {remedy}")
             if cells:
-                yield Row(line, _name_cells(names, cells))
+                require_utf8("".join(cells))
+                yield Row(line, dict(zip(names, cells, strict=True)))
         except csv.Error as error:
             yield Rejection(record.url, line, UNREADABLE_LINE, f"not CSV ({error}); correct its quotes")
             record.give_back()
@@ -319,24 +301,14 @@ def _csv_rows(
 
 
 def _rows_alone(texts: Sequence[str], names: list[str], separator: str) -> Iterator[Values]:
-    """Yield those lines of a record that could be rows by themselves.
+    """Yield the lines of a record that could be rows by themselves.
 
-    If a stray quote is closed by another stray quote some lines below, no CSV parser can see the mistake.
+    A CSV parser does not see the mistake if another stray quote, some lines below, closes a stray quote.
     """
     for text in texts:
         cells = next(csv.reader([text], delimiter=separator), [])
         if len(cells) == len(names):
             yield dict(zip(names, cells, strict=True))
-
-
-def _name_cells(names: list[str], cells: list[str]) -> dict[str, str]:
-    if len(cells) != len(names):
-        problem = f"expected {len(names)} fields, found {len(cells)}"
-        raise Refused(
-            "wrong_columns", f"{problem}; correct its commas and quotes, or download it again if it is the last row"
-        )
-    require_utf8("".join(cells))
-    return dict(zip(names, cells, strict=True))
 
 
 def require_utf8(text: str) -> None:
@@ -399,16 +371,16 @@ def split_lines(text: str) -> list[str]:
 
 
 def as_list(value: Any) -> Any:
-    """Return the parts of a text that is a list in a field of a CSV; return any other value unchanged.
+    """Return the items of a text that is a list in a CSV; return any value that is not text unchanged.
 
-    Parts are separated by semicolons, or quoted in brackets, as pandas writes lists and arrays.
+    Items are separated by semicolons, or quoted in brackets, as pandas writes lists and arrays.
     """
     if not isinstance(value, str):
         return value
     if len(value) <= MAX_WRITTEN_LIST and WRITTEN_LIST.fullmatch(value):
-        quoted = (part[1:-1].strip() for part in QUOTED.findall(value))
-        return [ESCAPED.sub(r"\1", part) for part in quoted if part]
-    return [part.strip() for part in value.split(";") if part.strip()]
+        quoted = (item[1:-1].strip() for item in QUOTED.findall(value))
+        return [ESCAPED.sub(r"\1", item) for item in quoted if item]
+    return [item.strip() for item in value.split(";") if item.strip()]
 
 
 def read_json(content: bytes, url: str) -> Any:

@@ -19,7 +19,7 @@ from plumbline.operators.images.generation_settings import field_settings
 from plumbline.pipelines.base.class_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, printable
-from plumbline.pipelines.base.view_types import schema_without_views, without_views
+from plumbline.pipelines.base.view_types import remove_views, schema_without_views
 from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
@@ -143,12 +143,12 @@ def _open_table(
             if place.path.lower().endswith(".parquet"):
                 parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
                 batches = parquet.iter_batches(ROWS_AT_ONCE, use_threads=False, columns=columns and list(columns))
-                yield schema_without_views(parquet.schema_arrow), map(without_views, batches)
+                yield schema_without_views(parquet.schema_arrow), map(remove_views, batches)
             else:
                 reader = pa.ipc.open_stream(stream)
                 starts = ((batch, start) for batch in reader for start in range(0, len(batch), ROWS_AT_ONCE))
                 parts = (batch.slice(start, ROWS_AT_ONCE) for batch, start in starts)
-                yield schema_without_views(reader.schema), map(without_views, parts)
+                yield schema_without_views(reader.schema), map(remove_views, parts)
         except OSError as error:
             if error.errno is not None:  # Arrow's own have none
                 raise

@@ -21,8 +21,7 @@ from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
 from plumbline.pipelines.ingest.tars import open_tars
 from plumbline.pipelines.ingest.typed_tables import open_table
-from plumbline.pipelines.sources.example_pairs import ExamplePair, ends_and_middle
-from plumbline.pipelines.sources.origins import Origins
+from plumbline.pipelines.sources.origins import ExamplePair, Origins, ends_and_middle
 
 
 class Ingested(NamedTuple):

@@ -214,6 +214,6 @@ def _without_copy(value: bytes) -> pa.Array:
 def commit_file(draft: Path, place: Place, *, replace: bool) -> bool:
     """Move a local file to its path as a whole; return False if another file was there first."""
     try:
-        return place.put(draft, replace=replace)
+        return place.move_draft(draft, replace=replace)
     finally:
         draft.unlink(missing_ok=True)

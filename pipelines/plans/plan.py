@@ -54,7 +54,7 @@ class Node:
     def pool(self, cluster: ClusterConfig) -> PoolConfig:
         """Return the node's pool, without GPUs if none of its models runs on its machine."""
         pool = cluster.pool(self.name)
-        return pool if any(model.local for model in self.models.values()) else pool.without_gpu()
+        return pool if any(model.local for model in self.models.values()) else pool.drop_gpus()
 
 
 class NodePlan(NamedTuple):

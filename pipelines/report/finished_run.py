@@ -29,9 +29,10 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_files import open_images
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import run_shard_size
-from plumbline.pipelines.sources.sources import Sources, open_images, open_sources
+from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import READERS, newest_first

@@ -18,7 +18,7 @@ from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.stage import Inputs
 from plumbline.pipelines.base.cluster_config import PoolConfig
-from plumbline.pipelines.base.logs import Forwarder, about, take_over
+from plumbline.pipelines.base.logs import Forwarder, add_log_fields, take_over
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.attempts import NO_HISTORY, History
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
@@ -98,11 +98,11 @@ class StageActor:
             decoders = pool.decoders_on(machine.cpus, machine.gpus)
             self.stages = node_stages(node, settings.contexts, decoders=decoders)
         except Exception as error:
-            with about(**self.log_fields):
+            with add_log_fields(**self.log_fields):
                 LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
             ray.get(self.progress.note_start_failure.remote(node.name, one_line(error)))
             raise
-        with about(**self.log_fields):
+        with add_log_fields(**self.log_fields):
             LOG.info("a worker is ready")
         ray.get(self.progress.note_ready.remote(node.name, self.machine, self._report()))
 
@@ -171,7 +171,7 @@ class StageActor:
     def _compute_shard(self, work: Work, history: History) -> FinishedShard | None:
         """Return the outcomes of a shard's cells, and log each; None if the run stops and whole rows were saved."""
         cells, spent = self._own_cells(work), ModelTime()
-        with about(**self.log_fields, **log_context(work, self.node.stage)), notify_of_calls(self.calls.note):
+        with add_log_fields(**self.log_fields, **log_context(work, self.node.stage)), notify_of_calls(self.calls.note):
             if history != NO_HISTORY:
                 LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
             if reason := history.reason_to_give_up(self.settings.max_attempts):

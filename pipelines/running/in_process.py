@@ -15,7 +15,7 @@ from plumbline.operators.base.batches import notify_of_calls
 from plumbline.operators.base.stopping import STOP
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
-from plumbline.pipelines.base.logs import about
+from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import RunnerError, one_line
 from plumbline.pipelines.running.events import CallsAnswered, PhaseStarted, ShardStarted, Watch
@@ -112,7 +112,7 @@ def _cells_of(node: Node, work: Work) -> list[Cell]:
 
 
 def _log_fields(node: Node, work: Work) -> AbstractContextManager[None]:
-    return about(stage=node.stage, node=node.name, **log_context(work, node.stage))
+    return add_log_fields(stage=node.stage, node=node.name, **log_context(work, node.stage))
 
 
 class Prefetcher:

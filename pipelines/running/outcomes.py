@@ -15,7 +15,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.rows import error_kinds, join_tables
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.base.logs import about
+from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.running.events import ShardFinished
 from plumbline.pipelines.running.process import Stopping
@@ -197,7 +197,7 @@ def log_cell(cell: Cell, outcome: Outcome) -> None:
     counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
     kept = [f"{outcome.kept} kept"] if outcome.kept else []
     summary = outcome.message or ", ".join(counts + kept)
-    with about(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
+    with add_log_fields(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
         LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, summary)
 
 

@@ -1,6 +1,6 @@
-"""Sources of an adaptive sweep in rounds of prompts; a shard of a round has part of the rows of a file's shard."""
+"""Sources of an adaptive sweep in rounds of prompts; a shard of a round has some of the rows of a file's shard."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,8 @@ from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
-from plumbline.pipelines.sources.picked_shards import split_images, split_prompts
-from plumbline.pipelines.sources.sources import Sources, with_prompts
+from plumbline.pipelines.sources.prompts import PromptTables, match_prompts, split_images, split_prompts
+from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import Uris
 from plumbline.pipelines.store.cells import Shard
 
@@ -25,7 +25,7 @@ class Rounds:
     """A benchmark's prompts in random order, and its shards divided by the round of their prompts."""
 
     order: Places
-    """(looks, per_look): places in `prompt_ids`."""
+    """(looks, per_look): indices in `prompt_ids`."""
     ends: Sequence[int]
     """Number of looks after which each round ends."""
     prompt_ids: Sequence[str]
@@ -37,7 +37,7 @@ class Rounds:
     """Round of each row of the sources' prompts."""
 
     def up_to(self, round: int) -> Sources:
-        """Return the sources as if there were only the prompts of the first rounds, up to `round`."""
+        """Return the sources as if there were only the prompts of the rounds up to `round`."""
         whole = self.sources
 
         def is_in(shard: Shard) -> bool:
@@ -54,59 +54,41 @@ class Rounds:
 
     def round_with(self, prompts: int) -> int:
         """Return the first round after which this number of prompts is included."""
-        came = [int((self.order[:end] != NOBODY).sum()) for end in self.ends]
-        return int(np.searchsorted(came, min(prompts, came[-1])))
+        included = [int((self.order[:end] != NOBODY).sum()) for end in self.ends]
+        return int(np.searchsorted(included, min(prompts, included[-1])))
 
 
 def split_rounds(
     sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive, memory: FileMemory
 ) -> Rounds:
-    """Draw the order, and divide every shard by it; this reads the prompt ids of the images again and no image."""
+    """Draw the order, and divide every shard by it; this reads the images' prompt ids again, but no image."""
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
-    order = balanced_order(_labels(sources, ids), options.seed)
-    ends = list(_ends(len(order), options.growth))
-    round_of_id = {ids[place]: round for round, place in _list_places(order, ends)}
-    last = len(ends) - 1  # in which images come of prompts that the benchmark has not
+    skills = sources.skills
+    order = balanced_order(["\0".join(sorted(skills.find(prompt_id))) for prompt_id in ids], options.seed)
+    ends = [min(len(order), -(-FIRST_PROMPTS // PER_LOOK))]
+    while ends[-1] < len(order):  # each round adds the fraction `growth` of the rounds before
+        ends.append(min(len(order), ends[-1] + max(1, round(options.growth * ends[-1]))))
+    round_of_id: dict[str, int] = {}
+    for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        round_of_id |= {ids[index]: number for index in order[first:end].ravel() if index != NOBODY}
+    last = len(ends) - 1  # images of prompts that the benchmark does not have come in the last round
     pieces = list(split_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), memory))
-    prompts = (
-        split_prompts(sources.prompts, sources.prompt_shards, round_of_id.__getitem__)
-        if benchmark.prompts is not None
-        else None
-    )
-    prompted = with_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris, memory)
-    table = prompted.prompts.table
+    prompts = None
+    if benchmark.prompts is not None:
+        prompts = split_prompts(PromptTables(sources.prompts, sources.prompt_shards), round_of_id.__getitem__)
+    matched = match_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris.locate, memory)
+    table = matched.prompts.table
     return Rounds(
         order=order,
         ends=ends,
         prompt_ids=ids,
         sources=sources._replace(
             prompts=table,
-            prompt_shards=prompted.prompts.shards,
-            prompts_of=prompted.images,
-            named=prompted.named,
-            broken=sources.broken + prompted.broken,
+            prompt_shards=matched.prompts.shards,
+            prompts_of=matched.images,
+            named=matched.named,
+            broken=sources.broken + matched.broken,
         ),
-        round_of={(piece.group, piece.name): round for piece, round in pieces},
+        round_of={(piece.group, piece.name): number for piece, number in pieces},
         round_of_prompt=np.array([round_of_id[prompt_id] for prompt_id in table.column("prompt_id").to_pylist()]),
     )
-
-
-def _labels(sources: Sources, ids: Sequence[str]) -> list[str]:
-    """Return the skills of each prompt as one text."""
-    skills = sources.skills
-    return ["\0".join(sorted(skills.find(prompt_id))) for prompt_id in ids]
-
-
-def _ends(looks: int, growth: float) -> Iterator[int]:
-    """Yield the number of looks after which each round ends; each adds the fraction `growth` of the rounds before."""
-    end = min(looks, -(-FIRST_PROMPTS // PER_LOOK))
-    while end < looks:
-        yield end
-        end = min(looks, end + max(1, round(growth * end)))
-    yield looks
-
-
-def _list_places(order: Places, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield every round with each of its positions in the order."""
-    for round, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        yield from ((round, int(place)) for place in order[first:end].ravel() if place != NOBODY)

@@ -19,19 +19,19 @@ GENERATORS = ("generator", "model", "model_name")
 
 
 def generator_of_folder(name: str) -> str:
-    """Return the generator in a folder's name, which Spark and DuckDB write as COLUMN=GENERATOR for partitions."""
+    """Return the generator in a folder's name; Spark and DuckDB name the folders of partitions COLUMN=GENERATOR."""
     column, mark, value = name.partition("=")
     return unquote(value) if mark and value and column.lower() in GENERATORS else name
 
 
 def name_generators(folders: Iterable[str]) -> dict[str, str]:
-    """Return each folder's generator; the folders' own names if two would have the same."""
+    """Return the generator of each folder; the folders' own names if two folders would have the same generator."""
     named = {folder: generator_of_folder(folder) for folder in folders}
     return named if len({*named.values()}) == len(named) else dict(zip(named, named, strict=True))
 
 
 PromptsFrom = Literal["tables", "list", "beside", "names", "ids"]
-"""Layouts of a folder of image files by the place of the prompts (pipelines/ingest/layouts.py)."""
+"""Layouts of a folder of image files: where its prompts are (pipelines/ingest/layouts.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,12 +66,11 @@ class ColumnsConfig:
     """The text of the row's own prompt; read only if benchmark.prompts is null."""
     words: str | None = None
     """Column of the prompts file with the texts to be written in a prompt's images: a text, or a list of texts
-    (docs/words-in- pictures.md)."""
+    (plugins/words_in_images/README.md)."""
     generator: str | None = None
     """Column of each row's generator for jobs.score; null looks for generator, model or model_name."""
     extra: tuple[str, ...] | Literal["*"] = ()
     """Further columns to copy into scores.parquet; "*" copies all except the ids, image and uri."""
-
     settings: tuple[str, ...] | Mapping[str, str] | None = None
     """The columns with the settings of generation, such as [guidance_scale, steps, lora], or {name: column, ...}; null
     looks for the usual columns (docs/decide.md), [] for none."""
@@ -85,17 +84,15 @@ class ColumnsConfig:
             )
 
     def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
-        """Return pairs of our name and the file's name of a column.
+        """Return our name and the file's name of each column with another name in the file.
 
-        Columns whose names do not differ are left out, except `prompt` if the rows contain their own `prompts`, and
-        those of sources, masks and captions.
+        The columns of sources, masks and captions are always included, and `prompt` if the rows contain `prompts`.
         """
         prompt = [("prompt", self.prompt)] if prompts else []
         return (*_renamed_columns(self, IMAGE_COLUMNS), *self.edit_columns.items(), *prompt)
 
     @property
     def sources(self) -> list[str]:
-        """Names of the columns with sources in the file."""
         return [getattr(self, name) for name in SOURCES if getattr(self, name)]
 
     @property
@@ -198,19 +195,16 @@ class BenchmarkConfig(PackConfig):
             raise ConfigError(
                 f"benchmark.skills: expected a .json file by its name in benchmark.prompts' folder, got {self.skills!r}"
             )
-        self._check_words()
-        for name in self.generators or ():
-            if not name or "/" in name:
-                raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")
-
-    def _check_words(self) -> None:
-        """Raise ConfigError for a column of words without a prompts file, or if a question pack would overrule it."""
-        other = "questions" if self.questions is not None else "prompts"
         if self.columns.words is not None and (self.prompts is None or self.questions is not None):
+            # a question pack would replace the questions about words
+            other = "questions" if self.questions is not None else "prompts"
             raise ConfigError(
                 f"benchmark.columns.words: it is a column of the prompts file; got {self.columns.words!r} with "
                 f"benchmark.{other}={getattr(self, other)}; name a prompts file with it, or set it to null"
             )
+        for name in self.generators or ():
+            if not name or "/" in name:
+                raise ConfigError(f"benchmark.generators: expected names without '/', got {name!r}")
 
 
 def _renamed_columns(config: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -218,7 +212,7 @@ def _renamed_columns(config: Any, names: Sequence[str]) -> tuple[tuple[str, str]
 
 
 def check_extra(names: Sequence[str]) -> None:
-    """Raise ConfigError for a further column that has the name of a column of scores."""
+    """Raise ConfigError for a further column with the name of a column of scores."""
     for name in names:
         if name in schemas.SCORES.names:
             raise ConfigError(

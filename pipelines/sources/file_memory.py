@@ -1,8 +1,7 @@
-"""Memory of a benchmark's image files in a store, so that a plan opens only files that are new or have changed.
+"""Memory of a benchmark's image files in a store, so that a plan only opens files that are new or have changed.
 
-It contains the footer of each file, and the ids and texts of its rows' prompts if its rows have no addresses. A file is
-identified by its address, size and etag, as in the keys of its cells: if its entry is lost, damaged or outdated, the
-file is read again.
+It has the footer of each file, and the ids and texts of its rows' prompts if its rows have no addresses. A file is
+identified by its address, size and etag, as in the keys of its cells. Files without a valid entry are read again.
 """
 
 import io
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import ADDRESSES, id_text, image_records
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.shards import ListedFile, picked_rows, read_each, read_footer, resolved
+from plumbline.pipelines.sources.shards import ListedFile, picked_rows, read_each, read_footer, resolve_links
 from plumbline.pipelines.store.cells import Shard, digest
 from plumbline.pipelines.store.store import Store, StoreError
 
@@ -29,8 +28,7 @@ SCHEMA = pa.schema(
         ("prompt", pa.list_(pa.string())),
     ]
 )
-"""Schema of the table of a generator's files; a list has an id or text for each row, and is null if the file must be
-read."""
+"""One row per file of a generator. The lists have an id or text for each row; null means that the file must be read."""
 MEMORY = "sources"
 """Folder of the memory in a store; below it are the benchmark, a digest of the names of columns, and the generator."""
 PROMPT = ("prompt_id", "prompt")
@@ -39,8 +37,6 @@ VERSION = 1
 
 
 class Known(NamedTuple):
-    """The remembered parts of one file."""
-
     footer: bytes
     """A Parquet file of the footer alone."""
     prompts: pa.Table | None = None
@@ -59,14 +55,13 @@ class FileMemory:
         self.store = store
         self.folder = f"{MEMORY}/{benchmark.name}/{digest([VERSION, names])[:8]}"
         self.tables: dict[str, pa.Table] = {}
-        self.places: dict[tuple[str, str, int, str], int] = {}
+        self.row_of: dict[tuple[str, str, int, str], int] = {}
         """Row of a file in its generator's table, by generator, address, size and etag."""
         self.seen: dict[tuple[str, str, int, str], Known] = {}
         self.changed: set[str] = set()
         """Generators with files that were read, and whose tables must be written."""
 
     def load(self, generators: Iterable[str]) -> None:
-        """Read the memory of these generators' files."""
         if self.store is None:
             return
         for name in generators:
@@ -77,11 +72,11 @@ class FileMemory:
             if table.schema.equals(SCHEMA):
                 self.tables[name] = table.combine_chunks()
                 keys = zip(*(table.column(key).to_pylist() for key in ("file", "size", "etag")), strict=True)
-                self.places |= {(name, *key): row for row, key in enumerate(keys)}
+                self.row_of |= {(name, *key): row for row, key in enumerate(keys)}
 
     def footer(self, file: ListedFile) -> pq.FileMetaData:
-        """Return a file's footer; raises SourceError naming the file if it has none."""
-        key = (file.group, resolved(file.place), file.size, file.etag)
+        """Return a file's footer; raise SourceError, which names the file, if it has none."""
+        key = (file.group, resolve_links(file.place), file.size, file.etag)
         if (known := self._recall(key)) is not None:
             self.seen[key] = known
             return known.metadata
@@ -93,25 +88,26 @@ class FileMemory:
         return footer
 
     def read(self, shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
-        """Read columns of one file's shards, as `read_each` does; a file with remembered prompts is not opened."""
-        key = (shards[0].group, resolved(shards[0].place), shards[0].size, shards[0].etag)
+        """Read columns of one file's shards as `read_each` does; a file with remembered prompts is not opened."""
+        key = (shards[0].group, resolve_links(shards[0].place), shards[0].size, shards[0].etag)
         known = self.seen.get(key) or self._recall(key)
         if known is None:
             return read_each(shards, columns)
         wanted = [name for name in columns if name in PROMPT]
         if known.prompts is not None and set(wanted) <= set(known.prompts.column_names):
             table = known.prompts.select(wanted)
-            return [picked_rows(_slice_row_groups(table, shard), shard) for shard in shards]
+            # `picked` counts from the first row of the row groups, whose number of rows a shard of picked rows lacks
+            parts = [table.slice(shard.first_row, None if shard.picked else shard.rows) for shard in shards]
+            return [picked_rows(part, shard) for part, shard in zip(parts, shards, strict=True)]
         tables = read_each(shards, columns, known.metadata)
-        looked = set(ADDRESSES) <= set(columns)
-        prompts = _join_shards(shards, tables, known.metadata.num_rows) if looked else None
+        # only if addresses were asked for, their absence shows that the rows have none
+        prompts = _join_shards(shards, tables, known.metadata.num_rows) if set(ADDRESSES) <= set(columns) else None
         if prompts is not None:
             self.seen[key] = known._replace(prompts=prompts)
             self.changed.add(key[0])
         return tables
 
     def save(self) -> None:
-        """Write the memory of the files that were read."""
         if self.store is None:
             return
         for name in self.changed:
@@ -122,20 +118,15 @@ class FileMemory:
         self.changed.clear()
 
     def _recall(self, key: tuple[str, str, int, str]) -> Known | None:
-        if (row := self.places.get(key)) is None:
+        if (row := self.row_of.get(key)) is None:
             return None
         columns = {name: self.tables[key[0]].column(name)[row] for name in ("footer", *PROMPT)}
-        held = {name: columns[name].values for name in PROMPT if columns[name].is_valid}
-        return Known(columns["footer"].as_py(), pa.table(held) if held else None)
-
-
-def _slice_row_groups(table: pa.Table, shard: Shard) -> pa.Table:
-    """Return the rows of a shard's row groups; a shard of picked rows gets all rows from its first row group on."""
-    return table.slice(shard.first_row, None if shard.picked else shard.rows)
+        known = {name: columns[name].values for name in PROMPT if columns[name].is_valid}
+        return Known(columns["footer"].as_py(), pa.table(known) if known else None)
 
 
 def _make_list(known: Known, column: str) -> pa.ListArray:
-    """Return the rows of one file as a list in one cell, or null."""
+    """Return a column of one file as an array of one list, or of one null."""
     if known.prompts is None or column not in known.prompts.column_names:
         return pa.nulls(1, pa.list_(pa.string()))
     values = known.prompts.column(column).combine_chunks()

@@ -1,4 +1,4 @@
-"""Usual names of the columns of tables with a row for each image."""
+"""Usual column names of tables with a row for each image."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ DEFAULT_NAMES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputColumnsConfig:
-    """Names of a table's columns, or of the fields of a sample's JSON; null takes the usual names."""
+    """Names of a table's columns, or of the fields in a sample's JSON; null tries the usual names."""
 
     image: str | None = None
     """The image's path below the folder of images: file, file_name, image, filename, image_path or path."""
@@ -33,15 +33,15 @@ class InputColumnsConfig:
     skills: str | None = None
     """The prompt's skills, a list or a text with semicolons between them: skills. May be absent."""
     source: str | None = None
-    """The source of an edit, in the form of `image`, or a list of several; only looked for if it is set."""
+    """The source of an edit, in the form of `image`, or a list of several; only read if it is set."""
 
 
 def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
-    """Return the first name of each role that is among `available`, usual names in any case; None if none is."""
-    have = {name: name for name in available}
-    lower = {name.lower(): name for name in reversed(have)} | have
+    """Return the available name for each role: the configured name, or the first usual name (in any case), or None."""
+    exact = {name: name for name in available}
+    lower = {name.lower(): name for name in reversed(exact)} | exact
     chosen: dict[str, str | None] = {}
     for role, defaults in DEFAULT_NAMES.items():
-        asked = getattr(columns, role)
-        chosen[role] = have.get(asked) if asked else next((lower[name] for name in defaults if name in lower), None)
+        name = getattr(columns, role)
+        chosen[role] = exact.get(name) if name else next((lower[usual] for usual in defaults if usual in lower), None)
     return InputColumnsConfig(**chosen)

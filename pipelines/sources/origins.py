@@ -1,20 +1,31 @@
-"""Origins of prompts and generators in words; every job that reads images shows them."""
+"""Origins of prompts and generators in words, and example pairs: every job that reads images shows them first."""
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plumbline.operators.base.errors import SourceError
+from plumbline.operators.images.rows import id_text
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import printable
+from plumbline.pipelines.sources.shards import read_shard, where
+from plumbline.pipelines.store.cells import Shard
 
 MANIFEST = "manifest.json"
 """Name of the manifest of an ingest's output."""
-
 MAX_NAMED = 8
-"""Maximum number of generators, columns or endings that a line names."""
+"""Maximum number of generators, columns or file endings that a line names."""
+MAX_CHARACTERS = 100
+"""Characters of a prompt that are shown."""
 
 
 class Origins(NamedTuple):
@@ -26,35 +37,31 @@ class Origins(NamedTuple):
     unread: Sequence[str] = ()
     """Columns or fields that were not read."""
     passed_over: str = ""
-    """Files that were not read, by suffix, with an example."""
+    """Number of files that were not read, by suffix, with an example."""
     sources: str = ""
-    """Number and place of the sources of edits, in words."""
+    """Number and origin of the sources of edits, in words."""
     settings: str = ""
-    """The settings of generation, with the columns that hold them."""
+    """The settings of generation, with the columns that contain them."""
     warnings: Sequence[str] = ()
-    """Warnings for people to check before they trust the pairs."""
+    """Warnings to check before trusting the pairs."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
-        """Return lines for people; `images` has the number of images of each generator."""
+        """Return lines for people; `images` is the number of images of each generator."""
         lines = [f"prompts: {prompts}, from {self.prompts}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
             lines.append(f"generators: {len(names)}, from {self.generators}: {name_some(names)}")
-        if self.sources:
-            lines.append(f"sources: {self.sources}")
-        if self.settings:
-            lines.append(f"settings: {self.settings}")
-        if self.unread:
-            lines.append(f"columns not read: {name_some(list(self.unread))}")
-        if self.passed_over:
-            lines.append(f"files passed over: {self.passed_over}")
+        unread = name_some(list(self.unread))
+        more = {"sources": self.sources, "settings": self.settings, "columns not read": unread}
+        more["files passed over"] = self.passed_over
+        lines += [f"{title}: {text}" for title, text in more.items() if text]
         return [printable(line) for line in (*lines, *(f"warning: {warning}" for warning in self.warnings))]
 
 
 def read_origins(folder: Place) -> Origins | None:
     """Return the origins that ingests recorded in their output; None without a record.
 
-    Raises ConfigError if the storage does not answer.
+    Raise ConfigError if the storage does not answer.
     """
     with readable_errors(folder, "benchmark.images"):
         try:
@@ -67,34 +74,27 @@ def read_origins(folder: Place) -> Origins | None:
 
 @dataclass(slots=True)
 class SeenOrigins:
-    """Origins of rows that are read one by one, each once and in order."""
+    """Origins of rows that are read one after the other; each origin once, in order of appearance."""
 
     prompts: dict[str, None] = field(default_factory=dict)
     generators: dict[str, None] = field(default_factory=dict)
     unread: dict[str, None] = field(default_factory=dict)
 
     def note(self, prompt: str, generator: str, unread: Iterable[str] = ()) -> None:
-        """Record the origins of a row, and its columns or fields that are not read."""
         self.prompts[prompt] = None
         self.generators[generator] = None
         self.unread.update(dict.fromkeys(unread))
 
     def origins(self, generator: str | None) -> Origins:
-        """Return the recorded origins; `generator`, if given, is that of every row."""
-        whose = f"generator={generator}" if generator else " and ".join(self.generators)
-        return Origins(" and ".join(self.prompts), whose, list(self.unread))
+        """Return the recorded origins; `generator` is the configured generator of every row, if there is one."""
+        generators = f"generator={generator}" if generator else " and ".join(self.generators)
+        return Origins(" and ".join(self.prompts), generators, list(self.unread))
 
 
 def combine(origins: Sequence[Origins]) -> Origins:
-    """Combine several origins into one."""
     prompts, generators, passed_over, sources = (
-        " and ".join(dict.fromkeys(filter(None, words)))
-        for words in (
-            [each.prompts for each in origins],
-            [each.generators for each in origins],
-            [each.passed_over for each in origins],
-            [each.sources for each in origins],
-        )
+        " and ".join(dict.fromkeys(text for each in origins if (text := getattr(each, name))))
+        for name in ("prompts", "generators", "passed_over", "sources")
     )
     warnings = list(dict.fromkeys(warning for each in origins for warning in each.warnings))
     unread = list(dict.fromkeys(name for each in origins for name in each.unread))
@@ -107,12 +107,56 @@ def pass_over(paths: Sequence[str]) -> str:
 
 
 def count_suffixes(paths: Iterable[str]) -> str:
-    """Count files by suffix, in words: 3 .heic, 1 .zip."""
+    """Return the number of files of each suffix in words: 3 .heic, 1 .zip."""
     suffixes = Counter(PurePosixPath(path).suffix.lower() or "without an ending" for path in paths)
     return name_some([f"{count} {suffix}" for suffix, count in suffixes.most_common()])
 
 
 def name_some(names: Sequence[str]) -> str:
-    """List the first names, and the number of the others."""
+    """Return the first names, and the number of the others."""
     others = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {others} others" if others > 0 else "")
+
+
+class ExamplePair(NamedTuple):
+    """An image and the prompt that it is scored against."""
+
+    image: str
+    """The image's id, its address, or its file and row."""
+    generator: str
+    prompt_id: str
+    prompt: str | None
+    """None if the prompt's text is not known."""
+
+    def __str__(self) -> str:
+        text = self.prompt or ""
+        short = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
+        prompt = f"prompt_id {self.prompt_id!r}, without a text" if self.prompt is None else repr(short)
+        return printable(f"pair: {self.image} of {self.generator}: {prompt}")
+
+
+def ends_and_middle(count: int) -> list[int]:
+    """Return the numbers of the first, the middle and the last of `count` items, each once."""
+    return sorted({0, count // 2, count - 1}) if count else []
+
+
+def read_pairs(images: Sequence[Shard], prompts: pa.Table) -> list[ExamplePair]:
+    """Return three of the pairs that will be scored, without reading images; `prompts` has the schema PROMPTS.
+
+    A file that cannot be read gives no pair: its rows fail, and the plan reports them.
+    """
+    ends = list(accumulate(shard.rows for shard in images))
+    pairs: list[ExamplePair] = []
+    # three, because prompts that are shifted against their images often agree at the start
+    for row in ends_and_middle(ends[-1] if ends else 0):
+        number = bisect_right(ends, row)
+        shard, row_in_shard = images[number], row - ends[number] + images[number].rows
+        with suppress(SourceError):
+            table = read_shard(shard, ("image_id", "prompt_id", "uri")).slice(row_in_shard, 1)
+            found = {name: table.column(name)[0].as_py() for name in table.column_names}
+            prompt_id = id_text(found["prompt_id"]) or ""
+            known = pc.index(prompts.column("prompt_id"), prompt_id).as_py()
+            text = prompts.column("text")[known].as_py() if known >= 0 else None
+            image = id_text(found.get("image_id")) or found.get("uri") or where(shard, row_in_shard)
+            pairs.append(ExamplePair(image, shard.group, prompt_id, text))
+    return pairs

@@ -1,4 +1,4 @@
-"""Prompt files as benchmarks release them: CSV with a header, JSON, JSON Lines, and text with a prompt a line."""
+"""Prompt files as benchmarks release them: CSV with a header, JSON, JSON Lines, and text with a prompt per line."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,11 +30,11 @@ DEFAULT_NAMES = {"prompt_id": "prompt_id", "text": "text", "skills": "skills"}
 TEXT_COLUMNS = (("text",), ("prompt", "prompts"), ("caption", "captions"), ("prompt_en", "prompt_cn", "prompt_zh"))
 """Names of the column of prompts in releases, in any case. The first group with a column in the file decides."""
 ID_COLUMNS = ("id", "item_id", "index")
-"""Names of the column of the prompts' ids in releases, besides prompt_id."""
+"""Further names of the column of ids in releases."""
 LIST_FIELDS = ("data", "data_list", "prompts")
-"""Fields of a JSON object that hold all its prompts."""
+"""Fields of a JSON object with the list of all its prompts."""
 TEXT_HINTS = ("prompt", "caption", "description", "text")
-"""Words in the names of columns that a message offers as the prompts."""
+"""Words in the names of columns that a message suggests as the prompts."""
 MAX_NAMES = 12
 """Columns that a message names."""
 
@@ -45,20 +45,20 @@ class PromptColumns(NamedTuple):
     names: Mapping[str, str]
     """The file's names by our names."""
     key: str = "benchmark.prompt_columns"
-    """The configuration's section with these names."""
+    """Section of the configuration, for messages."""
     needs_ids: bool = True
     """True if a configured column of ids must be in the file."""
 
     def is_default(self, name: str) -> bool:
-        """Return True if the file may have another name for the column."""
+        """Return True if the column has its default name; the file may then use another usual name."""
         return self.names[name] == DEFAULT_NAMES[name]
 
 
 def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
-    """Read a file's prompts in its order, under our names; raise SourceError naming the file and the row.
+    """Read a file's prompts in its order, by our names; raise SourceError, which names the file and the row (from 0).
 
-    A file without the default columns is read by TEXT_COLUMNS and ID_COLUMNS. If no column has ids, the prompts have no
-    `prompt_id`. Rows are counted from 0, as in Parquet.
+    If the file lacks the default columns, TEXT_COLUMNS and ID_COLUMNS are tried. If no column has ids, the prompts have
+    no `prompt_id`.
     """
     table = _read_table(content, url, columns.names["skills"], columns.names["text"])
     text = _text_column(table, columns, url)
@@ -73,13 +73,17 @@ def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[
     return _drop_repeats(prompts) if own_id not in (None, columns.names["prompt_id"]) else prompts
 
 
-def with_ids(prompts: Sequence[dict[str, Any]], url: str) -> list[dict[str, Any]]:
-    """Return the prompts; if they have no ids, each text once with its hash as the id.
+def read_prompts_with_ids(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
+    """Read a file's prompts by our names; without ids in the file, each text once, with its hash as the id.
 
-    Raises SourceError naming the row that has neither id nor text.
+    Raise SourceError, which names the file and the row, for a row that cannot be read or has neither id nor text.
     """
+    if url.lower().endswith(LIST):
+        lines = dict.fromkeys(_read_prompt_lines(content, url))
+        return [{"prompt_id": text_id(line), "text": line} for line in lines if line]
+    prompts = read_prompts(content, url, columns)
     if not prompts or "prompt_id" in prompts[0]:
-        return list(prompts)
+        return prompts
     for row, prompt in enumerate(prompts):
         if not isinstance(prompt["text"], str) or not prompt["text"].strip():
             raise SourceError(f"{url}, row {row}: the prompt has no id and no text; fill one in or remove the row")
@@ -87,7 +91,7 @@ def with_ids(prompts: Sequence[dict[str, Any]], url: str) -> list[dict[str, Any]
 
 
 def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first row of each prompt: a file with a row for each question repeats its prompts."""
+    """Return the first row of each prompt, because a file with a row for each question repeats its prompts."""
     first: dict[str | None, dict[str, Any]] = {}
     for prompt in prompts:
         first.setdefault(id_text(prompt["prompt_id"]), prompt)
@@ -95,7 +99,7 @@ def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
-    """Return the name of the file's column of prompts; raise SourceError with the option that can name it."""
+    """Return the file's name for the column of prompts; raise SourceError, with the option to set, if it is unclear."""
     configured = columns.names["text"]
     if not columns.is_default("text"):
         return configured
@@ -112,13 +116,13 @@ def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
     offered = [name for name in offered if _has_texts(table.rows, name)] or ["COLUMN"]
     known = ", ".join(name for group in TEXT_COLUMNS for name in group)
     raise SourceError(
-        f"{url}: expected one column with the prompts ({known}), found {', '.join(table.names[:MAX_NAMES])}; say which "
-        f"one it is by {' or '.join(f'{columns.key}.text={name}' for name in offered[:MAX_NAMES])}"
+        f"{url}: expected one column with the prompts ({known}), found {', '.join(table.names[:MAX_NAMES])}; name the "
+        f"column by {' or '.join(f'{columns.key}.text={name}' for name in offered[:MAX_NAMES])}"
     )
 
 
 def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
-    """Return the name of the file's column of ids, or None; an unconfigured column must distinguish prompts."""
+    """Return the file's name for the column of ids, or None; an unconfigured column must distinguish prompts."""
     configured = columns.names["prompt_id"]
     if configured in table.names or (columns.needs_ids and not columns.is_default("prompt_id")):
         return configured
@@ -129,12 +133,12 @@ def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | 
 
 
 def _has_texts(records: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return True if a column contains a text: then another value in it is a fault of its row."""
+    """Return True if a column contains a text; any other value in the column is then the fault of its row."""
     return any(isinstance(record.get(name), str) for record in records)
 
 
 def _has_ids(records: Iterable[Mapping[str, Any]], name: str, text: str) -> bool:
-    """Return True if every row has text or a whole number in a column, and rows with the same have the same prompt."""
+    """Return True if each row has a text or whole number in a column, and rows with equal ids have equal prompts."""
     prompts: dict[str, Any] = {}
     for record in records:
         value = record.get(name)
@@ -153,10 +157,10 @@ def check_size(size: int, url: str) -> None:
 
 
 def read_skills(content: bytes, url: str) -> dict[str, list[str]]:
-    """Read the skills of each prompt in a file of the prompts of each skill, as GenAI-Bench's genai_skills.json.
+    """Return the skills of each prompt from a JSON file of prompts by skill, such as GenAI-Bench's genai_skills.json.
 
-    It is `{skill: [prompt, ...]}`; a prompt is an id, or a number, which is an id of five digits. Raises
-    SourceError naming the file and the skill.
+    The file is `{skill: [prompt, ...]}`. A prompt is an id, or a number: the id of five digits. Raise
+    SourceError, which names the file and the skill, for anything else.
     """
     prompts_by_skill = read_json(content, url)
     if not isinstance(prompts_by_skill, dict):
@@ -176,10 +180,10 @@ def read_skills(content: bytes, url: str) -> dict[str, list[str]]:
 
 
 def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Read a file's prompts in its order, with its own column names; raise SourceError naming the file and the row.
+    """Read a file's prompts in its order, with its own column names; a CSV's `skills` become a list.
 
-    Every prompt must have the columns `required`, and none of these may occur twice. A CSV's `skills` become a list.
-    Rows are counted from 0, as in Parquet.
+    Raise SourceError, which names the file and the row (from 0), if a prompt lacks one of the `required` columns, or if
+    one of these columns occurs twice.
     """
     table = _read_table(content, url)
     require_once(table.names, [*required, DEFAULT_NAMES["skills"]], url)
@@ -189,7 +193,7 @@ def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> 
 
 
 def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "text") -> TableRecords:
-    """Return the file's rows with its own column names; rows of a list of texts only have the column `text`."""
+    """Return the file's rows with its own column names; a list of texts gives rows with only the column `text`."""
     check_size(len(content), url)
     if url.lower().endswith(".json"):
         rows = list(_read_json_prompts(content, url, text))
@@ -205,33 +209,26 @@ def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "t
 
 
 def read_texts_without_ids(content: bytes, url: str, columns: PromptColumns) -> list[str] | None:
-    """Return the text of every line or row, in order, also if it is empty or repeated; None if the file has ids.
+    """Return every line or row, including empty and repeated ones; None if the file has ids.
 
-    Raises SourceError naming the file and the row.
+    Raise SourceError, which names the file and the row, for a file that cannot be read.
     """
     if url.lower().endswith(LIST):
-        check_size(len(content), url)
-        return [line.strip() for line in split_lines(read_text(content, url).rstrip())]
+        return _read_prompt_lines(content, url)
     prompts = read_prompts(content, url, columns)
     return None if prompts and "prompt_id" in prompts[0] else [str(prompt["text"]) for prompt in prompts]
 
 
-def read_prompt_list(content: bytes, url: str) -> list[dict[str, Any]]:
-    """Return the prompts of a text file, one a line, each once; their ids are hashes of the texts, as in ingest.
-
-    Raises SourceError if the file is not UTF-8.
-    """
+def _read_prompt_lines(content: bytes, url: str) -> list[str]:
     check_size(len(content), url)
-    lines = (line.strip() for line in split_lines(read_text(content, url)))
-    return [{"prompt_id": text_id(line), "text": line} for line in dict.fromkeys(lines) if line]
+    return [line.strip() for line in split_lines(read_text(content, url).rstrip())]
 
 
 def _add_skills(record: dict[str, Any]) -> dict[str, Any]:
     """Return a row of Gecko2K with its skills, and any other row unchanged.
 
-    A `dataset_id` such as `att/count:additive_2` has the skill before its colon and the sub-skill after. The
-    `dataset_id` of a Gecko(R) prompt, such as `tifa_45`, has the collection that the prompt was sampled from and its
-    number there.
+    A `dataset_id` such as `att/count:additive_2` is a skill and its sub-skill. For a Gecko(R) prompt, such as
+    `tifa_45`, it is the collection that the prompt was sampled from and the prompt's number there.
     """
     if "skills" in record or any(name not in record for name in GECKO_COLUMNS):
         return record
@@ -244,47 +241,37 @@ def _add_skills(record: dict[str, Any]) -> dict[str, Any]:
 def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str, Any]]:
     """Yield the prompts of a JSON file: an object of prompts by id, as in GenAI-Bench, or a list of prompts.
 
-    GenAI-Bench's images are named by the object's keys; the `id` inside a prompt is written differently. A list may
-    contain texts, as in HPSv2, and may be in a field of LIST_FIELDS, as in CVTG-2K.
+    A list may contain texts, as in HPSv2, and may be in a field of LIST_FIELDS, as in CVTG-2K.
     """
     prompts = read_json(content, url)
     if isinstance(prompts, dict):
         field = next((name for name in LIST_FIELDS if isinstance(prompts.get(name), list)), None)
         if field is None:
-            yield from _read_by_id(prompts, url, text)
+            yield from _read_prompts_by_id(prompts, url, text)
             return
         prompts = prompts[field]
     if not isinstance(prompts, list):
         raise SourceError(f"{url}: expected an object of prompts by id, or a list, found {type(prompts).__name__}")
-    of_texts = bool(prompts) and isinstance(prompts[0], str)
+    are_texts = bool(prompts) and isinstance(prompts[0], str)
     for row, prompt in enumerate(prompts):
-        if of_texts and not isinstance(prompt, str):
+        if are_texts and not isinstance(prompt, str):
             raise SourceError(f"{url}, row {row}: expected a text, found {type(prompt).__name__}; correct it")
-        yield {text: prompt} if of_texts else as_object(prompt, f"{url}, row {row}")
+        yield {text: prompt} if are_texts else as_object(prompt, f"{url}, row {row}")
 
 
-def _read_by_id(prompts: Mapping[str, Any], url: str, text: str) -> Iterator[dict[str, Any]]:
+def _read_prompts_by_id(prompts: Mapping[str, Any], url: str, text: str) -> Iterator[dict[str, Any]]:
     for row, (name, prompt) in enumerate(prompts.items()):
-        at = f"{url}, row {row} ({name!r})"
+        where = f"{url}, row {row} ({name!r})"
         if isinstance(prompt, str):
             yield {"prompt_id": name, text: prompt}
         elif isinstance(prompt, list):
-            yield from _turns(name, [as_object(turn, at) for turn in prompt])
+            # MagicBrush's edit_sessions.json: a session of several edits. `input` is the image that an edit starts
+            # from, in images/<session>; ids are those of the results in its code.
+            # Source: OSU-NLP-Group/MagicBrush, edit_cli_single_multi_turn.py at fcfc892.
+            for number, turn in enumerate((as_object(turn, where) for turn in prompt), 1):
+                prompt_id = f"{name}_inde_{number}" if number > 1 else f"{name}_{number}"
+                image = turn.get("input") and f"images/{name}/{turn['input']}"
+                yield {**turn, "prompt_id": prompt_id, "input": image}
         else:
-            yield {"prompt_id": name, **as_object(prompt, at)}
-
-
-def _turns(name: str, turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the turns of a session of MagicBrush's edit_sessions.json; `input` is the image that a turn starts from.
-
-    Their ids are those of the results in its code: `<session>_1`, and `<session>_inde_2` and so on. The images are in
-    `images/<session>` next to the file. Source: OSU-NLP-Group/MagicBrush, edit_cli_single_multi_turn.py at fcfc892.
-    """
-    return [
-        {
-            **turn,
-            "prompt_id": f"{name}_inde_{number}" if number > 1 else f"{name}_{number}",
-            "input": turn.get("input") and f"images/{name}/{turn['input']}",
-        }
-        for number, turn in enumerate(turns, 1)
-    ]
+            # GenAI-Bench's images are named by the object's keys; the `id` inside a prompt is written differently
+            yield {"prompt_id": name, **as_object(prompt, where)}

@@ -1,4 +1,4 @@
-"""A benchmark's prompts, from files of their own or gathered from the images' rows."""
+"""A benchmark's prompts, from a prompts file or from the images' rows, and the shards of images that belong to them."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,19 +43,21 @@ from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 from plumbline.pipelines.store.cells import Shard, digest
 
 ReadFile = Callable[[Sequence[Shard], Sequence[str]], list[pa.Table | SourceError]]
-"""Returns columns of the shards of one file, or the error in place of a shard that cannot be read."""
+"""Returns columns of the shards of one file; an unreadable shard gives its error."""
 FILES_AT_ONCE = 2 * FILE_READERS
 """Number of files whose ids or prompts are in memory at once."""
+LEFT_OUT = -1
+"""Round of rows that are in no shard."""
+RoundOf = Callable[[str], int]
+"""Returns the round of a prompt's rows, from 0, or LEFT_OUT. The id is empty for a row without a prompt."""
 
 
 class PromptTables(NamedTuple):
     """The prompts, and the shards that they are read from."""
 
     table: pa.Table
-    """Schema PROMPTS."""
+    """Schema PROMPTS; the prompts of each shard, one shard after the other."""
     shards: list[Shard]
-    tables: list[pa.Table]
-    """The prompts of each shard."""
 
     @property
     def edit_columns(self) -> set[str]:
@@ -70,36 +72,40 @@ class UnknownPrompts(NamedTuple):
     prompt_id: str = ""
     """The first of these prompts."""
 
-    def with_images(self, prompt_ids: Sequence[str]) -> "UnknownPrompts":
-        """Count further images of unknown prompts."""
-        return UnknownPrompts(self.images + len(prompt_ids), self.prompt_id or next(iter(prompt_ids), ""))
 
-
-class Prompted(NamedTuple):
-    """Images with the prompts that they were made of."""
+class MatchedImages(NamedTuple):
+    """Images with the prompts that they were made from."""
 
     prompts: PromptTables
     images: Mapping[Shard, tuple[Shard, ...]]
     """Every readable shard of images, with the shards that contain its prompts."""
     named: Mapping[Shard, NDArray[np.int32]]
-    """The rows of the prompts that each shard of images names, sorted by id; empty if rows contain their own prompts.
-    """
+    """Rows of the prompts table that each shard of images names, sorted by id; empty if rows contain their prompts."""
     broken: list[BrokenFile]
     unknown: UnknownPrompts = UnknownPrompts()
 
 
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size: ShardSize) -> PromptTables:
-    """Read the prompts of benchmark.prompts; raises ConfigError for any fault in them, before anything is computed."""
+    """Read the prompts of benchmark.prompts; raise ConfigError for any fault in them, before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.packed(storage)
     if packed is not None and packed.place == place:
-        return _packed_prompts(packed, benchmark.name)
+        return _read_packed_prompts(packed, benchmark.name)
     with readable_errors(place, "benchmark.prompts"):
         files = list_prompt_files(place, benchmark.name)
+    # prompts have few bytes, and a model may write about each of them for long: a limit of bytes is for images
+    size = shard_size if shard_size.bytes is None else ShardSize()
     try:
         skills = locate_skills(place, benchmark)
-        shards = [shard for file in files for shard in prompt_shards(file, benchmark, shard_size.of_prompts, skills)]
-        tables = list(_read_prompt_files(shards))
+        shards = [shard for file in files for shard in prompt_shards(file, benchmark, size, skills)]
+        tables: list[pa.Table] = []
+        if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
+            tables = [read_prompts(shard) for shard in shards]
+        else:  # each Parquet file is opened only once, because its footer grows with its shards
+            for shard, table in read_files(shards, PROMPT_COLUMNS, read_each):
+                if isinstance(table, SourceError):
+                    raise table
+                tables.append(prompts_table(_list_records(table, shard), shard))
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
     if not shards and benchmark.prompt_columns.where:
@@ -110,18 +116,14 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
         remedy = "save the sheet as .csv" if place.path.lower().endswith(WORKBOOKS) else "check the path"
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; {remedy}")
     _check_prompts(shards, tables)
-    _check_skills(shards[0], tables)
     keyed = [
         replace(shard, prompts=digest(sorted(pairs_of(table)))) for shard, table in zip(shards, tables, strict=True)
     ]
-    return PromptTables(pa.concat_tables(tables), keyed, tables)
+    return PromptTables(pa.concat_tables(tables), keyed)
 
 
 def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -> list[str] | None:
-    """Return the text of every line or row of a prompts file without ids, in order, also if it is empty or repeated.
-
-    None if the prompts have ids.
-    """
+    """Return every line or row of a prompts file without ids, including empty and repeated ones; None if it has ids."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.packed(storage)
     if not place.path.lower().endswith(prompt_files.SUFFIXES) or (packed is not None and packed.place == place):
@@ -135,13 +137,13 @@ def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -
 
 
 def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
-    """Return a file, or the Parquet files below a folder; raises FileNotFoundError."""
+    """Return a file, or the Parquet files below a folder; raise FileNotFoundError if it does not exist."""
     suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
     return list_files(place, suite, suffixes).tables
 
 
 def locate_skills(place: Place, benchmark: BenchmarkConfig) -> Shard | None:
-    """Return the file of the prompts' skills here, as benchmark.skills names it; None if absent."""
+    """Return the file of benchmark.skills in the folder of the prompts at `place`; None if it is missing."""
     if benchmark.skills is None:
         return None
     is_file = place.path.lower().endswith((*prompt_files.SUFFIXES, ".parquet"))
@@ -165,12 +167,11 @@ def _read_skills(file: Shard) -> Mapping[str, Sequence[str]]:
 
 
 def _skills_in_file(prompt_id: str | None, shard: Shard) -> Sequence[str]:
-    """Return a prompt's skills in the file of skills; none without such a file."""
     return () if shard.skills is None else _read_skills(shard.skills).get(prompt_id or "", ())
 
 
-def _packed_prompts(packed: PackFile, suite: str) -> PromptTables:
-    """Return the prompts of a question pack, as one shard however many they are."""
+def _read_packed_prompts(packed: PackFile, suite: str) -> PromptTables:
+    """Return the prompts of a question pack as one shard, regardless of their number."""
     place = packed.place
     try:
         table = read_pack(packed, suite).prompts
@@ -184,7 +185,7 @@ def _packed_prompts(packed: PackFile, suite: str) -> PromptTables:
         group=suite, name=place.name, place=place, size=size,
         etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(pairs_of(table))), pack=packed.pack,
     )  # fmt: skip
-    return PromptTables(table, [shard], [table])
+    return PromptTables(table, [shard])
 
 
 def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
@@ -193,15 +194,18 @@ def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
 
 
 def match_prompts(
-    images: Sequence[Shard], prompts: PromptTables, locate_image: LocateImage, memory: FileMemory
-) -> Prompted:
-    """Find the prompts of each shard of images by the ids alone.
+    images: Sequence[Shard], prompts: PromptTables | None, suite: str, locate_image: LocateImage, memory: FileMemory
+) -> MatchedImages:
+    """Return the images with their prompts: the benchmark's, or the prompts in their own rows if `prompts` is None.
 
-    So adding or editing a prompt changes the keys of its images' shards, and no others.
+    A shard of images only depends on the prompts that its rows name, so that adding or editing a prompt changes the
+    keys of these shards and no others.
     """
+    if prompts is None:
+        return _gather_prompts(images, suite, locate_image, memory)
     ids, texts = (prompts.table.column(name).to_pylist() for name in ("prompt_id", "text"))
     row_of = {prompt_id: row for row, prompt_id in enumerate(ids)}
-    first_rows = list(accumulate(map(len, prompts.tables), initial=0))
+    first_rows = list(accumulate((shard.rows for shard in prompts.shards), initial=0))
     matched: dict[Shard, tuple[Shard, ...]] = {}
     named: dict[Shard, NDArray[np.int32]] = {}
     broken: list[BrokenFile] = []
@@ -212,25 +216,26 @@ def match_prompts(
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
         named_ids = [id_text(record["prompt_id"]) or "" for record in image_records(table)]
-        unknown = unknown.with_images([prompt_id for prompt_id in named_ids if prompt_id and prompt_id not in row_of])
+        absent = [prompt_id for prompt_id in named_ids if prompt_id and prompt_id not in row_of]
+        unknown = UnknownPrompts(unknown.images + len(absent), unknown.prompt_id or next(iter(absent), ""))
         shard_ids = sorted(set(named_ids))
         shard_rows = [row_of.get(prompt_id) for prompt_id in shard_ids]
-        pairs = [(one, None if row is None else texts[row]) for one, row in zip(shard_ids, shard_rows, strict=True)]
+        pairs = [(name, None if row is None else texts[row]) for name, row in zip(shard_ids, shard_rows, strict=True)]
         known_rows = [row for row in shard_rows if row is not None]
         holders = [
             prompts.shards[number] for number in sorted({bisect_right(first_rows, row) - 1 for row in known_rows})
         ]
-        sources = objects.digest_beside(table, [holder.sources for holder in holders])
+        sources = objects.digest_edits(table, [holder.sources for holder in holders])
         keyed = replace(shard, prompts=digest(pairs), objects=objects.digest(table), sources=sources)
         named[keyed] = np.array(known_rows, np.int32)
         matched[keyed] = tuple(holders)
-    return Prompted(prompts, matched, named, broken, unknown)
+    return MatchedImages(prompts, matched, named, broken, unknown)
 
 
 def read_files(
     shards: Sequence[Shard], columns: Sequence[str], read_file: ReadFile
 ) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
-    """Yield the columns of every shard; several files are read in parallel, each by `read_file`."""
+    """Yield the columns of every shard; several files are read in parallel."""
     files: dict[tuple[str, str], list[Shard]] = {}
     for shard in shards:
         files.setdefault((shard.group, shard.url), []).append(shard)
@@ -245,9 +250,9 @@ def read_files(
 def prompt_shards(
     file: ListedFile, benchmark: BenchmarkConfig, shard_size: ShardSize, skills: Shard | None
 ) -> list[Shard]:
-    """Return the shards of a prompts file, whose skills may be in another; a CSV or JSON file is one shard.
+    """Return the shards of a prompts file; a CSV or JSON file is one shard.
 
-    The shards have those columns of sources, masks and captions that the file has.
+    Of the configured columns of sources, masks and captions, the shards have those that the file has.
     """
     names, edits = benchmark.prompt_columns.renamed(), benchmark.columns.edit_columns
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
@@ -256,65 +261,48 @@ def prompt_shards(
         require_columns(schema, ("prompt_id", "text"), names, "benchmark.prompt_columns", file.url)
         read = [own_names.get(name, name) for name in PROMPT_COLUMNS]
         check_columns(schema, [*read, *edits.values()], read[:1], file.url)
-        held = [(name, its) for name, its in edits.items() if its in schema.names]
-        divided = (replace(shard, skills=skills) for shard in split_file(file, footer, (*names, *held), shard_size))
-        return _filter_shards(divided, benchmark.prompt_columns.where)
+        found = [(name, own) for name, own in edits.items() if own in schema.names]
+        shards = [replace(shard, skills=skills) for shard in split_file(file, footer, (*names, *found), shard_size)]
+        return _filter_shards(shards, benchmark.prompt_columns.where)
     whole = Shard(
         group=file.group, name=file.name, place=file.place, size=file.size, etag=file.etag, row_groups=(), rows=0,
         columns=names, skills=skills,
     )  # fmt: skip
     count = len(read_prompts(whole))
     records = prompt_records(replace(whole, columns=(*names, *edits.items())), list(edits)) if edits else []
-    columns = {name: its for name, its in edits.items() if any(record.get(name) for record in records)}
+    columns = {name: own for name, own in edits.items() if any(record.get(name) for record in records)}
     for name in columns:
         if name not in (*ADDRESSES, *CAPTIONS):
             raise SourceError(
-                f"{file.url}: {columns[name]!r} holds text, where benchmark.columns.{name} names images; name the "
+                f"{file.url}: {columns[name]!r} has texts, but benchmark.columns.{name} is for image bytes; name the "
                 f"column by benchmark.columns.{name}_uri"
             )
     shards = [replace(whole, rows=count, columns=(*names, *columns.items()))] if count else []
     return _filter_shards(shards, benchmark.prompt_columns.where)
 
 
-def _filter_shards(shards: Iterable[Shard], conditions: Sequence[str]) -> list[Shard]:
+def _filter_shards(shards: list[Shard], conditions: Sequence[str]) -> list[Shard]:
     """Return the shards with only the rows that meet all conditions (COLUMN:VALUE)."""
     if not conditions:
-        return list(shards)
+        return shards
     wanted = {tuple(condition.split(":", 1)) for condition in conditions}
-    columns = [name for name, _ in wanted]
-    pieces: list[Shard] = []
+    filtered: list[Shard] = []
     for shard in shards:
-        texts = (
-            {*_texts_of(record, columns), *(("skills", skill) for skill in _skills_in_file(prompt_id, shard))}
-            for record in prompt_records(shard, ("prompt_id", *columns))
-            for prompt_id in [id_text(record["prompt_id"])]
-        )
-        picked = tuple(row for row, values in enumerate(texts) if wanted <= values)
-        pieces += [replace(shard, picked=picked, rows=len(picked))] if picked else []
-    return pieces
-
-
-def _texts_of(record: Mapping[str, Any], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each column with its value as text; a list gives a pair for each of its items."""
-    for name in columns:
-        value = record.get(name)
-        yield from ((name, str(each)) for each in (value if isinstance(value, list) else [value]))
-
-
-def _check_skills(shard: Shard, tables: Sequence[pa.Table]) -> None:
-    """Raise ConfigError if a file of skills names none of the prompts, one of whose shards is given."""
-    if shard.skills is None:
-        return
-    named = _read_skills(shard.skills)
-    if not any(prompt_id in named for table in tables for prompt_id in table.column("prompt_id").to_pylist()):
-        raise ConfigError(
-            f"benchmark.skills {shard.skills.url}: none of its prompts, such as {next(iter(named), None)!r}, is in "
-            f"{shard.url}; put the file of these prompts there, or set benchmark.skills=null"
-        )
+        picked: list[int] = []
+        for row, record in enumerate(prompt_records(shard, ("prompt_id", *(name for name, _ in wanted)))):
+            values = {("skills", skill) for skill in _skills_in_file(id_text(record["prompt_id"]), shard)}
+            for name, _ in wanted:
+                value = record.get(name)
+                values |= {(name, str(each)) for each in (value if isinstance(value, list) else [value])}
+            if wanted <= values:
+                picked.append(row)
+        if picked:
+            filtered.append(replace(shard, picked=tuple(picked), rows=len(picked)))
+    return filtered
 
 
 def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
-    """Raise ConfigError if a prompt has no id, or if an id occurs twice."""
+    """Raise ConfigError if a prompt has no id, an id occurs twice, or the file of skills is about other prompts."""
     seen: set[str] = set()
     counted: dict[str, int] = {}
     for shard, table in zip(shards, tables, strict=True):
@@ -324,12 +312,19 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
             if not prompt_id:
                 raise ConfigError(f"{shard.url}, row {row}: the prompt has no prompt_id; fill it in")
             if prompt_id in seen:
-                raise ConfigError(f"{shard.url}, row {row}: prompt_id {prompt_id!r} stands twice; make ids unique")
+                raise ConfigError(f"{shard.url}, row {row}: prompt_id {prompt_id!r} occurs twice; make ids unique")
             seen.add(prompt_id)
+    skills = shards[0].skills
+    named = {} if skills is None else _read_skills(skills)
+    if skills is not None and seen.isdisjoint(named):
+        raise ConfigError(
+            f"benchmark.skills {skills.url}: none of its prompts, such as {next(iter(named), None)!r}, is in "
+            f"{shards[0].url}; put the file of these prompts there, or set benchmark.skills=null"
+        )
 
 
-def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage, memory: FileMemory) -> Prompted:
-    """Gather the prompts from the images' rows, reading only the columns of ids and texts.
+def _gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage, memory: FileMemory) -> MatchedImages:
+    """Gather the prompts from the images' rows; only the columns of ids and texts are read.
 
     Each shard of images gets a shard of prompts that is named by its prompts and not by its file. So shards with the
     same prompts, such as those of two generators, share their questions.
@@ -345,16 +340,21 @@ def gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage
             continue
         pairs = _own_pairs(table)
         for prompt_id, text in pairs:
-            _check_text(prompt_id, text, shard, unique)
+            known, url = unique.setdefault(prompt_id, (text, shard.url))
+            if known != text:
+                other = "" if url == shard.url else f" in {url}"
+                raise ConfigError(
+                    f"{shard.url}: prompt_id {prompt_id!r} has the text {text!r}, and {known!r}{other}; make ids "
+                    "unique, or set benchmark.columns.prompt_id=null: ids are then made from the texts"
+                )
         content = digest(sorted(pairs))
         holder = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(pairs), prompts=content)
-        keyed = replace(shard, prompts=content, objects=objects.digest(table), sources=objects.digest_beside(table))
+        keyed = replace(shard, prompts=content, objects=objects.digest(table), sources=objects.digest_edits(table))
         matched[keyed] = (asked.setdefault(content, holder),)
     skills: list[list[str]] = [[]] * len(unique)
     columns = [list(unique), [text for text, _ in unique.values()], skills, [name] * len(unique)]
-    arrays = [pa.array(values, dtype) for values, dtype in zip(columns, schemas.PROMPTS.types, strict=True)]
-    table = pa.table(arrays, schema=schemas.PROMPTS)
-    return Prompted(PromptTables(table, list(asked.values()), []), matched, {}, broken)
+    table = pa.table(columns, schema=schemas.PROMPTS)
+    return MatchedImages(PromptTables(table, list(asked.values())), matched, {}, broken)
 
 
 def own_ids(images: Sequence[Shard], memory: FileMemory) -> list[str]:
@@ -367,38 +367,15 @@ def own_ids(images: Sequence[Shard], memory: FileMemory) -> list[str]:
 
 
 def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:
-    """Return each pair of id and text in the rows once."""
     pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
-    return list(dict.fromkeys((one, text or "") for one, text in pairs))
-
-
-def _check_text(prompt_id: str, text: str, shard: Shard, unique: dict[str, tuple[str, str]]) -> None:
-    """Raise ConfigError if an id has two texts, in one file or in two."""
-    known, where = unique.setdefault(prompt_id, (text, shard.url))
-    if known != text:
-        other = "" if where == shard.url else f" in {where}"
-        raise ConfigError(
-            f"{shard.url}: prompt_id {prompt_id!r} stands for {text!r}, and for {known!r}{other}; make ids unique, "
-            "or set benchmark.columns.prompt_id=null: ids are then made of the texts"
-        )
-
-
-def _read_prompt_files(shards: Sequence[Shard]) -> Iterator[pa.Table]:
-    """Yield the prompts of every shard; a Parquet file is opened once, because its footer grows with its shards."""
-    if any(shard.url.lower().endswith(prompt_files.SUFFIXES) for shard in shards):
-        yield from (read_prompts(shard) for shard in shards)
-        return
-    for shard, table in read_files(shards, PROMPT_COLUMNS, read_each):
-        if isinstance(table, SourceError):
-            raise table
-        yield prompts_table(_make_records(table, shard), shard)
+    return list(dict.fromkeys((prompt_id, text or "") for prompt_id, text in pairs))
 
 
 def read_prompts(shard: Shard) -> pa.Table:
-    """Return a shard's prompts in the schema PROMPTS; absent columns are filled, ids become text.
+    """Return a shard's prompts in the schema PROMPTS: absent columns are filled, and ids become text.
 
-    An images shard whose rows contain their own prompts gives each id and text once. Raises SourceError naming the
-    file.
+    An images shard whose rows contain their own prompts gives each id and text once. Raise SourceError, which names the
+    file, for prompts that cannot be read.
     """
     if shard.pack:
         table = picked_rows(read_pack(PackFile(pack=shard.pack, place=shard.place), shard.group).prompts, shard)
@@ -412,54 +389,41 @@ def read_prompts(shard: Shard) -> pa.Table:
 
 
 def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
-    """Return a prompts file's rows in the schema PROMPTS; raises SourceError naming a row without a valid prompt."""
-    records = [
-        {
-            "prompt_id": prompt_id,
-            "text": prompt_text(found["text"], shard, row),
-            "skills": list(
-                dict.fromkeys([*_skills(found.get("skills"), shard, row), *_skills_in_file(prompt_id, shard)])
-            ),
-            "suite": shard.group,
-        }
-        for row, found in enumerate(found_rows)
-        for prompt_id in [_prompt_id(found["prompt_id"], shard, row)]
-    ]
+    """Return a prompts file's rows in the schema PROMPTS; raise SourceError, which names an invalid row."""
+    records = []
+    for row, found in enumerate(found_rows):
+        own_id = found["prompt_id"]
+        if isinstance(own_id, bytes | list | dict | bool):
+            kind = type(own_id).__name__
+            raise SourceError(
+                f"{where(shard, row)}: expected prompt_id as text or a number, found {kind}; write it as text"
+            )
+        prompt_id, text = id_text(own_id), prompt_text(found["text"], shard, row)
+        skills = [*_list_skills(found.get("skills"), shard, row), *_skills_in_file(prompt_id, shard)]
+        unique_skills = list(dict.fromkeys(skills))
+        records.append({"prompt_id": prompt_id, "text": text, "skills": unique_skills, "suite": shard.group})
     return rows.table(records, schemas.PROMPTS)
 
 
 def prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
-    """Return the shard's rows of a prompts file, unconverted, by our names; a Parquet file gives only these columns."""
-    names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
+    """Return the shard's rows of a prompts file, unconverted, by our names; of a Parquet file only these columns."""
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
-        return _make_records(read_shard(shard, columns), shard)
+        return _list_records(read_shard(shard, columns), shard)
+    names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
     prompt_files.check_size(shard.size, shard.url)
     with opened(shard) as stream:
         content = stream.read()
-    if shard.url.lower().endswith(prompt_files.LIST):
-        found = prompt_files.read_prompt_list(content, shard.url)
-    else:
-        read = prompt_files.read_prompts(content, shard.url, prompt_files.PromptColumns(names))
-        found = prompt_files.with_ids(read, shard.url)
+    found = prompt_files.read_prompts_with_ids(content, shard.url, prompt_files.PromptColumns(names))
     return [found[row] for row in shard.picked] if shard.picked else found
 
 
-def _make_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
+def _list_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
     columns = {name: column_values(table, name, shard) for name in table.column_names}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _prompt_id(value: Any, shard: Shard, row: int) -> str | None:
-    if isinstance(value, bytes | list | dict | bool):
-        found = type(value).__name__
-        raise SourceError(
-            f"{where(shard, row)}: expected prompt_id as text or a number, found {found}; write it as text"
-        )
-    return id_text(value)
-
-
-def _skills(value: Any, shard: Shard, row: int) -> list[str]:
-    """Return the skills of a prompt, a list or a text separated by semicolons; nulls in it are left out."""
+def _list_skills(value: Any, shard: Shard, row: int) -> list[str]:
+    """Return the skills in a cell: a list, or text separated by semicolons. Nulls in a list are left out."""
     if rows.is_missing(value):
         return []
     if isinstance(value, str):
@@ -472,3 +436,42 @@ def _skills(value: Any, shard: Shard, row: int) -> list[str]:
         found = type(odd[0]).__name__
         raise SourceError(f"{where(shard, row)}: expected `skills` to hold text, found {found}; write skills as text")
     return [str(skill) for skill in value if not rows.is_missing(skill)]
+
+
+def split_images(shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory) -> Iterator[tuple[Shard, int]]:
+    """Yield the parts of images' shards with their rounds; a shard that cannot be read is in the first round."""
+    # addresses are read too, because the memory keeps ids only of rows without addresses
+    for shard, table in read_files(shards, ("prompt_id", *ADDRESSES), memory.read):
+        if isinstance(table, SourceError):
+            yield shard, 0
+            continue
+        ids = [id_text(record["prompt_id"]) or "" for record in image_records(table)]
+        yield from ((piece, round) for piece, round, _ in _split_shard(shard, ids, round_of))
+
+
+def split_prompts(prompts: PromptTables, round_of: RoundOf) -> PromptTables:
+    """Return the parts of prompts' shards with their prompts, sorted by round."""
+    starts = accumulate((shard.rows for shard in prompts.shards), initial=0)
+    pieces: list[tuple[int, Shard, pa.Table]] = []
+    for shard, start in zip(prompts.shards, starts, strict=False):
+        table = prompts.table.slice(start, shard.rows)
+        for piece, round, numbers in _split_shard(shard, table.column("prompt_id").to_pylist(), round_of):
+            part = table.take(pa.array(numbers))
+            pieces.append((round, replace(piece, prompts=digest(sorted(pairs_of(part)))), part))
+    pieces.sort(key=lambda piece: piece[0])
+    return PromptTables(pa.concat_tables(part for _, _, part in pieces), [shard for _, shard, _ in pieces])
+
+
+def _split_shard(
+    shard: Shard, prompt_ids: Sequence[str], round_of: RoundOf
+) -> Iterator[tuple[Shard, int, NDArray[np.intp]]]:
+    """Yield a shard of the rows of each round, the round, and the numbers of the rows in the original shard.
+
+    A shard whose rows are all in one round stays as it is.
+    """
+    rounds = np.asarray([round_of(prompt_id) for prompt_id in prompt_ids])
+    for round in np.unique(rounds[rounds != LEFT_OUT]):
+        numbers = np.flatnonzero(rounds == round)
+        picked = [shard.picked[row] for row in numbers] if shard.picked else numbers.tolist()
+        piece = replace(shard, name=f"{shard.name}+w{round:02d}", rows=len(numbers), picked=tuple(picked))
+        yield shard if len(numbers) == len(rounds) else piece, int(round), numbers

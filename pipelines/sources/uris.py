@@ -21,7 +21,7 @@ from plumbline.pipelines.store.cells import digest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uris:
-    """Reader of images by address; it reads nothing outside of `roots`, for any content of a table."""
+    """Reader of images by address; it only reads below `roots`, for any content of a table."""
 
     roots: tuple[str, ...]
     """Folders, and prefixes of other addresses."""
@@ -29,23 +29,30 @@ class Uris:
     max_bytes: int
     """Bytes that are read of a file at most; one more byte shows that a file is larger."""
     whose: str = "the benchmark's folders"
-    """Name of the roots in a refusal."""
+    """Name of the roots in a message."""
     option: str = "benchmark.uri_roots"
     """The option that adds roots."""
 
     def locate(self, uri: str) -> Place:
-        """Return the file at an address; raises RefusedUri, before touching it, if it is outside of the roots."""
+        """Return the file at an address; raise RefusedUri, before touching it, if it is outside of the roots."""
         address = _resolve(uri)
-        if not any(_is_below(address, root) for root in _resolved_roots(self.roots)):
+        has_parents = ".." in unquote(address).split("/")
+        below = (f"{address}/".startswith(root.rstrip("/") + "/") for root in _resolve_roots(self.roots))
+        if has_parents or not any(below):
             remedy = f"move the image there, or add its folder to {self.option}"
             raise RefusedUri(f"it lies outside of {self.whose}; {remedy}")
         return self.storage.locate(address)
 
     def read(self, uri: str) -> bytes:
-        """Return the file's bytes; raises RefusedUri, or OSError if it cannot be read."""
+        """Return the file's bytes; raise RefusedUri, or OSError if it cannot be read."""
         place = self.locate(uri)
         if place.is_local:
-            return _read_regular(place.path, self.max_bytes + 1)
+            # without O_NONBLOCK, opening a pipe would wait for its writer
+            flags = os.O_NONBLOCK | os.O_NOFOLLOW
+            with open(place.path, "rb", opener=lambda path, mode: os.open(path, mode | flags)) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError("expected a regular file, found a pipe or a device")
+                return file.read(self.max_bytes + 1)
         try:
             return place.read(self.max_bytes + 1)
         except OSError:
@@ -58,9 +65,9 @@ LocateImage = Callable[[str], Place]
 
 
 class StoredObjects:
-    """Identities of the objects at images' addresses, found without reading them.
+    """Identities of the objects at images' addresses, found without reading the objects.
 
-    Local files are looked at one by one, folders on S3 are listed.
+    Each local file is looked up by itself, but folders on S3 are listed.
     """
 
     def __init__(self, locate_image: LocateImage) -> None:
@@ -68,23 +75,23 @@ class StoredObjects:
         self.listings: dict[str, dict[str, str]] = {}
 
     def digest(self, images: pa.Table, column: str = "uri") -> str:
-        """Return the digest of the objects that the rows' addresses name now; empty if the table has no such column."""
+        """Return the digest of the objects at the rows' addresses; empty if the table has no such column."""
         if column not in images.column_names:
             return ""
-        return digest([self.identity(record[column]) for record in image_records(images.select([column]))])
+        return digest([self.identify(record[column]) for record in image_records(images.select([column]))])
 
-    def digest_beside(self, images: pa.Table, of_prompts: Sequence[str] = ()) -> str:
-        """Return the digest of the objects at addresses of sources, masks and prompts; empty if there are none."""
-        parts = [*(self.digest(images, name) for name in ADDRESSES[1:]), *of_prompts]
-        return digest(parts) if any(parts) else ""
+    def digest_edits(self, images: pa.Table, of_prompts: Sequence[str] = ()) -> str:
+        """Return the digest of the sources and masks of the images and their prompts; empty if there are none."""
+        digests = [*(self.digest(images, name) for name in ADDRESSES[1:]), *of_prompts]
+        return digest(digests) if any(digests) else ""
 
-    def identity(self, uri: Any) -> str | list[Any]:
-        """Return an object's ETag, or a file's size and time; empty for an address without a readable object.
+    def identify(self, uri: Any) -> str | list[Any]:
+        """Return the size with the ETag, or with a file's time; empty for an address without a readable object.
 
         A list of addresses gives a list.
         """
         if isinstance(uri, list):
-            return [self.identity(part) for part in uri]
+            return [self.identify(each) for each in uri]
         if not isinstance(uri, str) or not uri:
             return ""
         try:
@@ -92,17 +99,17 @@ class StoredObjects:
         except PlumblineError:
             return ""
         if place.is_local:
-            return _identities(lambda: {place.name: place.entry()}).get(place.name, "")
+            return _identify_files(lambda: {place.name: place.entry()}).get(place.name, "")
         folder = place.parent
         if folder.url not in self.listings:
-            self.listings[folder.url] = _identities(folder.list)
+            self.listings[folder.url] = _identify_files(folder.list)
         return self.listings[folder.url].get(place.name, "")
 
 
-def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
-    """Return the identity of every file by name; none if a folder is missing or does not answer."""
+def _identify_files(list_entries: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
+    """Return the identity of every file by name; empty if a folder is missing or does not answer."""
     try:
-        return {name: f"{entry.size} {entry.etag}" for name, entry in look().items() if entry.type == "file"}
+        return {name: f"{entry.size} {entry.etag}" for name, entry in list_entries().items() if entry.type == "file"}
     except Exception as error:
         if not is_storage_error(error):
             raise
@@ -110,7 +117,7 @@ def _identities(look: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
 
 
 def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:
-    """Return the reader of images below the benchmark's images, `uri_roots`, and prompts that name sources or masks."""
+    """Return a reader whose roots are the folders of images, `uri_roots`, and prompts that name sources or masks."""
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)
     if benchmark.prompts is not None and {*ADDRESSES} & {*benchmark.columns.edit_columns}:
@@ -121,16 +128,8 @@ def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: I
     return Uris(roots=roots, storage=storage, max_bytes=limits.max_bytes)
 
 
-def _read_regular(path: str, limit: int) -> bytes:
-    """Return at most `limit` bytes of a file; a pipe is opened without waiting for its writer, and refused."""
-    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("expected a regular file, found a pipe or a device")
-        return file.read(limit)
-
-
 @lru_cache(maxsize=8)
-def _resolved_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
+def _resolve_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(_resolve(root) for root in roots)
 
 
@@ -141,7 +140,3 @@ def _resolve(url: str) -> str:
 
 def _make_absolute(url: str) -> str:
     return url if is_remote(url) else StorageConfig().locate(url).url
-
-
-def _is_below(address: str, root: str) -> bool:
-    return f"{address}/".startswith(root.rstrip("/") + "/") and ".." not in unquote(address).split("/")

@@ -19,19 +19,12 @@ from plumbline.pipelines.running.events import NodeProgress
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_files import ImageFiles, ingested_sources, list_images, load_shard_size
 from plumbline.pipelines.sources.prompt_words import words_of
 from plumbline.pipelines.sources.prompts import locate_skills
 from plumbline.pipelines.sources.question_packs import check_choices
-from plumbline.pipelines.sources.shard_sizes import load_shard_size
 from plumbline.pipelines.sources.shards import ShardSize
-from plumbline.pipelines.sources.sources import (
-    ImageFiles,
-    Sources,
-    ingested_sources,
-    list_images,
-    open_sources,
-    with_pack,
-)
+from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.pipelines.store.cells import Outcome, digest
 from plumbline.pipelines.store.store import Store, open_store

@@ -329,7 +329,7 @@ def _missing_rows(
     for generator in sources.every_generator:
         rejected = [row for row in sources.rejected if row.generator == generator]
         numbers = pc.index_in(pa.array([row.prompt_id for row in rejected], ids.type), ids)
-        rejections = [RowError(row.kind, row.in_words, retryable=False) for row in rejected]
+        rejections = [RowError(row.kind, str(row), retryable=False) for row in rejected]
         errors = pa.array(map(error_value, rejections), schemas.ERROR)
         for first in range(0, len(rejected), MAX_PART_ROWS):
             rows = slice(first, first + MAX_PART_ROWS)

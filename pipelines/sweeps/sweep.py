@@ -9,7 +9,7 @@ from typing import NamedTuple
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, end
-from plumbline.pipelines.base.logs import about
+from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.costs import Cost, node_costs
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, to_all
@@ -88,7 +88,7 @@ def run_sweep(
         return _finish_unchanged(planned, unchanged)
     began = datetime.now(UTC)
     run_id = name(planned.store, began)
-    with about(run=run_id), registered_sweep(planned, watch, run=run_id) as (planned, watch):
+    with add_log_fields(run=run_id), registered_sweep(planned, watch, run=run_id) as (planned, watch):
         return _run(planned, watch, run_id, began, assert_lease)
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import Place, StorageConfig, first_line, readable_errors
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Rejection
-from plumbline.pipelines.base.view_types import without_views
+from plumbline.pipelines.base.view_types import remove_views
 from plumbline.pipelines.ingest.sample_files import SampleFile
 from plumbline.pipelines.ingest.tars import Damage, Member, read_members
 
@@ -85,7 +85,7 @@ def read_parquet(
     with file.place.open(size=file.size, block_size=BLOCK_BYTES) as stream, pq.ParquetFile(stream) as table:
         chosen = list(columns(table.schema_arrow.names))
         for batch in table.iter_batches(at_once, columns=chosen, use_threads=False):
-            yield without_views(pa.Table.from_batches([batch]))
+            yield remove_views(pa.Table.from_batches([batch]))
 
 
 def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[Member | Rejection]:

@@ -383,8 +383,8 @@ def test_the_console_shows_the_coverage_and_every_kind_with_an_example_and_its_r
     [
         ("prompt without prompt_id", parquet([{"prompt_id": None, "text": "a"}, {"prompt_id": "b", "text": "b"}]),
          "row 0: the prompt has no prompt_id"),
-        ("prompt_id that stands twice", parquet([{"prompt_id": "a", "text": "a"}, {"prompt_id": "a", "text": "b"}]),
-         "row 1: prompt_id 'a' stands twice"),
+        ("prompt_id that occurs twice", parquet([{"prompt_id": "a", "text": "a"}, {"prompt_id": "a", "text": "b"}]),
+         "row 1: prompt_id 'a' occurs twice"),
         ("prompts without text column", parquet([{"prompt_id": "a"}]), r"expected column\(s\) text"),
         ("prompts that are numbers", parquet([{"prompt_id": "a", "text": 7}]),
          "expected the prompt as text, found int"),

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from plumbline.jobs.command import command_of, load_values, run_job
-from plumbline.jobs.help import choices_of, describe, dotted_keys, keys_of_job
+from plumbline.jobs.help import choices_of, describe, dotted_keys, keys_of_job, list_examples
 from plumbline.jobs.status import COMMAND as status_command
 from plumbline.jobs.sweep import COMMAND, main
 from plumbline.jobs.table import JOBS
@@ -34,11 +34,9 @@ OWN = ("benchmark.prompts=p", "benchmark.images=i")
 
 
 def example(name: str) -> list[str]:
-    """Return the words of the example in a job's help."""
-    (words,) = re.findall(
-        rf"^  plumbline {name}( .*|)$", describe(name, command_of(name).schema, None), flags=re.MULTILINE
-    )
-    return shlex.split(words)
+    """Return the words of the last example in a job's help."""
+    *_, last = list_examples(name)
+    return shlex.split(last.removeprefix(f"plumbline {name}"))
 
 
 def options(config: Any, path: str = "") -> Iterator[str]:
@@ -193,7 +191,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         (["+models.vqa.engine=vllm"], "engine: an option of causal_lm and vlm; remove it from this clip_flant5 model"),
         (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
         (["~benchmark.nothing"], "config key 'benchmark.nothing' cannot be removed: there is no such key"),
-        (["store@other=a"], "store@other=a: there is no group of choices 'store'; remove @other"),
+        (["store@other=a"], "store@other=a: 'store' is not a group of choices; remove @other"),
         (["benchmark.columns.imge=x"], "unknown config key 'benchmark.columns.imge'; did you mean"),
         (["benchmark.columns.extra=[score]"], "benchmark.columns.extra: scores have a column 'score' of their own"),
         (["benchmark.generators={a: b}"], "expected either images, or generators as {name: path}, got images="),
@@ -205,7 +203,7 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         (["dry_run=maybe"], "'dry_run': expected true or false, got 'maybe'"),
         (["limit=1.5"], "'benchmark.limit': expected a whole number, got 1.5"),
         (["limit=1,2"], "'benchmark.limit': expected a whole number, got [1, 2]"),
-        (["+store=x"], "'store' is there already; write store=VALUE, without the +"),
+        (["+store=x"], "'store' exists already; write store=VALUE, without the +"),
         (["report", "--run", "latest"], "--run: no such option; keys have no dashes, as in run=VALUE"),
         (["metaeval"], "'protocol' is required; choose one: protocol="),
     ],
@@ -445,11 +443,17 @@ def test_help_names_the_choices() -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_help_has_an_example_and_no_long_line(name: str) -> None:
-    told = printed(name, "--help")
+def test_help_starts_with_an_example_and_has_no_long_line(name: str) -> None:
+    shown = printed(name, "--help")
     assert max(map(len, printed(name, "--help-all").splitlines())) <= 120
-    assert len(told.splitlines()) <= 75 and "--help-all" in told
-    assert f"\nexample:\n  plumbline {name}" in told
+    assert len(shown.splitlines()) <= 75 and "--help-all" in shown
+    assert re.match(rf"usage: .*\n\nexamples?:\n  plumbline {name}", shown)
+
+
+def test_the_help_of_score_starts_with_three_examples_and_fits_two_screens() -> None:
+    lines = printed("score", "--help").splitlines()
+    assert len(lines) <= 48 and max(map(len, lines)) <= 100
+    assert all(line.startswith("  plumbline score images=") for line in lines[3:6])
 
 
 def test_every_job_prints_the_version() -> None:
@@ -459,7 +463,7 @@ def test_every_job_prints_the_version() -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_help_lists_and_explains_every_key_of_a_job(name: str) -> None:
     schema = command_of(name).schema
-    told = describe(name, schema, None).partition("\nkeys, ")[2]
+    told = describe(name, schema, None).partition("keys, with")[2]
     for key in keys_of_job(name, schema):
         last = key.path.rpartition(".")[2]
         assert f"  {last}: {key.value}".rstrip() in told

@@ -25,7 +25,7 @@ def test_the_command_reports_what_it_wrote_and_the_second_time_that_nothing_chan
     said = printed("ingest", *words)
     assert "sdxl/00000.parquet: 5 rows" in said and "8 found = 8 taken in + 0 rejected + 0 skipped" in said
     assert f"written to {tmp_path}/out/" in said
-    assert printed("ingest", *words).count("stands already") == 2
+    assert printed("ingest", *words).count("exists already") == 2
 
 
 @pytest.mark.parametrize("absent, share, code", [(0, 0.0, 0), (2, 0.25, 2), (2, 0.2, 1)])

@@ -169,7 +169,7 @@ EXPECTED_LINES: dict[str, list[str]] = {
         f"pair: data-train-00000-of-00001/2 of flux: {TEXTS[0]!r}",
         "generators: 2, from the column 'model' of {mine}/data/train-00000-of-00001.parquet: "
         "flux (3 images), sdxl (3 images)",
-        "settings: what pictures and their rows say",
+        "settings: those in the images' files and rows",
     ],
     "a CSV next to the images": [
         "prompts: 3, from the column 'prompt' of images.csv",

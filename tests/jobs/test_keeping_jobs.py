@@ -18,7 +18,7 @@ from rich.console import Console
 
 from plumbline.jobs import status
 from plumbline.jobs.command import Terminated
-from plumbline.jobs.display.store_contents import watch
+from plumbline.jobs.status import watch
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepStatus, running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
@@ -45,7 +45,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         output += printed(name, *given, *(ours if name == "sweep" else ()))
     assert "retry_failed: 0 failed rows of 0 cells" in output and "no sweep is running" in output
     assert output.count("all are sound") == 2
-    assert "nothing may go" in output and "image_statistics" in output
+    assert "nothing can be removed" in output and "image_statistics" in output
     assert run_folder.exists() and cell.exists() and len(COMMANDS) == 11
 
 
@@ -54,7 +54,7 @@ def test_a_list_names_the_files_that_may_go_and_how_to_remove_them(tmp_path: Pat
     (tmp_path / "markers").mkdir()
     (tmp_path / "markers/dead").write_text("x" * 2048)
     old = ("gc", f"store={tmp_path}", "grace_days=0")
-    assert "1 files, 2.0 kB, may go; add delete=true to remove them" in printed(*old)
+    assert "1 files, 2.0 kB, not needed; add delete=true to remove them" in printed(*old)
     assert "1 files, 2.0 kB, removed" in printed(*old, "delete=true") and not (tmp_path / "markers/dead").exists()
     assert "prune: expected some of answers" in refusal("gc", f"store={tmp_path}", "prune=[scores]", code=64)
 
@@ -93,7 +93,7 @@ def test_without_a_terminal_each_poll_prints_a_line_per_stage() -> None:
 def test_on_a_terminal_the_view_is_redrawn_in_place_and_names_silent_sweeps() -> None:
     text, _ = render_watch([[RunningSweep(RUNNING, 1.0)], [RunningSweep(RUNNING, 95.0)], []], terminal=True)
     assert "small: 20261123-010203-000000 on node7" in text and "silent for 1:35" in text
-    assert "15/60" in text and "Ctrl-C ends the view, and no sweep" in text and "\x1b[2K" in text
+    assert "15/60" in text and "Ctrl-C ends this view; the sweeps go on" in text and "\x1b[2K" in text
 
 
 @pytest.mark.parametrize("stop, code, said", [(KeyboardInterrupt, 0, ""), (Terminated, 143, "stopped watching\n")])
@@ -124,9 +124,9 @@ def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_o
     finally:
         process.kill()
         process.wait()
-    assert "small, at work on" in working and "of 120 cells committed; --watch follows it" in working
+    assert "small, running on" in working and "of 120 cells committed; --watch follows it" in working
     killed = printed("status", f"store={store}")
-    assert "small, was killed, last heard of" in killed and "run the same command to go on" in killed
+    assert "small, was killed, last seen" in killed and "run the same command to go on" in killed
     assert "no runs yet" not in working + killed and "no sweep is running" in printed(
         "status", f"store={store}", "--watch"
     )

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Collection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from plumbline.jobs.display.leaderboards import show_failures, show_leaderboards
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.failures import count_failures
 from plumbline.operators.results.summary import best_first
+from tests.commands import run
 from tests.operators.tallied import summarise
 
 
@@ -78,3 +80,13 @@ def test_if_lower_is_better_the_lowest_mean_ranks_first_and_the_leaderboard_says
     said = printed(boards, finished_sweep(SimpleNamespace(summary=summary, n_null=0), lower_is_better={"m"}))
     assert ranks(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
     assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)
+
+
+def test_a_sweep_prints_a_screen_with_the_leaderboard_before_its_findings_and_files(tmp_path: Path) -> None:
+    words = ["sweep=shapes", "metric=[edge_density]", "limit=8", "cluster=here", f"store={tmp_path}/store"]
+    said = run("sweep", *words).out
+    assert len(said.splitlines()) <= 40
+    parts = ["cells to compute", "│ atlas", "more findings in the report", "report: ", "written to ", "computed "]
+    assert [said.index(part) for part in parts] == sorted(said.index(part) for part in parts)
+    full = run("sweep", *words, f"store={tmp_path}/other", "verbose=true").out
+    assert "│ scores" in full and "edge_density: overall" in full and "more findings" not in full

@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.jobs.logs import write_log
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, about, find_level, relay, to_line
+from plumbline.pipelines.base.logs import Forwarder, Line, LogConfig, add_log_fields, find_level, relay, to_line
 from tests.commands import refusal
 
 SECRET = "hush-hush-hush"
@@ -22,8 +22,8 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_line_of_json_has_its_subject_and_the_raised_error(tmp_path: Path) -> None:
-    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
-        with about(node="answers:vqa", cell="3f2a91bc"):
+    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), add_log_fields(run="r"):
+        with add_log_fields(node="answers:vqa", cell="3f2a91bc"):
             LOG.warning("two\nlines of %d words", 4)
         try:
             raise OSError("the disk is full")
@@ -40,7 +40,7 @@ def test_a_line_of_json_has_its_subject_and_the_raised_error(tmp_path: Path) -> 
 def test_a_text_entry_is_one_line_without_terminal_control_codes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with write_log(LogConfig(format="text"), NONE), about(node="scores", generator="atlas", cell="3f2a91bc"):
+    with write_log(LogConfig(format="text"), NONE), add_log_fields(node="scores", generator="atlas", cell="3f2a91bc"):
         LOG.info("a prompt of\x1b[2Jtwo\nlines")
     assert capsys.readouterr().err.endswith(" info scores atlas 3f2a91bc: a prompt of?[2Jtwo lines\n")
 
@@ -74,14 +74,14 @@ def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Pa
     sent: list[Sequence[Line]] = []
     worker, forwarder = logging.Logger("worker"), Forwarder(sent.append)
     worker.addHandler(forwarder)
-    with about(node="scores", cell="3f2a91bc"):
+    with add_log_fields(node="scores", cell="3f2a91bc"):
         worker.error("no luck", exc_info=ValueError("why"))
     worker.info("it goes on")
     (lines,) = sent
     assert [line["message"] for line in forwarder.take()] == ["it goes on"], "a line that may wait for a report"
     record = logging.makeLogRecord({"msg": "later"})
     assert lines[0]["time"] < to_line(record)["time"]
-    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), about(run="r"):
+    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), add_log_fields(run="r"):
         relay(lines)
     (line,) = read_lines(tmp_path / "log")
     del line["time"]

@@ -385,7 +385,7 @@ def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchange
     assert harm(folder / first / "report.html", way, chance)
     shown = nights.run()
     assert shown.code == 0 and f"nothing new since run {first}" in shown.out
-    assert "the page was damaged, and is written anew" in shown.words and has_report(nights.store, first)
+    assert "the page was damaged, and is written again" in shown.words and has_report(nights.store, first)
     assert harm(chance.choice(sorted((folder / first).glob("scores.parquet/*"))), way, chance)
     assert nights.run().code == 0
     second = newest_run(nights.store)
@@ -451,7 +451,10 @@ def test_failing_to_remove_runs_changes_neither_the_run_nor_the_exit_code(
     monkeypatch.setattr(nightly, "retain", refuse)
     code, printed, _ = nights.run("nightly.keep_runs.daily=1")
     assert code == 0 and nights.outcome() is not None
-    assert f"warning nightly.keep_runs: {error}; what is left" in printed and "exit code 0" in printed
+    assert (
+        f"warning nightly.keep_runs: {error}; the next night drops the remaining runs" in printed
+        and "exit code 0" in printed
+    )
 
 
 def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_continues(

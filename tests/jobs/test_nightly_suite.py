@@ -126,7 +126,7 @@ def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: 
 
         nothing = suite.run(webhook)
         assert nothing.code == 0 and "0 cells to compute: everything is in the store" in nothing.out, nothing
-        assert "model calls, about" not in nothing.out and "as told before: suite " in nothing.words
+        assert "model calls, about" not in nothing.out and "reported before: suite " in nothing.words
         assert len(suite.suites()) == len(hook.bodies) == 2
         unread.write_bytes(content)
 

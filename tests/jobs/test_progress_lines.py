@@ -17,9 +17,9 @@ HALF: list[Event] = [
 
 
 def render(events: Sequence[Event], *, terminal: bool = True) -> str:
-    """Return the text on a terminal, or in a log, after these events."""
+    """Return the text on a terminal, or in a verbose log, after these events."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
-    with ProgressDisplay(console, afterwards=20.0) as display:
+    with ProgressDisplay(console, afterwards=20.0, verbose=True) as display:
         for event in events:
             display.last_line = -1e9  # in a log, a line is due
             display.update(event)

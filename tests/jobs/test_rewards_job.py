@@ -31,7 +31,7 @@ def test_the_pages_command_makes_pairs_and_prints_their_address(store: Path, tmp
     options = [*given, f"store={store}", f"output={tmp_path}/pairs"]
     said = printed("rewards", *options)
     assert "train-00000-of-00001: " in said and f"written to {tmp_path}/pairs/" in said
-    assert f"stands already in {tmp_path}/pairs/" in printed("rewards", *options)
+    assert f"exists already in {tmp_path}/pairs/" in printed("rewards", *options)
 
 
 def test_the_same_command_every_night_exports_each_run_to_a_separate_folder(store: Path, tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_the_same_command_every_night_exports_each_run_to_a_separate_folder(stor
     score(store.parent / "bench", nights, "metric=[clipscore,saturation]")
     second = newest_run(store_at(nights))
     said = [printed("rewards", *options, f"output={tmp_path}/each/@run") for _ in range(2)]
-    assert f"stands already in {tmp_path}/each/{second}/" in said[1]
+    assert f"exists already in {tmp_path}/each/{second}/" in said[1]
     assert {folder.name for folder in (tmp_path / "each").iterdir()} == {first, second} and first != second
     said = refusal("rewards", *options, f"output={tmp_path}/one", code=1)
     assert f"holds the export of run {first}, and this is of run {second}" in said and "/@run" in said

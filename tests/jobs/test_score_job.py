@@ -73,7 +73,7 @@ def test_accepted_and_ignored_files_are_listed_before_the_plan(tmp_path: Path) -
     (folder / "flint/cover.png").write_bytes(b"no number")
     given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true", "max_failed=0.2"]
     said = printed("score", *given)
-    assert "8 images taken in" in said and "4 prompts x 2 generators = 8 images" in said
+    assert "8 images ingested" in said and "4 prompts x 2 generators = 8 images" in said
     assert "models=shapes only knows coloured shapes" in said
     assert "1 rows rejected: empty_prompt" in said and "flint/cover.png: no number in its name" in said
 
@@ -349,7 +349,7 @@ def test_a_file_without_an_images_prompt_is_named_and_lines_may_move(tmp_path: P
     made = put(tmp_path / "table", {"a.png": image, "images.csv": "file,prompt\na.png,a cat\n"})
     printed("ingest", f"images={made}", f"output={tmp_path}/made")
     (made / "images.csv").write_text('file,prompt,note\n\na.png,a cat,"moved"\n')
-    assert "stands already" in printed("ingest", f"images={made}", f"output={tmp_path}/made")
+    assert "exists already" in printed("ingest", f"images={made}", f"output={tmp_path}/made")
 
 
 def test_a_row_that_ingest_rejected_is_a_row_without_a_score_in_a_sweep(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_settings_are_read_from_images_in_folders(tmp_path: Path) -> None:
     write_images(tmp_path / "in", "atlas", "a cup\nSteps: 20, Sampler: Euler a, CFG scale: 4, Seed: 1, Size: 512x512")
     write_images(tmp_path / "in", "flint", "")
     words = [f"images={tmp_path}/in", f"store={tmp_path}/store", "metric=[edge_density]", "cluster=here"]
-    assert "settings: what pictures and their rows say" in printed("score", *words)
+    assert "settings: those in the images' files and rows" in printed("score", *words)
     manifest = json.loads((newest(tmp_path / "store") / "manifest.json").read_text())
     atlas = {"cfg": {"4": 2}, "steps": {"20": 2}, "size": {"64x48": 2}, "seed": {"1": 2}, "sampler": {"Euler a": 2}}
     assert manifest["settings"] == {"atlas": atlas, "flint": {"size": {"64x48": 2}}}

@@ -119,11 +119,11 @@ def test_a_night_renews_damaged_cells_and_finds_nothing_worse(bench: Bench) -> N
     harmed = Random(8).sample(cells(bench), 4)
     for path in harmed:
         assert harm(path, "rot", Random(8))
-    assert "as told before" in nights(bench).out
+    assert "reported before" in nights(bench).out
     ended = nights(bench, VERIFY)
-    assert ended.code == 0 and cells_to_repair(ended) == set(harmed) and "as told before" not in ended.out
+    assert ended.code == 0 and cells_to_repair(ended) == set(harmed) and "reported before" not in ended.out
     again = nights(bench, VERIFY)
-    assert again.code == 0 and SOUND.search(again.words) and "as told before" in again.out
+    assert again.code == 0 and SOUND.search(again.words) and "reported before" in again.out
 
 
 def suite_words(bench: Bench) -> Sequence[str]:

@@ -129,7 +129,7 @@ def test_without_prices_the_output_says_how_to_get_the_cost(
 ) -> None:
     planned = planned_sweep(server, tmp_path)
     assert estimate_costs(planned.plan, planned.store) == [] and node_costs(planned.plan, {}) == {}
-    assert "calls of a service; models.vqa.prices would tell their cost" in show(planned, capsys)
+    assert "calls of a service; models.vqa.prices adds their cost" in show(planned, capsys)
 
 
 def test_a_service_that_refuses_the_key_is_reported_before_ray_is_imported(

@@ -8,8 +8,8 @@ import pytest
 
 from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.plan_table import show_plan
-from plumbline.jobs.display.store_contents import show_runs
 from plumbline.jobs.report import show_report
+from plumbline.jobs.status import show_runs
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.results.summary import part_of
 from plumbline.pipelines.nightly.regressions import find_baseline
@@ -148,7 +148,7 @@ def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_re
     first = prompts(1)[0]["prompt_id"]
     assert (
         f"warning 20 of 25 images are of prompts that benchmark.prompts does not have, such as '{first}', and "
-        "fail by every metric that reads it; benchmark.require_every_image=false leaves them out"
+        "fail by every metric that reads the prompt; benchmark.require_every_image=false leaves them out"
     ) in capsys.readouterr().out
     every, *_ = run(config)
     assert every.results.n_null == 21

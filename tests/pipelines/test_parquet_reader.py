@@ -9,8 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.base.parquet_pages import locate_indices, parse_index
-from plumbline.pipelines.base.parquet_reader import MAX_GAP, PAGE_BUFFER, TAIL_BYTES, ParquetReader
+from plumbline.pipelines.base.parquet_reader import (
+    MAX_GAP,
+    PAGE_BUFFER,
+    TAIL_BYTES,
+    ParquetReader,
+    locate_indices,
+    parse_index,
+)
 from tests.work import count_work
 
 PAGED: dict[str, Any] = {"write_batch_size": 1, "data_page_size": 16 << 10, "write_page_index": True}
@@ -96,7 +102,7 @@ def test_a_damaged_page_index_is_ignored_and_costs_no_more_than_its_bytes(damage
     pq.write_table(table, path, row_group_size=GROUP, **WRITERS["ingest"])
     content = bytearray(path.read_bytes())
     for place in (place for group in locate_indices(pq.read_metadata(path)) for place in group if place is not None):
-        content[place.offset : place.offset + place.length] = damage[: place.length].ljust(place.length, b"\0")
+        content[place.start : place.stop] = damage[: len(place)].ljust(len(place), b"\0")
     path.write_bytes(content)
     with CountingFile(path) as file:
         found = list(ParquetReader(file, len(content)).read_rows(1, [3, 40], ["prompt_id", "image"]))

@@ -1,4 +1,4 @@
-"""Choice of a filesystem by the scheme of an address: a disk, an object store, or another one that can only be read."""
+"""Choice of the filesystem of an address: a disk, an object store, or another filesystem that can only be read."""
 
 from functools import lru_cache
 
@@ -12,7 +12,7 @@ OBJECT_STORES = ("s3://", "gs://", "az://")
 def filesystem_of(url: str, settings: Settings) -> Filesystem:
     """Return the filesystem of an absolute path or an address; raise ConfigError for settings that its client refuses.
 
-    All addresses of a cloud share one client; other addresses share one per host.
+    All addresses of a cloud share a client; other addresses share a client per host.
     """
     store = next((store for store in OBJECT_STORES if url.startswith(store)), None)
     host = "" if url.startswith("/") else "/".join(url.split("/", 3)[:3])
@@ -30,14 +30,10 @@ def open_filesystem(root: str, settings: Settings) -> Filesystem:
 
             return S3(settings)
         case "gs://" | "az://":
-            return _open_cloud(root, settings)
+            try:
+                from plumbline.pipelines.base.filesystems.clouds import CLOUDS
+            except ImportError as error:
+                raise ConfigError(f"{root}: needs obstore; {install('clouds')}") from error
+            return CLOUDS[root](settings)
         case _:
             return open_readable(root)
-
-
-def _open_cloud(root: str, settings: Settings) -> Filesystem:
-    try:
-        from plumbline.pipelines.base.filesystems.clouds import CLOUDS
-    except ImportError as error:
-        raise ConfigError(f"{root}: needs obstore; {install('clouds')}") from error
-    return CLOUDS[root](settings)

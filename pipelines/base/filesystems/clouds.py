@@ -1,4 +1,4 @@
-"""Google Cloud Storage and Azure Blob Storage by obstore, whose errors are converted to OSErrors."""
+"""Google Cloud Storage and Azure Blob Storage by obstore, with its errors converted to OSErrors."""
 
 import io
 import re
@@ -14,8 +14,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.fsspec import FsspecStore
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
-from plumbline.pipelines.base.filesystems.filesystem import Entry, Settings, entry_of
-from plumbline.pipelines.base.filesystems.objects import UPLOAD_BYTES, ObjectStore
+from plumbline.pipelines.base.filesystems.filesystem import UPLOAD_BYTES, Entry, ObjectStore, Settings, entry_of
 
 CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
 """Plain http is allowed for servers that an endpoint names; the clouds themselves use https."""
@@ -33,7 +32,7 @@ NO_CREDENTIALS = "performing token request"
 class Cloud(ObjectStore):
     """The buckets of a cloud, configured by the environment variables of its own tools."""
 
-    rights = "the credentials' rights, or renew them where they have expired"
+    rights = "the credentials' rights, or renew them if they have expired"
 
     def __init__(self, scheme: str, settings: Settings, *, endpoint: str, credentials: str) -> None:
         options = {"skip_signature": True} if settings.anon else {}
@@ -107,7 +106,6 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
     cachable = False  # its settings come from the environment
 
     def resolve(self, path: str) -> tuple[Any, str]:
-        """Return a path's bucket as an obstore object, and its key."""
         bucket, key = self._split_path(path)
         return self._construct_store(bucket), key
 

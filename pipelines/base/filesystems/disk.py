@@ -16,8 +16,6 @@ GROUP_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
 
 
 class Disk(Writable):
-    """Files on a disk; links are followed."""
-
     check = rights = "the path and the rights to it"
 
     def __init__(self) -> None:
@@ -61,7 +59,7 @@ class Disk(Writable):
         _make_folder(folder)
         return folder
 
-    def put(self, draft: Path, path: str, *, replace: bool) -> bool:
+    def move_draft(self, draft: Path, path: str, *, replace: bool) -> bool:
         with draft.open("rb") as file:
             os.fsync(file.fileno())  # committed files survive a crash of the machine
         _share(draft, Path(path).parent)
@@ -150,7 +148,6 @@ def _hidden_sibling(path: Path) -> Path:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file; raise FileExistsError if it exists."""
     with path.open("xb") as file:
         file.write(data)
 

@@ -1,49 +1,49 @@
-"""Base classes of filesystems: reading by fsspec, and the writes that a store needs."""
+"""Base classes of filesystems: reading by fsspec, the writes that a store needs, and object stores."""
 
+import mimetypes
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, cast
+from typing import IO, Any, NamedTuple, cast
 
 import fsspec
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 
 ETAGS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
-"""Names by which filesystems report a value that changes with a file's content, the limit reliable first."""
+"""Names of values that change with a file's content, in the information of filesystems; the most reliable first."""
 TIMES = ("LastModified", "last_modified", "mtime")
 RENEW = "renew the credentials"
 STORES = "s3://, gs:// or az://"
-"""Addresses that a store can have, besides a path on a disk."""
+"""Addresses that a store can have, in addition to a path on a disk."""
+UPLOAD_BYTES = 16 * 2**20
+"""Bytes per request when a large file is uploaded."""
 
 
-class Settings(Protocol):
-    """Settings of object stores."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Access to object stores."""
 
-    def __hash__(self) -> int: ...
-
-    @property
-    def endpoint_url(self) -> str | None: ...
-
-    @property
-    def region(self) -> str | None: ...
-
-    @property
-    def key(self) -> str | None: ...
-
-    @property
-    def secret(self) -> str | None: ...
-
-    @property
-    def anon(self) -> bool: ...
+    endpoint_url: str | None = None
+    """Address of an S3 server other than AWS."""
+    region: str | None = None
+    """The bucket's region."""
+    key: str | None = field(default=None, repr=False)
+    """Access key id."""
+    secret: str | None = field(default=None, repr=False)
+    """Secret access key; never printed or written to a manifest."""
+    anon: bool = False
+    """Read public buckets without credentials."""
 
 
 class Entry(NamedTuple):
-    """A file, folder or anything else that its filesystem lists."""
+    """A file, folder or anything else in a listing."""
 
     type: str
-    """`file`, `directory` or `other`: a pipe, a device, a link that leads nowhere."""
+    """`file`, `directory` or `other`: a pipe, a device, a broken link."""
     size: int
     etag: str
     """Changes when the file does: an object's ETag, or the modification time of a local file; empty for a folder."""
@@ -55,9 +55,9 @@ class Filesystem:
     """A filesystem that can be read, with the paths of fsspec."""
 
     check = "the network"
-    """Advice on what to check if the server cannot be reached."""
+    """Things to check if the server cannot be reached."""
     rights = "the credentials' rights"
-    """Advice on what to check if access is denied."""
+    """Things to check if access is denied."""
     reads_one_version = False
     """True if a stream that was opened with an ETag fails once the file has another ETag."""
 
@@ -71,9 +71,9 @@ class Filesystem:
         return entry_of(self.fs.info(path))
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
-        """Open a file for reading; `size` and `etag` are known if the file was listed.
+        """Open a file for reading; `size` and `etag` are known if the file was listed, and save some clients a request.
 
-        A known size saves some clients a request. For the ETag see `reads_one_version`.
+        See `reads_one_version` for a file that has changed.
         """
         return cast(IO[bytes], self.fs.open(path, "rb", **options))
 
@@ -83,15 +83,11 @@ class Filesystem:
             return bytes(stream.read() if limit is None else stream.read(limit))
 
     def list(self, path: str) -> dict[str, Entry]:
-        """Return the entries of a folder by name, or the entry of a file."""
         entries = self.fs.ls(path, detail=True)
         return {str(item["name"]).rstrip("/").rpartition("/")[2]: self._entry(item["name"], item) for item in entries}
 
     def files(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """Yield the files below a folder with their relative paths, or a file itself with the empty path.
-
-        A filesystem that lists by pages requests a page when it is needed.
-        """
+        """Yield the files below a folder with their relative paths, or a file itself with the empty path."""
         below = self._below(path)
         first = next(below, None)
         if first is not None:
@@ -111,10 +107,9 @@ class Filesystem:
             yield file.removeprefix(path).lstrip("/"), self._entry(file, item)
 
     def _entry(self, path: str, listed: Mapping[str, Any]) -> Entry:
-        """Return an entry of a listing; a web server's listing has only names, so the file itself is requested."""
-        return (
-            self.entry(path) if listed.get("size") is None and listed.get("type") != "directory" else entry_of(listed)
-        )
+        # a web server's listing has only names, so the file itself is requested
+        is_known = listed.get("size") is not None or listed.get("type") == "directory"
+        return entry_of(listed) if is_known else self.entry(path)
 
     def prepare(self, path: str) -> None:
         """Prepare the client of a path without a request; raise ConfigError for settings that it refuses."""
@@ -144,7 +139,7 @@ class Writable(Filesystem, ABC):
         """Return the local folder for drafts of a file."""
 
     @abstractmethod
-    def put(self, draft: Path, path: str, *, replace: bool) -> bool:
+    def move_draft(self, draft: Path, path: str, *, replace: bool) -> bool:
         """Move a finished local file to its path; return False if another writer was first."""
 
     @abstractmethod
@@ -156,8 +151,56 @@ class Writable(Filesystem, ABC):
         """Remove files by their literal names; missing files are ignored."""
 
 
+class ObjectStore(Writable):
+    """Object store whose fsspec client supports `mode="create"`: one conditional write is a commit."""
+
+    def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
+        return cast(IO[bytes], self.fs.open(path, "rb", size=size, **options))
+
+    def read(self, path: str, limit: int | None) -> bytes:
+        # a single request; s3fs would ask for the size first
+        options = {"max_concurrency": 1} if limit is None else {"start": 0, "end": limit}
+        return bytes(self.fs.cat_file(path, **options))
+
+    def create(self, path: str, data: bytes) -> bool:
+        # an equal object may come from our own attempt whose response was lost, so that our retry was refused
+        return self._create(path, data) or bool(self.fs.cat_file(path) == data)
+
+    def heeds_conditions(self, path: str, data: bytes) -> bool:
+        return not (self._create(path, data) and self._create(path, data))
+
+    def _create(self, path: str, data: bytes) -> bool:
+        try:
+            self.fs.pipe_file(path, data, mode="create")
+        except OSError:  # after a lost race SeaweedFS replies errno 22; other servers reply that the object exists
+            if not self.fs.exists(path):
+                raise
+            return False
+        return True
+
+    def write(self, path: str, data: bytes) -> None:
+        content_type = mimetypes.guess_type(path)[0] or "application/octet-stream"
+        self.fs.pipe_file(path, data, ContentType=content_type)
+
+    def draft_folder(self, path: str) -> Path:
+        return Path(tempfile.gettempdir())
+
+    def move_draft(self, draft: Path, path: str, *, replace: bool) -> bool:
+        mode = "overwrite" if replace else "create"
+        try:
+            self.fs.put_file(str(draft), path, mode=mode, chunksize=UPLOAD_BYTES, max_concurrency=2)
+        except OSError:
+            if replace or not self.fs.exists(path):
+                raise
+            return False
+        return True
+
+    def copy(self, source: str, target: str) -> None:
+        self.fs.cp_file(source, target)
+
+
 def open_readable(root: str) -> Filesystem:
-    """Return any other filesystem that fsspec supports; raise ConfigError if fsspec or a library of it cannot."""
+    """Return a filesystem of fsspec that can only be read; raise ConfigError if fsspec cannot open it."""
     try:
         fs, path = fsspec.core.url_to_fs(f"{root}/x")
     except (ValueError, ImportError, OSError) as error:

@@ -11,15 +11,14 @@ from xml.etree import ElementTree
 
 import fsspec
 from aiobotocore.session import AioSession
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError, FlexibleChecksumError
 from botocore.session import Session
 from botocore.utils import parse_timestamp
 from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
-from plumbline.pipelines.base.credentials import renewing_session
-from plumbline.pipelines.base.filesystems.filesystem import RENEW, Entry, Settings
-from plumbline.pipelines.base.filesystems.objects import ObjectStore
+from plumbline.pipelines.base.filesystems.filesystem import RENEW, Entry, ObjectStore, Settings
 
 CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
@@ -27,7 +26,7 @@ CREDENTIALS = (
 )
 SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
 CHECK = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
-MAYBE_RENEW = f"where the credentials are those of a session it may have expired: {RENEW}; or check {CHECK}"
+MAYBE_RENEW = f"if the credentials are those of a session, it may have expired: {RENEW}; or check {CHECK}"
 """A HEAD reply has only a status, and S3 replies 400 both for an expired session and for a malformed call."""
 ENDED_SESSION = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
 """Error codes of S3 for credentials that have expired."""
@@ -39,17 +38,22 @@ TOO_MANY_REQUESTS = 429
 USER_AGENT = "plumbline"
 """User agent in a server's log. Botocore's own is longer, and is computed for each call."""
 DELETE_BATCH = 1000
-"""Objects that one request to S3 deletes."""
+"""Objects that a single request deletes."""
+REFUSED = (400, 401, 403)
+"""Status codes of refused credentials. AWS replies 400 for an expired session and 403 for a deleted key; a reply to a
+HEAD request has no body that would give more detail."""
+REPEATED = "plumbline_renewed"
+"""Key in the context of a call that was repeated with renewed credentials."""
 
 
 class S3(ObjectStore):
-    """S3 by s3fs. The client is created without a request to the server."""
+    """S3 by s3fs."""
 
     check = CHECK
     reads_one_version = True
 
     def __init__(self, settings: Settings) -> None:
-        """Create the client; raise ConfigError for settings that it refuses."""
+        """Create the client, without a request to the server; raise ConfigError for settings that it refuses."""
         try:
             super().__init__("s3://", _client(settings))
         except (BotoCoreError, ValueError) as error:
@@ -85,7 +89,6 @@ class S3(ObjectStore):
             further = {"ContinuationToken": page["NextContinuationToken"]}
 
     def remove_all(self, paths: Sequence[str]) -> None:
-        """Remove objects, a thousand per request; fsspec's own `rm` would read `*` and `[` in a name as a pattern."""
         for first in range(0, len(paths), DELETE_BATCH):
             buckets, keys, _ = zip(*map(self.fs.split_path, paths[first : first + DELETE_BATCH]), strict=True)
             objects = [{"Key": key} for key in keys]
@@ -105,10 +108,10 @@ class S3(ObjectStore):
 
 def _client(settings: Settings) -> fsspec.AbstractFileSystem:
     named = settings.anon or settings.key is not None
-    if not named and _no_credentials():
+    if not named and Session().get_credentials() is None:
         raise ConfigError(f"s3://: no credentials found; {CREDENTIALS}")
     set_custom_error_handler(_is_temporary)
-    session = AioSession() if named else renewing_session()
+    session = AioSession() if named else _open_renewing_session()
     session.register("needs-retry.s3", _delay_if_busy)
     session.register("before-parse.s3.ListObjectsV2", _parse_objects)
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
@@ -132,6 +135,38 @@ def _client(settings: Settings) -> fsspec.AbstractFileSystem:
     return client
 
 
+def _open_renewing_session() -> AioSession:
+    """Return a session with the standard AWS credential chain that outlives its first credentials.
+
+    botocore itself renews credentials with an expiry date (of a role, a service or a process). Other credentials, such
+    as a shared file that another program rewrites, turn out to be expired when a call is refused. Such a call is
+    repeated once with the credentials that are in the file by then.
+    """
+    session = AioSession()
+
+    async def renew(response: tuple[Any, Any] | None, request_dict: dict[str, Any], **_: Any) -> int | None:
+        """Handle botocore's event after each attempt: return 0 to repeat the call at once, or None otherwise."""
+        context = request_dict["context"]
+        if response is None or response[0].status_code not in REFUSED or REPEATED in context:
+            return None
+        context[REPEATED] = True
+        credentials = await session.get_credentials()
+        if credentials is None or isinstance(credentials, RefreshableCredentials):
+            return None
+        try:
+            fresh = await AioSession().get_credentials()
+        except BotoCoreError:  # for example, the file is half written
+            return None
+        if fresh is None:
+            return None
+        now = await fresh.get_frozen_credentials()
+        credentials.access_key, credentials.secret_key, credentials.token = now.access_key, now.secret_key, now.token
+        return 0
+
+    session.register("needs-retry.s3", renew)
+    return session
+
+
 def _parse_time(value: Any) -> datetime:
     """Parse a time in a response. Botocore's own parser tries several formats, which takes 80% of a listing."""
     try:
@@ -147,8 +182,8 @@ def _parse_time(value: Any) -> datetime:
 def _parse_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     """Handle botocore's event before it parses a listing: parse the objects, and remove them from the response.
 
-    Botocore would look for every field that an object could have, which takes three times as long. Responses other than
-    listings are left to botocore.
+    Botocore would look for every field that an object could have, which takes three times as long. It still parses
+    responses other than listings.
     """
     try:
         listing = ElementTree.fromstring(response_dict["body"])
@@ -166,10 +201,6 @@ def _parse_objects(response_dict: dict[str, Any], customized_response_dict: dict
     response_dict["body"] = ElementTree.tostring(listing)
 
 
-def _no_credentials() -> bool:
-    return Session().get_credentials() is None
-
-
 def _is_temporary(error: Exception) -> bool:
     """Return True if the server is at fault, two conditional PUTs collided (409), or the response was garbled."""
     response = getattr(error, "response", None) or {}
@@ -179,10 +210,9 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def _delay_if_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) -> float | None:
-    """Handle botocore's event after each attempt: return the seconds before a retry after 429, or None otherwise.
+    """Handle botocore's event after each attempt: return the seconds to wait after a 429, or None otherwise.
 
-    Botocore recognises this response only by some of the error codes that servers send, and the reply to a HEAD request
-    has none.
+    Botocore recognises this response only by its error code, and not every server sends the usual code.
     """
     if response is None or response[0].status_code != TOO_MANY_REQUESTS or attempts > RETRIES:
         return None

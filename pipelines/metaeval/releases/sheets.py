@@ -15,7 +15,7 @@ from plumbline.operators.base.rows import require_once
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object
-from plumbline.pipelines.base.view_types import without_views
+from plumbline.pipelines.base.view_types import remove_views
 from plumbline.pipelines.store.checksums import DamagedError, check_table
 
 MAX_EXACT = 2.0**53
@@ -228,7 +228,7 @@ def _parquet(place: Place, only: Collection[str] | None) -> Sheet:
             columns = _select_columns(file.schema_arrow, only) if only is not None else None
             table = file.read(columns=columns, use_threads=False)
             table.validate(full=True)
-            table = without_views(table)
+            table = remove_views(table)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(f"{place.url}: not readable as Parquet ({first_line(error)}); {AGAIN}") from error
     return Sheet(url=place.url, names=names, table=table)

@@ -13,23 +13,20 @@ from plumbline.pipelines.sources.question_packs.pack import Convention, PackRead
 from plumbline.pipelines.store.cells import digest
 
 PACKS = Extensions[PackReader](
-    "question_packs",
-    {
-        **{name: f"{__name__}.papers:read_{name}" for name in ("dsg_1k", "tifa_v1")},
-    },
+    "question_packs", {name: f"{__name__}.papers:read_{name}" for name in ("dsg_1k", "tifa_v1")}
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackConfig(BoundsChecked):
-    """A benchmark's own questions, as a configuration names them."""
+    """Options that name a benchmark's own questions."""
 
     section: ClassVar[str] = "pack."
     pack_key: ClassVar[str] = "pack.question_pack"
     questions: str | None = None
     """The released file or folder with the benchmark's own questions."""
     question_pack: str | None = None
-    """Layout of the release, as the ready-made benchmarks with questions name it (docs/questions.md)."""
+    """Layout of the release; docs/questions.md lists the layouts."""
     convention: Convention = "released"
     """`released` reads the questions as the release's code does, mistakes included; `fixed` reads them as they are
     meant (docs/questions.md)."""
@@ -45,7 +42,6 @@ class PackConfig(BoundsChecked):
             check_known(self.pack_key, self.question_pack, PACKS)
 
     def packed(self, storage: StorageConfig) -> "PackFile | None":
-        """Return the file of the questions; None if there are none."""
         if self.questions is None or self.question_pack is None:
             return None
         place, key = storage.locate(self.questions), self.key_of("questions")
@@ -57,31 +53,30 @@ class PackFile:
     """The file or folder of a benchmark's own questions, and how to read it."""
 
     by_prompt: ClassVar[bool] = False
-    """True if a changed question renews only the cells of shards with its prompt, and not those of the whole pack."""
+    """True if a changed question only renews the cells of shards with its prompt, not of the whole pack."""
     pack: str
     """One of PACKS."""
     place: Place
     convention: Convention = "released"
     key: str = "benchmark.questions"
-    """Name of the file's option in a configuration."""
+    """The option that names the file."""
     digest: str = ""
     """Digest of the questions when the run was planned; empty if they have not been read yet."""
 
     def rows(self) -> PackRows:
-        """Read the rows of the file."""
         return PACKS[self.pack](self.place, self.convention)
 
 
 def read_pack(file: PackFile, suite: str) -> QuestionPack:
-    """Read the questions; a row that cannot be read is one of the pack's `problems` and affects nothing else.
+    """Read the questions; a row that cannot be read becomes one of the pack's `problems` and affects nothing else.
 
-    Raises ConfigError if they cannot be read, SourceError if they changed since the run was planned.
+    Raise ConfigError if the file cannot be read, SourceError if the questions have changed since the run was planned.
     """
     with readable_errors(file.place, file.key):
         pack = gather(file.rows(), suite)
     if file.digest and pack_digest(pack) != file.digest:
         raise SourceError(
-            f"{file.place}: the questions have changed since the run was planned; run again: the plan is made anew"
+            f"{file.place}: the questions have changed since the run was planned; run again: a new plan is made"
         )
     return pack
 

@@ -40,12 +40,12 @@ class PackRow(NamedTuple):
     """A row of a released file, as its reader returns it."""
 
     where: str
-    """Its file and its number in it, from 0."""
+    """File and row number, from 0."""
     prompt_id: str
     text: str
     """The prompt."""
     question: WrittenQuestion | None = None
-    """The question, with the file's own ids of it and of its parents."""
+    """The question; its id and its parents' ids are those of the file."""
     skills: tuple[str, ...] = ()
     """Skills of the prompt."""
     error: RowError | None = None
@@ -53,7 +53,7 @@ class PackRow(NamedTuple):
 
 
 PackRows = Iterator[PackRow | str]
-"""Rows; in place of a row that cannot be read, a line with its place and the reason."""
+"""Rows; a row that cannot be read gives a line with its file, its number and the reason."""
 PackReader = Callable[[Place, Convention], PackRows]
 """Reads a released file or folder."""
 
@@ -72,15 +72,12 @@ class QuestionPack(NamedTuple):
 
     @property
     def choices(self) -> frozenset[int]:
-        """Numbers of choices of its questions."""
         sound = self.questions.filter(self.questions.column("error").is_null())
         return frozenset(map(len, sound.column("choices").to_pylist()))
 
 
 @dataclass(slots=True)
 class _Prompt:
-    """A prompt while its rows are gathered."""
-
     where: str
     text: str
     skills: tuple[str, ...]
@@ -109,17 +106,17 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
         elif row.question is not None:
             if row.question.question_id in prompt.questions:
                 problems.append(
-                    f"{row.where}: question {quote(row.question.question_id)} stands twice; the last one counts"
+                    f"{row.where}: question {quote(row.question.question_id)} occurs twice; the last one counts"
                 )
             prompt.questions[row.question.question_id] = row.question
-    asked = [row for name, one in prompts.items() for row in _make_question_rows(name, one)]
-    listed = [
-        {"prompt_id": name, "text": one.text, "skills": list(one.skills), "suite": suite}
-        for name, one in prompts.items()
+    question_rows = [row for name, prompt in prompts.items() for row in _make_question_rows(name, prompt)]
+    prompt_rows = [
+        {"prompt_id": name, "text": prompt.text, "skills": list(prompt.skills), "suite": suite}
+        for name, prompt in prompts.items()
     ]
     return QuestionPack(
-        prompts=rows.table(listed, schemas.PROMPTS),
-        questions=rows.table(asked, schemas.QUESTIONS),
+        prompts=rows.table(prompt_rows, schemas.PROMPTS),
+        questions=rows.table(question_rows, schemas.QUESTIONS),
         problems=tuple(problems),
         places={name: prompt.where for name, prompt in prompts.items()},
     )
@@ -133,30 +130,23 @@ def _make_question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]
         error = RowError("no_questions", f"{prompt.where}: no question about the prompt can be read; correct the file")
     if error is not None:
         return [{**own, "error": rows.error_value(error)}]
-    asked = [_place_question(question, prompt) for question in prompt.questions.values()]
+    asked: list[WrittenQuestion] = []
+    for question in prompt.questions.values():
+        start, end = (parsing.find(question.span, prompt.text) if question.span else None) or (None, None)
+        parents = tuple(parent for parent in question.parents if parent in prompt.questions)
+        asked.append(question._replace(parents=parents, start=start, end=end))
     return [{**own, **question._asdict()} for question in identified(asked)]
 
 
-def _place_question(question: WrittenQuestion, prompt: _Prompt) -> WrittenQuestion:
-    """Return the question with the position of its span in the prompt, and with only the existing parents."""
-    place = parsing.find(question.span, prompt.text) if question.span else None
-    parents = tuple(parent for parent in question.parents if parent in prompt.questions)
-    start, end = place or (None, None)
-    return question._replace(parents=parents, start=start, end=end)
-
-
-# What readers share
-
-
 class PackLine(NamedTuple):
-    """One row of a released file."""
+    """A row of a released file, before its reader has checked it."""
 
     where: str
     values: Values
 
 
 def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterable[PackRow]) -> PackRows:
-    """Yield a prompt's questions; if they are refused (Refused), a line with the reason and a row with the error."""
+    """Yield a prompt's questions; if they raise Refused, yield a line with the reason and a row with the error."""
     try:
         yield from questions
     except Refused as refused:
@@ -165,7 +155,7 @@ def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterabl
 
 
 def read_rows(lines: Iterable[PackLine | str], read: Callable[[PackLine], Iterable[PackRow | str]]) -> PackRows:
-    """Yield the rows that `read` returns for each line; a line that it refuses (Refused) gives one with the reason."""
+    """Yield the rows that `read` returns for each line; if it raises Refused, yield a line with the reason."""
     for line in lines:
         if isinstance(line, str):
             yield line
@@ -207,13 +197,13 @@ def _read_list(content: bytes, file: Place) -> Iterator[Row | Rejection]:
     if not isinstance(listed, list):
         found = type(listed).__name__
         raise SourceError(f"{file.url}: expected a list of objects, found {found}; is it the right file?")
-    for number, one in enumerate(listed):
-        problem = f"expected an object, found {type(one).__name__}"
-        yield Row(number, one) if isinstance(one, dict) else Rejection(file.url, None, "unreadable_json", problem)
+    for number, value in enumerate(listed):
+        problem = f"expected an object, found {type(value).__name__}"
+        yield Row(number, value) if isinstance(value, dict) else Rejection(file.url, None, "unreadable_json", problem)
 
 
 def the_id(values: Values, name: str) -> str:
-    """Return a row's id as text; raises Refused if it is missing."""
+    """Return a row's id as text; raise Refused if it is missing."""
     found = label(values, name)
     if found is None:
         raise Refused("no_id", f"expected {name!r} as text or a number, found {quote(values.get(name))}")
@@ -221,7 +211,7 @@ def the_id(values: Values, name: str) -> str:
 
 
 def the_text(values: Values, name: str) -> str:
-    """Return a row's text unchanged; raises Refused if it is missing."""
+    """Return a row's text unchanged; raise Refused if it is missing."""
     value = values.get(name)
     if not isinstance(value, str) or not value.strip():
         raise Refused("no_text", f"expected {name!r} as text, found {quote(value)}")
@@ -229,7 +219,7 @@ def the_text(values: Values, name: str) -> str:
 
 
 def label(values: Values, name: str) -> str | None:
-    """Return a row's text or number as text, None if it is missing; raises Refused for a value of another type."""
+    """Return a row's text or number as text, None if it is missing; raise Refused for any other type of value."""
     value = values.get(name)
     text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
     if text is None or isinstance(value, bool) or len(text) > MAX_LABEL:
@@ -239,12 +229,12 @@ def label(values: Values, name: str) -> str | None:
 
 
 def quote(value: Any) -> str:
-    """Return a value for a message: only the outer levels of a nested value, which may be deep and long."""
+    """Return a value for a message, shortened to its outer levels."""
     return parsing.shorten(value if isinstance(value, str) else _SHORT.repr(value))
 
 
 def the_texts(value: Any, name: str) -> tuple[str, ...]:
-    """Return a list of texts; raises Refused for anything else."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(one, str) for one in value):
+    """Return a list of texts; raise Refused for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(text, str) for text in value):
         raise Refused("no_list", f"expected {name!r} as a list of texts, found {quote(value)}")
     return tuple(value)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import Refused, Values
+from plumbline.pipelines.base.tables import Refused
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     PackLine,
@@ -23,7 +23,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
 
 LONG_NUMBER = re.compile(r"\d{10}")
 NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
-"""Form of a dependency that the releases' code can read."""
+"""Dependencies that the releases' code can read."""
 
 
 def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
@@ -35,10 +35,10 @@ def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
     `caption` of its prompt, `choices`, `answer`, `element` and `element_type`. A question that occurs twice counts
     twice, as in `tifascore/tifa_score.py`.
     """
-    return read_rows(read_lines(place), _multiple_choice)
+    return read_rows(read_lines(place), _read_multiple_choice)
 
 
-def _multiple_choice(line: PackLine) -> Iterator[PackRow]:
+def _read_multiple_choice(line: PackLine) -> Iterator[PackRow]:
     values = line.values
     choices, answer = the_texts(values.get("choices"), "choices"), the_text(values, "answer")
     if answer not in choices or len(set(choices)) < 2:
@@ -58,17 +58,24 @@ def _multiple_choice(line: PackLine) -> Iterator[PackRow]:
 def proposition(line: PackLine) -> Iterator[PackRow]:
     """Read a row with `item_id`, `text`, `proposition_id`, `dependency`, `tuple` and `question_natural_language`.
 
-    Of a dependency such as `5, background` only the number counts.
+    Of a dependency such as `5, background`, only the number counts; 0 or an empty cell means no parents.
     """
     values = line.values
+    number, dependency = the_id(values, "proposition_id"), label(values, "dependency") or "0"
+    if not number.isdecimal() or LONG_NUMBER.search(number):
+        raise Refused("no_id", f"expected 'proposition_id' as a number, found {quote(number)}")
+    text, category = the_text(values, "question_natural_language"), label(values, "tuple") or ""
+    keywords = label(values, "keywords")
+    if LONG_NUMBER.search(dependency):
+        raise Refused("no_parents", f"expected numbers of questions in 'dependency', found {quote(dependency)}")
     asked = WrittenQuestion(
-        question_id=_number(values),
-        text=the_text(values, "question_natural_language"),
+        question_id=str(int(number)),
+        text=text,
         choices=parsing.YES_NO,
         answer="yes",
-        kind=_category(values),
-        span=label(values, "keywords"),
-        parents=_parents(values),
+        kind=category.split("(")[0].strip() or None,  # a tuple is `attribute - color (car, red)`
+        span=keywords,
+        parents=tuple(map(str, parsing.read_parents(dependency) or ())),
     )
     yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
 
@@ -84,26 +91,6 @@ def dependency_notes(lines: Iterable[PackLine | str], effect: str) -> Iterator[s
     for line in _unread_dependencies(lines):
         found = quote(line.values.get("dependency"))
         yield f"{line.where}: the dependency {found} is not all numbers; {effect}"
-
-
-def _parents(values: Values) -> tuple[str, ...]:
-    """Return the numbers of a row's parents, none for 0 or an empty cell; raise Refused for any other type of value."""
-    written = label(values, "dependency") or "0"
-    if LONG_NUMBER.search(written):
-        raise Refused("no_parents", f"expected numbers of questions in 'dependency', found {quote(written)}")
-    return tuple(map(str, parsing.read_parents(written) or ()))
-
-
-def _category(values: Values) -> str | None:
-    """Return the text before the bracket of a tuple: `attribute - color`."""
-    return (label(values, "tuple") or "").split("(")[0].strip() or None
-
-
-def _number(values: Values) -> str:
-    found = the_id(values, "proposition_id")
-    if not found.isdecimal() or LONG_NUMBER.search(found):
-        raise Refused("no_id", f"expected 'proposition_id' as a number, found {quote(found)}")
-    return str(int(found))
 
 
 def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
@@ -122,15 +109,11 @@ def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
         yield from read_rows(lines, proposition)
         return
     yield from dependency_notes(lines, "none of the prompt's questions has parents, as in the release")
-    spoiled = {str(line.values.get("item_id")) for line in _unread_dependencies(lines)}
+    without_parents = {str(line.values.get("item_id")) for line in _unread_dependencies(lines)}
 
-    def read_row(line: PackLine) -> Iterable[PackRow]:
-        is_spoiled = str(line.values.get("item_id")) in spoiled
-        return _drop_parents(proposition(line)) if is_spoiled else proposition(line)
+    def read_row(line: PackLine) -> Iterator[PackRow]:
+        for row in proposition(line):
+            loses_parents = row.question is not None and str(line.values.get("item_id")) in without_parents
+            yield row._replace(question=row.question._replace(parents=())) if loses_parents and row.question else row
 
     yield from read_rows(lines, read_row)
-
-
-def _drop_parents(found: Iterable[PackRow]) -> Iterator[PackRow]:
-    for row in found:
-        yield row._replace(question=row.question._replace(parents=()) if row.question else None)

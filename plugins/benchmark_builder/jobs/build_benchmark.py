@@ -1,4 +1,4 @@
-"""Makes a benchmark's prompts: tagged with skills, drawn to balance them, and written from templates."""
+"""Builds a benchmark's prompts: tags them with skills, balances them, and writes new prompts from templates."""
 
 import sys
 

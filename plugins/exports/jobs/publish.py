@@ -1,4 +1,4 @@
-"""Publishes a run to an experiment tracker or a model's repository: means with intervals, model digests, the report."""
+"""Publishes a run to an experiment tracker or a model's repository."""
 
 import sys
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_usage
-from plumbline.jobs.display.plan_table import show_making
+from plumbline.jobs.display.plan_table import show_cells
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.pipelines.base.exit_codes import COMPLETE
@@ -66,7 +66,7 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
     say(console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, drawn by {config.image_model.checkpoint}")
-    show_making(console, planned.drawing)
+    show_cells(console, planned.drawing)
 
 
 def _show_generated(console: Console, generated: Generated) -> None:

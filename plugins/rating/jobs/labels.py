@@ -1,4 +1,4 @@
-"""Lists the images that people should rate next to decide which generators are better, given a metric's scores."""
+"""Lists the images that people should rate next to decide which generators are better."""
 
 import sys
 

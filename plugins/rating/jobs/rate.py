@@ -1,4 +1,4 @@
-"""Serves a study of people rating images."""
+"""Serves a web page on which people rate images."""
 
 import sys
 from functools import partial

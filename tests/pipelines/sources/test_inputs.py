@@ -140,7 +140,7 @@ def test_an_id_with_two_texts_is_named(files: tuple[str, str], tmp_path: Path) -
         write_rows(
             tmp_path / f"data/{file}.parquet", [row for row, its in zip(rows, files, strict=True) if its == file]
         )
-    with pytest.raises(ConfigError, match=rf"{files[1]}\.parquet: prompt_id '7' stands for 'a dog', and for 'a cat'"):
+    with pytest.raises(ConfigError, match=rf"{files[1]}\.parquet: prompt_id '7' has the text 'a dog', and 'a cat'"):
         plan_sweep(score_config(tmp_path / "data", tmp_path / "store"))
     without = plan_sweep(score_config(tmp_path / "data", tmp_path / "store", "benchmark.columns.prompt_id=null"))
     assert sorted(without.sources.prompts.column("text").to_pylist()) == ["a cat", "a dog"]
@@ -240,7 +240,7 @@ def test_a_file_that_changed_since_the_plan_is_not_read(how: str, tmp_path: Path
     shard = plan_bench(folder, tmp_path / "store").sources.image_shards[0]
     change(folder / "images/atlas/00000.parquet", how)
     found = "is gone" if how == "gone" else "the file has changed since the run was planned"
-    with pytest.raises(SourceError, match=rf"00000\.parquet: .*{found}.*run again: the plan is made anew"):
+    with pytest.raises(SourceError, match=rf"00000\.parquet: .*{found}.*run again: a new plan is made"):
         read_shard(shard, IMAGE_COLUMNS)
 
 
@@ -273,7 +273,7 @@ def test_an_object_that_differs_from_the_listing_is_reported_as_changed(bucket: 
     (place / "00000.parquet").write(content)
     (listed,) = list_files(place, "atlas", (".parquet",)).tables
     (place / "00000.parquet").write(content[:-8] + content)
-    with pytest.raises(SourceError, match=r"00000\.parquet: the file has changed .* run again: the plan is made anew"):
+    with pytest.raises(SourceError, match=r"00000\.parquet: the file has changed .* run again: a new plan is made"):
         read_footer(listed)
     (place / "00000.parquet").remove()
     with pytest.raises(SourceError, match=r"00000\.parquet: .* is gone; put it back and run again"):
@@ -315,7 +315,7 @@ def test_a_file_that_changes_between_plan_and_run_only_fails_itself_and_commits_
     done = run_plan(plan)
     errors = done.results.read_errors().to_pylist()
     assert {(row["generator"], row["kind"]) for row in errors} == {("flint", "broken_file")} and len(errors) == 4
-    assert all("run again: the plan is made anew" in row["message"] and row["retryable"] for row in errors)
+    assert all("run again: a new plan is made" in row["message"] and row["retryable"] for row in errors)
     assert not list_cells(root / "store", "flint") and list_cells(root / "store", "atlas")
     assert run_config(config).results.n_null == 4, "the rewritten file holds eight images, of which four have no prompt"
     assert sum(path.startswith("scores/") for path in list_cells(root / "store", "flint")) == 2

@@ -119,7 +119,7 @@ def test_the_last_row_of_a_repeated_number_counts(tmp_path: Path) -> None:
     again = proposition("a", "a circle", 2, "0", "Is it round?", "attribute - shape")
     pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), again]))
     assert [row["text"] for row in questions(pack, "a")][1] == "Is it round?"
-    assert "stands twice" in pack.problems[0]
+    assert "occurs twice" in pack.problems[0]
 
 
 # All

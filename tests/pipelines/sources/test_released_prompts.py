@@ -226,7 +226,7 @@ def test_the_commands_read_a_release_or_name_the_option_that_it_needs(tmp_path: 
     assert f"{len(UNQUOTED)} prompts" in " ".join(out.split())
     line = refusal("sweep", *sweep_words(RELEASES["TIIF-Bench"], tmp_path, *words))
     assert line.endswith(
-        "say which one it is by benchmark.prompt_columns.text=short_description or "
+        "name the column by benchmark.prompt_columns.text=short_description or "
         "benchmark.prompt_columns.text=long_description"
     )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from plumbline.jobs.command import command_of, dotted_keys, load_values
 from plumbline.jobs.display.console import JobConsole
-from plumbline.jobs.display.store_contents import show_runs
+from plumbline.jobs.status import show_runs
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.ordered_maps import map_sequentially
 from plumbline.pipelines.base.storage import StorageConfig

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.jobs.display.console import make_console
-from plumbline.jobs.display.leaderboards import show_leaderboards
+from plumbline.jobs.display.leaderboards import show_outcome
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images import decoding as module
@@ -81,7 +81,7 @@ def test_only_failed_rows_are_tried_again_and_new_images_wait(
     assert list_cells(retry.plan.untried) == [("image_statistics", "cobalt")] * 2 + [("scores", "cobalt")] * 2
     show_plan(make_console(), retry)
     done = run_plan(retry)
-    show_leaderboards(make_console(), done, retry.store)
+    show_outcome(make_console(), done)
     output = capsys.readouterr().out
     assert "retry_failed: 2 failed rows of 1 cells are tried again" in output
     assert "4 cells that were never tried are left alone" in output

@@ -1,0 +1,182 @@
+"""Safety of configurations: limits of a user's own files, and secrets, which no output shows.
+
+Only the keys in SECRETS may come from the environment.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from omegaconf import Container, DictConfig, Node, OmegaConf, open_dict
+from omegaconf.resolvers import oc
+
+from plumbline.operators.base.errors import ConfigError, hide_secrets
+from plumbline.operators.base.sentences import names
+
+MAX_FILE = 1_000_000
+"""Bytes of a file."""
+MAX_VALUES = 10_000
+"""Keys and values of a file, counted again at every alias; our longest file has about 200."""
+MAX_INSERTED = 1_000_000
+"""Characters that the interpolations of a configuration insert; ours insert about 1,000."""
+REFERENCE_COST = 200
+"""Characters that an interpolation counts as, in addition to the text that it inserts: following it takes 0.2 ms."""
+SECRETS = ("storage.key", "storage.secret", "nightly.webhook")
+"""The keys that may come from the environment."""
+SECRET_NAME = re.compile(r"(?:^|[._])(?:key|secret|token|password|webhook)$")
+SECRET_VARIABLE = re.compile(r"(?:^|_)(?:KEY|SECRET|TOKEN|PASSWORD)$")
+MIN_SECRET = 6
+"""Characters of a secret that is masked in texts; shorter secrets occur in ordinary text."""
+MASK = "***"
+_patching = threading.Lock()
+
+
+class _TooMuchInserted(BaseException):
+    """Ends the resolution of a configuration; OmegaConf would replace an Exception with its own, or with a default."""
+
+
+def check_files(config_dir: str) -> None:
+    """Raise ConfigError for a choice whose file is too large, or becomes so because its aliases repeat each other."""
+    folder = Path(config_dir)
+    for file in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
+        if not file.is_file():
+            continue
+        if file.stat().st_size > MAX_FILE:
+            raise ConfigError(f"{file}: expected YAML of at most {MAX_FILE} bytes, found more; correct the file")
+        try:
+            n_values = _count_values(yaml.compose(file.read_bytes(), yaml.SafeLoader), {})
+        except (yaml.YAMLError, ValueError, RecursionError):
+            continue  # Hydra reports it if the file is chosen
+        if n_values > MAX_VALUES:
+            raise ConfigError(
+                f"{file}: expected YAML of at most {MAX_VALUES} keys and values, each as often as aliases name it, "
+                "found more; correct the file"
+            )
+
+
+def _count_values(node: Any, counts: dict[int, int]) -> int:
+    """Return the number of values in a YAML node, each as often as aliases name it."""
+    if id(node) not in counts:
+        counts[id(node)] = MAX_VALUES + 1  # for a node that contains itself
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        nodes = [each for entry in inner for each in (entry if isinstance(entry, tuple) else (entry,))]
+        counts[id(node)] = 1 + sum(_count_values(each, counts) for each in nodes)
+    return counts[id(node)]
+
+
+@contextmanager
+def limit_interpolations(config_dir: str | None) -> Iterator[None]:
+    """Raise ConfigError if the interpolations that are resolved in the context insert too much text.
+
+    OmegaConf has no limit: it resolves a value again for each `${...}` that names it, so a chain of values that each
+    name the previous value twice doubles with every value.
+    """
+    # every interpolation goes through one of these two methods
+    follow, call = Container._resolve_node_interpolation, Container._evaluate_custom_resolver
+    thread, inserted = threading.get_ident(), 0
+
+    def count(length: int, node: Node) -> None:
+        nonlocal inserted
+        inserted += (REFERENCE_COST + length) * (thread == threading.get_ident())
+        if inserted > MAX_INSERTED:
+            raise _TooMuchInserted(node._get_full_key(None))
+
+    def counted_follow(self: Container, inter_key: str, memo: set[int] | None) -> Node:
+        target = follow(self, inter_key, memo)
+        count(_count_characters(target), target)
+        return target
+
+    def counted_call(
+        self: Container, key: Any, node: Node, inter_type: str, inter_args: Any, inter_args_str: Any
+    ) -> Any:
+        count(_count_characters(list(inter_args)), node)
+        value = call(self, key, node, inter_type, inter_args, inter_args_str)
+        count(_count_characters(value), node)
+        return value
+
+    patched: Any = Container
+    with _patching:
+        patched._resolve_node_interpolation, patched._evaluate_custom_resolver = counted_follow, counted_call
+        try:
+            yield
+        except _TooMuchInserted as error:
+            raise ConfigError(
+                f"config key {str(error)!r}: expected interpolations that insert at most {MAX_INSERTED} characters, "
+                f"each value as often as ${{...}} names it, found more; correct {config_dir or 'the command line'}"
+            ) from None
+        finally:
+            patched._resolve_node_interpolation, patched._evaluate_custom_resolver = follow, call
+
+
+def _count_characters(value: Any) -> int:
+    """Return the number of characters in a value and all values in it."""
+    content = value._value() if isinstance(value, Node) else value
+    if isinstance(content, dict):
+        return sum(len(str(key)) + _count_characters(inner) for key, inner in content.items())
+    if isinstance(content, list):
+        return sum(1 + _count_characters(inner) for inner in content)
+    return _count_characters(content) if isinstance(content, Node) else len(str(content))
+
+
+def resolve(composed: DictConfig) -> dict[str, Any]:
+    """Return the configuration as plain values."""
+    OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
+    # take the secrets out before the rest is resolved, so that no other value can refer to them
+    secrets: dict[str, dict[str, Any]] = {}
+    for section, name in (key.split(".") for key in SECRETS):
+        options = composed.get(section)
+        if isinstance(options, DictConfig) and name in options:
+            with open_dict(options):
+                secrets.setdefault(section, {})[name] = options.pop(name)
+    values = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value | secrets[key] if key in secrets else value for key, value in values.items()}
+
+
+def _read_environment(name: str, *default: str | None, _node_: Node) -> str | None:
+    """Resolve `${oc.env:NAME}`; raise ConfigError for any key that is printed and stored."""
+    key = _node_._get_full_key("")
+    if key not in SECRETS:
+        raise ConfigError(
+            f"config key {key!r}: only {names(SECRETS)} take ${{oc.env:...}}, because all other keys are "
+            "printed and stored; let the shell insert the value"
+        )
+    return oc.env(name, *default)
+
+
+def mask(value: Any, name: str = "") -> Any:
+    """Return a configuration for printing: secrets are masked by key, credentials in addresses are hidden."""
+    if isinstance(value, Mapping):
+        return {key: mask(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [mask(inner, name) for inner in value]
+    if value and SECRET_NAME.search(name):
+        return MASK
+    return hide_secrets(value) if isinstance(value, str) else value
+
+
+def list_secrets(configured: Iterable[str | None]) -> list[str]:
+    """Return the secrets to remove from texts: the configured secrets, and the environment's, by variable name."""
+    values = [value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)]
+    found = {value for value in (*values, *configured) if value and len(value) >= MIN_SECRET}
+    return sorted(found, key=len, reverse=True)  # a secret may begin with another secret
+
+
+def remove_secrets(secrets: Sequence[str], text: str) -> str:
+    """Return a text with these secrets masked, and without credentials in addresses."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return hide_secrets(text)
+
+
+def hide_overrides(text: str, overrides: Sequence[str]) -> str:
+    """Return a message about a command line with the secrets of its overrides masked."""
+    pairs = [override.partition("=") for override in overrides]
+    for value in (value for key, _, value in pairs if value and SECRET_NAME.search(key)):
+        text = text.replace(value, MASK)
+    return hide_secrets(text)

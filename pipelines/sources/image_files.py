@@ -1,0 +1,439 @@
+"""Image files of a benchmark's generators: listing them, reading their footers, and dividing them into shards."""
+
+import hashlib
+import io
+from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.operators.base import rows
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.images.generation_settings import (
+    COLUMN,
+    Ways,
+    columns_in,
+    columns_of,
+    is_kept,
+    setting_ways,
+    settings_type,
+)
+from plumbline.operators.images.rows import SOURCES
+from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
+from plumbline.pipelines.base.tables import NO_GENERATOR, REJECTED, Rejection, printable
+from plumbline.pipelines.base.view_types import schema_without_views
+from plumbline.pipelines.sources.benchmark import (
+    GENERATORS,
+    IMAGE_COLUMNS,
+    BenchmarkConfig,
+    ColumnsConfig,
+    check_extra,
+    name_generators,
+)
+from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.origins import (
+    MANIFEST,
+    Origins,
+    count_suffixes,
+    name_some,
+    pass_over,
+    read_origins,
+)
+from plumbline.pipelines.sources.prompts import PromptTables
+from plumbline.pipelines.sources.shards import (
+    FILE_READERS,
+    INGESTED,
+    BrokenFile,
+    ListedFile,
+    Listing,
+    ShardSize,
+    check_columns,
+    digest_files,
+    is_table,
+    list_files,
+    read_footer,
+    require_columns,
+    run_shard_size,
+    split_file,
+)
+from plumbline.pipelines.store.cells import Shard, digest
+from plumbline.pipelines.store.runs import newest_runs_of
+from plumbline.pipelines.store.store import MARK, Store, is_store
+
+PARQUET = (".parquet",)
+REJECTED_FILE = "rejected.parquet"
+"""File with the rejected rows of an ingest, next to the folders of its generators."""
+MAX_REJECTED, MAX_REJECTED_BYTES = 1_000_000, 256 * 2**20
+"""Rejected rows that a sweep reads at most, and their bytes, compressed or not."""
+MAX_SIZE = ShardSize(rows=32_768, bytes=512 << 20)
+"""Largest shard. Its scores are about 1 MB, and a worker keeps the bytes of two or three shards in memory."""
+MIN_SHARDS = 128
+"""Minimum number of shards of a benchmark, unless they would have fewer rows than the default."""
+
+
+class ImageFiles(NamedTuple):
+    """The listed files of all generators; none is opened."""
+
+    places: Mapping[str, Place]
+    """Folder or file of each generator, in the order of names or of the configuration."""
+    listings: Mapping[str, Listing]
+    siblings: list[str]
+    """Files next to the generators' folders that are not tables."""
+    rejected: tuple[Rejection, ...] = ()
+    """Rows that an ingest rejected."""
+
+    @property
+    def others(self) -> list[str]:
+        inside = [f"{name}/{path}" for name, listing in self.listings.items() for path in listing.others]
+        return [*self.siblings, *inside]
+
+    @property
+    def state(self) -> str:
+        """Digest of the list of files and of their sizes and etags."""
+        seen = hashlib.sha256("\0".join([*self.places, *self.others]).encode(errors="surrogateescape"))
+        for listing in self.listings.values():
+            seen.update(digest_files(listing.tables).encode())
+        if self.rejected:
+            seen.update(digest(self.rejected).encode())
+        return seen.hexdigest()
+
+
+class Images(NamedTuple):
+    shards: list[Shard]
+    broken: list[BrokenFile]
+    rejected: tuple[Rejection, ...]
+    generators: list[str]
+    extra: pa.Schema
+    """Further columns for the scores."""
+    settings: Mapping[str, Ways]
+    """Columns that may contain the settings of generation."""
+    origins: Origins
+
+
+class _ImagesFile(NamedTuple):
+    schema: pa.Schema
+    shards: list[Shard]
+    is_ingested: bool
+
+
+def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFiles:
+    """List the files of every generator; raise ConfigError if there are none or they cannot be listed."""
+    if isinstance(benchmark.generators, Mapping):
+        places, siblings = {name: storage.locate(url) for name, url in benchmark.generators.items()}, list[str]()
+    else:
+        images = storage.locate(str(benchmark.images))
+        with readable_errors(images, "benchmark.images"):
+            places, siblings = _find_folders(images, benchmark)
+        if absent := sorted(set(benchmark.generators or ()) - set(places)):
+            found = ", ".join(places) or "none"
+            raise ConfigError(f"benchmark.generators: no folder {absent[0]!r} in {images.url}; found {found}")
+        if not places:
+            raise _no_tables(benchmark, siblings)
+        places = {name: places[name] for name in benchmark.generators or places}
+    listings = {}
+    for name, place in places.items():
+        with readable_errors(place, f"benchmark.generators.{name}"):
+            listings[name] = list_files(place, name, PARQUET)
+    return ImageFiles(places, listings, siblings, _read_rejected(benchmark, storage, places))
+
+
+def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, Place], list[str]]:
+    """Return the folder of each generator and the other files; a Parquet file, or a folder of such, is one generator.
+
+    Raise ConfigError for a store, or if Parquet files of an unknown generator are next to generators' folders.
+    """
+    entries = images.list()
+    if MARK in entries and is_store(images):
+        raise ConfigError(f"benchmark.images {images.url}: is a store of scores; name the folder with the images")
+    names = sorted(name for name, entry in entries.items() if entry.type == "directory" and not name.startswith("."))
+    folders = {printable(name): images / name for name in names}
+    folders = {generator: folders[name] for name, generator in name_generators(folders).items()}
+    folders = {name: folder for name, folder in folders.items() if not is_store(folder)}
+    files = sorted(name for name, entry in entries.items() if entry.type == "file")
+    files = [name for name in files if is_table(name, ("",)) and name != MANIFEST]
+    tables = [name for name in files if is_table(name, PARQUET)]
+    full = [name for name, folder in folders.items() if tables and list_files(folder, name, PARQUET).tables]
+    unclear = [name for name in tables if full and _may_have_images(images / name, benchmark)]
+    if unclear:
+        raise ConfigError(
+            f"benchmark.images {images.url}: found Parquet files ({name_some(unclear)}) next to folders with Parquet "
+            f"files ({name_some(full)}); move the files into a folder of their generator, or name the path of every "
+            "generator in benchmark.generators"
+        )
+    if tables and not full:
+        return {images.name.removesuffix(".parquet"): images}, []  # the listing of `images` has the other files
+    return folders, [name for name in files if name not in tables]
+
+
+def _may_have_images(file: Place, benchmark: BenchmarkConfig) -> bool:
+    """Return True if a Parquet file may contain images; ingest writes other tables next to its folders."""
+    columns = {benchmark.columns.image, benchmark.columns.uri}
+    try:
+        (listed,) = list_files(file, "", PARQUET).tables
+        return bool(columns & set(read_footer(listed).schema.to_arrow_schema().names))
+    except SourceError:
+        return True
+
+
+def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError:
+    images = benchmark.images or "PATH"
+    inside = "" if benchmark.prompts is None else ", with the prompts in that folder itself (docs/ingest.md)"
+    return ConfigError(
+        f"benchmark.images {images}: expected one folder per generator, or Parquet files, found "
+        f"{count_suffixes(others) or 'none'}; image files and tars are scored by plumbline score "
+        f"images={images}{inside}, and made into Parquet by plumbline ingest"
+    )
+
+
+def _read_rejected(
+    benchmark: BenchmarkConfig, storage: StorageConfig, generators: Container[str]
+) -> tuple[Rejection, ...]:
+    """Return the rows of the scored generators that an ingest rejected."""
+    # a trial of the first prompts has no rejected rows, because it is not known which prompts they belong to
+    if benchmark.images is None or benchmark.limit is not None:
+        return ()
+    place = storage.locate(benchmark.images) / REJECTED_FILE
+    with readable_errors(place, "benchmark.images"):
+        try:
+            content = place.read(MAX_REJECTED_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+    try:
+        footer = pq.read_metadata(io.BytesIO(content)) if len(content) <= MAX_REJECTED_BYTES else None
+        groups = [] if footer is None else [footer.row_group(number) for number in range(footer.num_row_groups)]
+        size = sum(group.total_byte_size for group in groups)
+        if footer is None or footer.num_rows > MAX_REJECTED or size > MAX_REJECTED_BYTES:
+            raise ConfigError(
+                f"{place}: more than {MAX_REJECTED:,} rows or {MAX_REJECTED_BYTES >> 20} MiB, the limit of rejected "
+                "rows; mend the input and run the ingest again, or remove the file to leave its rows out"
+            )
+        table = pq.read_table(io.BytesIO(content), use_threads=False)
+    except pa.ArrowException as error:
+        raise ConfigError(f"{place}: damaged ({error}); run the ingest again") from error
+    if not {*Rejection._fields} - {*Rejection._field_defaults} <= {*table.column_names}:
+        return ()  # the file is not from an ingest
+    known = table.select([name for name in REJECTED.names if name in table.column_names])
+    rejected = [Rejection(**row) for row in known.to_pylist()]
+    return tuple(row for row in rejected if benchmark.generators is None or row.generator in generators)
+
+
+def open_images(
+    benchmark: BenchmarkConfig,
+    storage: StorageConfig,
+    shard_size: ShardSize,
+    prompts: PromptTables | None,
+    memory: FileMemory,
+    files: ImageFiles | None = None,
+) -> Images:
+    """Read the footers of every generator's files; a file that cannot be read affects no other.
+
+    Columns of sources, masks and captions that `prompts` have may be absent.
+    """
+    files = files or list_images(benchmark, storage)
+    places, columns = files.places, benchmark.columns
+    memory.load(places)
+    listed = [file for listing in files.listings.values() for file in listing.tables]
+    if places and not listed:
+        raise _no_tables(benchmark, files.others)
+    optional = set() if prompts is None else prompts.edit_columns
+    with ThreadPoolExecutor(FILE_READERS) as pool:
+        results = list(pool.map(lambda file: _open_file(file, benchmark, shard_size, optional, memory.footer), listed))
+    broken = [result for result in results if isinstance(result, BrokenFile)]
+    for name, listing in files.listings.items():
+        if not listing.tables:
+            advice = "expected Parquet files, found none; add the images, or leave it out (benchmark.generators)"
+            broken.append(BrokenFile(name, f"{places[name].url}: {advice}"))
+    tables = [result for result in results if isinstance(result, _ImagesFile)]
+    if broken and not tables and (benchmark.prompts is None or columns != ColumnsConfig()):
+        raise ConfigError(f"benchmark.images: {broken[0].message}")
+    schemas = [table.schema for table in tables]
+    settings = _find_settings(columns, schemas)
+    # a rejected row without a generator belongs to the only generator, if there is only one
+    fallback = next(iter(places)) if len(places) == 1 else NO_GENERATOR
+    return Images(
+        shards=[shard for table in tables for shard in table.shards],
+        broken=broken,
+        rejected=tuple(row._replace(generator=row.generator or fallback) for row in files.rejected),
+        generators=list(places),
+        extra=_make_extra_schema(columns, schemas, settings),
+        settings=settings,
+        origins=_describe_origins(benchmark, storage, files, tables, settings),
+    )
+
+
+def _open_file(
+    file: ListedFile,
+    benchmark: BenchmarkConfig,
+    shard_size: ShardSize,
+    optional: Container[str],
+    footer_of: Callable[[ListedFile], pq.FileMetaData],
+) -> _ImagesFile | BrokenFile:
+    """Read a file's schema and shards; raise ConfigError if it has several generators that the sweep would join."""
+    columns = benchmark.columns
+    names = columns.renamed(prompts=benchmark.prompts is None)
+    required = [name for name, own in names if own and name not in optional]
+    required += [] if benchmark.prompts is None else ["prompt_id"]
+    try:
+        footer = footer_of(file)
+        schema = schema_without_views(footer.schema.to_arrow_schema())
+        require_columns(schema, required, names, "benchmark.columns", file.url)
+        ids = [name for name in (columns.image_id, columns.prompt_id) if name is not None]
+        check_columns(schema, _list_columns_to_read(benchmark, schema), ids, file.url)
+        if not {columns.image, columns.uri} & set(schema.names):
+            rows.require_columns(schema.names, ["image or uri"], file.url, key="benchmark.columns.image or .uri")
+    except SourceError as error:
+        return BrokenFile(file.group, str(error))
+    is_ingested = INGESTED in (footer.metadata or {})
+    if not is_ingested:
+        _check_single_generator(file, footer, benchmark)
+    return _ImagesFile(schema, split_file(file, footer, names, shard_size), is_ingested)
+
+
+def _check_single_generator(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConfig) -> None:
+    """Raise ConfigError if a file's footer shows several generators and the configuration names none for the file."""
+    if isinstance(benchmark.generators, Mapping):
+        return
+    names = [benchmark.columns.generator] if benchmark.columns.generator else GENERATORS
+    for index in range(footer.num_columns):
+        if (name := footer.schema.column(index).path) not in names:
+            continue
+        groups = [footer.row_group(group).column(index).statistics for group in range(footer.num_row_groups)]
+        known = [statistics for statistics in groups if statistics is not None and statistics.has_min_max]
+        values = [str(end) for statistics in known for end in (statistics.min, statistics.max)]
+        if len(set(values)) > 1:
+            raise ConfigError(
+                f"{file.url}: the column {name!r} names several generators ({min(values)!r} to {max(values)!r}), and a "
+                f"sweep would take all for one, {file.group!r}. plumbline score with "
+                f"benchmark.columns.generator={name}, or jobs.ingest with columns.generator={name}, separates them; "
+                f"benchmark.generators={{{file.group}: PATH}} with benchmark.images=null takes them as one"
+            )
+
+
+def _list_columns_to_read(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
+    """Return the names, in an images file, of the columns that are read."""
+    columns = benchmark.columns
+    names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
+    extra = schema.names if columns.extra == "*" else columns.extra
+    settings = columns_of(setting_ways(columns.settings))
+    return [*(getattr(columns, name) for name in names), *columns.edit_columns.values(), *extra, *settings]
+
+
+def _find_settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, Ways]:
+    """Return the columns that may contain settings; none if no file has any.
+
+    Raise ConfigError for a configured column that no file has.
+    """
+    ways = setting_ways(columns.settings)
+    found = {name for schema in schemas for name in columns_in(schema.names, ways)}
+    if any(map(is_kept, schemas)):
+        return ways
+    absent = [columns_of({name: way})[0] for name, way in ways.items() if name not in found]
+    if columns.settings is not None and schemas and absent:
+        known = ", ".join(dict.fromkeys(name for schema in schemas for name in schema.names))
+        raise ConfigError(f"benchmark.columns.settings: no images table has a column {absent[0]!r}; found {known}")
+    return ways if found else {}
+
+
+def _make_extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema], settings: Mapping[str, Ways]) -> pa.Schema:
+    """Return the further columns of all files; raise ConfigError for a column that is missing or has several types."""
+    used = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.edit_columns.values()}
+    used |= {COLUMN} if settings else set()
+    names = dict.fromkeys(name for schema in schemas for name in schema.names)
+    wanted = [name for name in names if name not in used] if columns.extra == "*" else dict.fromkeys(columns.extra)
+    check_extra(list(wanted))
+    fields: list[pa.Field] = []
+    for name in wanted:
+        if not schemas or (settings and name == COLUMN):
+            continue
+        types = list(dict.fromkeys(schema.field(name).type for schema in schemas if name in schema.names))
+        if not types:
+            found = ", ".join(names)
+            raise ConfigError(f"benchmark.columns.extra: no images table has a column {name!r}; found {found}")
+        if len(types) > 1:
+            raise ConfigError(
+                f"benchmark.columns.extra: {name!r} is {types[0]} in one images table and {types[1]} in another; "
+                "write them with one type, or leave it out"
+            )
+        fields.append(pa.field(name, types[0]))
+    return pa.schema([*fields, *([pa.field(COLUMN, settings_type(settings))] if settings else [])])
+
+
+def _describe_origins(
+    benchmark: BenchmarkConfig,
+    storage: StorageConfig,
+    files: ImageFiles,
+    tables: Sequence[_ImagesFile],
+    settings: Mapping[str, Ways],
+) -> Origins:
+    """Return the origins of prompts, generators, sources and settings, and the columns and files that are not read."""
+    columns, schemas = benchmark.columns, [table.schema for table in tables]
+    root = storage.locate(benchmark.images) if benchmark.images is not None else None
+    all_ingested = root is not None and bool(tables) and all(table.is_ingested for table in tables)
+    origins = read_origins(root) if root is not None and all_ingested else None
+    if origins is None:
+        read = {*_list_columns_to_read(benchmark, pa.schema([])), *columns.extra}
+        names = dict.fromkeys(name for schema in schemas for name in schema.names)
+        of_folder = "the name of" if root in files.places.values() else "the folders in"
+        origins = Origins(
+            benchmark.prompts or f"the column {columns.prompt!r} of the images' tables",
+            "benchmark.generators" if benchmark.images is None else f"{of_folder} {benchmark.images}",
+            [] if columns.extra == "*" else [name for name in names if name not in read],
+            pass_over(files.others),
+        )
+    if columns.sources and not origins.sources:
+        own = sum(not {*columns.sources}.isdisjoint(schema.names) for schema in schemas)
+        tables_named = ["the images' tables"] * (own > 0) + [str(benchmark.prompts)] * (own < len(schemas))
+        named = " and ".join(map(repr, columns.sources))
+        origins = origins._replace(sources=f"the column {named} of {' and of '.join(tables_named)}")
+    columns_by_setting: dict[str, dict[str, None]] = {}
+    for schema in schemas:
+        for setting, found in columns_in(schema.names, settings).items():
+            columns_by_setting.setdefault(setting, {})[" x ".join(found)] = None
+    words = [name if [*own] == [name] else f"{name} ({', '.join(own)})" for name, own in columns_by_setting.items()]
+    words += ["those in the images' files and rows"] if settings and any(map(is_kept, schemas)) else []
+    unread = [name for name in origins.unread if name not in columns_of(settings)]
+    return origins._replace(settings=", ".join(words), unread=unread)
+
+
+def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
+    """Return the columns of sources, by our names, of the first readable table of images if an ingest wrote it."""
+    for listing in list_images(benchmark, storage).listings.values():
+        for file in listing.tables:
+            try:
+                footer = read_footer(file)
+            except SourceError:
+                continue
+            names = footer.schema.to_arrow_schema().names if INGESTED in (footer.metadata or {}) else []
+            return {column: column for column in SOURCES if column in names}
+    return {}
+
+
+def load_shard_size(benchmark: str, images: ImageFiles, store: Store, *, remember: bool) -> ShardSize:
+    """Return the size of a benchmark's shards in a store.
+
+    It is chosen when the benchmark first comes to the store, and then kept, because keys depend on it. If the note
+    about it is lost, the size comes from the newest run whose configuration does not set it in rows alone.
+    """
+    note = f"cuts/{benchmark}.json"
+    if known := store.read_json(note):
+        return ShardSize(known["rows"], known["bytes"])
+    sizes = (run_shard_size((run.manifest or {}).get("config", {})) for run in newest_runs_of(store, benchmark))
+    size = next((size for size in sizes if size.bytes is not None), None) or choose_shard_size(images)
+    if remember and not store.create_json(note, size._asdict()):
+        return load_shard_size(benchmark, images, store, remember=False)  # another sweep was first
+    return size
+
+
+def choose_shard_size(images: ImageFiles) -> ShardSize:
+    """Return a size that gives enough shards for many workers, and neither small nor long shards."""
+    n_rows = 0
+    for listing in images.listings.values():  # the largest file of a generator shows how many rows a byte has
+        largest = max(listing.tables, key=lambda file: file.size, default=None)
+        if largest is not None:
+            with suppress(SourceError):
+                n_bytes = sum(file.size for file in listing.tables)
+                n_rows += read_footer(largest).num_rows * n_bytes // max(largest.size, 1)
+    return MAX_SIZE._replace(rows=min(max(n_rows // MIN_SHARDS, ShardSize().rows), MAX_SIZE.rows))
