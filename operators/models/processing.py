@@ -110,6 +110,7 @@ def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.I
 
 
 def load_pixel_transform(folder: Path, *, pad_to_square: bool) -> PixelTransform:
+    """Return the preprocessing of the checkpoint's preprocessor_config.json; raise ModelError if it does not load."""
     with readable_load(folder, "preprocessor_config.json"):
         return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
 
