@@ -121,12 +121,12 @@ class Reward:
     return the same number to the last digit.
     """
 
-    def __init__(self, config: Combination, falling: frozenset[str], scales: Mapping[str, Scale]) -> None:
-        """`falling` has the metrics that prefer lower scores; `scales` is empty for the unit `score`."""
+    def __init__(self, config: Combination, lower_is_better: frozenset[str], scales: Mapping[str, Scale]) -> None:
+        """`lower_is_better` has the metrics that prefer lower scores; `scales` is empty for the unit `score`."""
         self.config, self.scales = config, scales
         self.parts = tuple(sorted(config.weights))
         self._conversions = [
-            (direction(name, falling), scales.get(name, Scale()), config.weights[name]) for name in self.parts
+            (direction(name, lower_is_better), scales.get(name, Scale()), config.weights[name]) for name in self.parts
         ]
 
     def __call__(self, scores: Sequence[float]) -> float:

@@ -43,7 +43,7 @@ from plumbline.operators.stages.graph import (
     need_sources,
     require_comparison,
 )
-from plumbline.operators.stages.question_pack import NONE_CAME, PackIndex
+from plumbline.operators.stages.question_pack import NO_QUESTIONS_SENT, PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, reusable_questions
 from plumbline.operators.stages.stage import Inputs, RowStage, Stage, StageOptions, Upstream
 
@@ -275,8 +275,8 @@ class Scorer:
                 found = () if isinstance(read, RowError) else [question._asdict() for question in read]
             else:
                 known = self.pack.find_id(prompt.prompt_id, prompt.text)
-                error = NONE_CAME if isinstance(known, RowError) else None
-                found = () if isinstance(known, RowError) else self.pack.asked[known]
+                error = NO_QUESTIONS_SENT if isinstance(known, RowError) else None
+                found = () if isinstance(known, RowError) else self.pack.questions[known]
             if error is not None:
                 found = [{"error": rows.error_value(error)}]
             records += [{"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id} for row in found]

@@ -193,10 +193,7 @@ class QuestionedImagesStage(ImagesStage):
 
 
 class AnswersStage(QuestionedImagesStage):
-    """Images and questions to answers (schema ANSWERS); each image is encoded once for all metrics of a model.
-
-    The tables' metadata has the usage of the model's calls, for all metrics together (rows.with_usage).
-    """
+    """Images and questions to answers (schema ANSWERS); each image is encoded once for all metrics of a model."""
 
     name = "answers"
     version = 1

@@ -36,8 +36,7 @@ class DerivedRow(NamedTuple):
 class DerivedStage(Stage):
     """Base of stages that turn tables about images, and the prompts' texts, into a further table, row by row.
 
-    A row with an error passes it on. The tables' metadata has the usage of the model's calls, for all metrics together
-    (rows.with_usage).
+    A row with an error passes it on.
     """
 
     over = "images"

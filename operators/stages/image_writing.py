@@ -50,10 +50,7 @@ class ImageTask(NamedTuple):
 
 
 class ImageWritingStage(ImagesStage):
-    """Base of stages whose model writes about images; a row of several images has an output for each of them.
-
-    The tables' metadata has the usage of the model's calls, for all metrics together (rows.with_usage).
-    """
+    """Base of stages whose model writes about images; a row of several images has an output for each of them."""
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)

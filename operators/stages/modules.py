@@ -13,8 +13,6 @@ from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.preparing import Edit, PreparedImages
-from plumbline.operators.metrics.ablation import Ablation
-from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.modules import Look, LookResult
 from plumbline.operators.models.calls import DetectionModel, DetectionRequest, LikelihoodModel, Question, ReadingModel
 from plumbline.operators.stages.answers import (
@@ -51,15 +49,11 @@ class ModulesStage(QuestionedImagesStage):
     needs = LookingMetric
     calls: ClassVar = {"model": "likelihood", "detector": "detect", "reader": "ocr"}
     optional = frozenset(calls)
+    shuffles_words = True
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"asking": metric.looking()}
-
-    @classmethod
-    def ablation(cls, metric: Metric) -> Ablation | None:
-        """Return the metric's ablation; a metric that only reads text asks no words that could be shuffled."""
-        return metric.ablation if metric.image_ablation or "model" in metric.roles else None
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)

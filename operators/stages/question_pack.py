@@ -13,7 +13,7 @@ from plumbline.operators.metrics.parsing import one_line, shorten
 from plumbline.operators.metrics.questions.question_list import TEXT
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 
-NONE_CAME = RowError(
+NO_QUESTIONS_SENT = RowError(
     "no_questions",
     "no questions came with the prompt, and no pack here has questions about its text, or has several prompts of it; "
     "send its list of questions, or correct the prompt",
@@ -30,12 +30,12 @@ class PackIndex:
     """The questions that a benchmark ships (schema QUESTIONS), by prompt."""
 
     def __init__(self, questions: pa.Table) -> None:
-        self.asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.questions: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in questions.to_pylist():
-            self.asked[row["prompt_id"]].append(row)
+            self.questions[row["prompt_id"]].append(row)
         self.ids_by_text: dict[str, list[str]] = defaultdict(list)
         """Ids of prompts by text."""
-        for prompt_id, asked in self.asked.items():
+        for prompt_id, asked in self.questions.items():
             self.ids_by_text[one_line(asked[0]["prompt"])].append(prompt_id)
 
     def find_id(self, prompt_id: str, text: str) -> str | RowError:
@@ -44,7 +44,7 @@ class PackIndex:
         The texts must be equal except for white space.
         """
         text, by_text = one_line(text), self.ids_by_text.get(one_line(text), [])
-        theirs = one_line(self.asked[prompt_id][0]["prompt"]) if prompt_id in self.asked else None
+        theirs = one_line(self.questions[prompt_id][0]["prompt"]) if prompt_id in self.questions else None
         if theirs == text:
             return prompt_id
         if len(by_text) == 1:
@@ -61,7 +61,7 @@ def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -
     records = []
     for prompt_id, text in read_prompts(prompts):
         found = check_prompt(text) or pack.find_id(prompt_id, text)
-        usable = found if isinstance(found, RowError) else _usable_rows(pack.asked[found], metric)
+        usable = found if isinstance(found, RowError) else _usable_rows(pack.questions[found], metric)
         for row in make_question_rows(usable) if isinstance(usable, RowError) else usable:
             # Positions of words only fit a prompt that is letter for letter the pack's.
             positions = {} if row.get("prompt") == text else {"start": None, "end": None}
@@ -91,9 +91,9 @@ def write_wanted_questions(prompts: pa.Table, pack: PackIndex, metric: WantingMe
     records = []
     for prompt_id, text in read_prompts(prompts):
         found = pack.find_id(prompt_id, text)
-        packed = [] if isinstance(found, RowError) else pack.asked[found]
+        packed = [] if isinstance(found, RowError) else pack.questions[found]
         error = next((RowError(**row["error"]) for row in packed if row.get("error") is not None), None)
-        if error == NONE_CAME:
+        if error == NO_QUESTIONS_SENT:
             error = None  # then the prompt itself names the texts
         questions = check_prompt(text) or error or metric.want(text, [row["answer"] for row in packed if _is_text(row)])
         written = questions if isinstance(questions, RowError) else identified(questions)

@@ -56,10 +56,7 @@ class PreparedPrompts(NamedTuple):
 
 
 class QuestionsStage(RowStage):
-    """Prompts (schema PROMPTS) to questions (schema QUESTIONS), once for each different text.
-
-    The tables' metadata has the tokens that were used (rows.with_usage).
-    """
+    """Prompts (schema PROMPTS) to questions (schema QUESTIONS), once for each different text."""
 
     name = "questions"
     version = 1

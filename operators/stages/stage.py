@@ -17,7 +17,6 @@ from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
 
-Rows = Literal["prompts", "images"]
 BenchmarkPart = Literal["pack", "skills"]
 """`pack`: the questions that the benchmark ships; `skills`: the skills of its prompts."""
 
@@ -92,7 +91,7 @@ class Stage(ABC):
     version: ClassVar[int]
     """Raise it when results change."""
     schema: ClassVar[pa.Schema]
-    over: ClassVar[Rows]
+    over: ClassVar[Literal["prompts", "images"]]
     """Rows of the stage's shards: prompts or images."""
     behind: ClassVar[str | None] = None
     """For a stage of a plugin or another package: the stage that it follows in the order data flows. None puts it
@@ -107,7 +106,7 @@ class Stage(ABC):
     optional: ClassVar[frozenset[str]] = frozenset()
     """Options of `calls` that a metric may lack."""
     shuffles_words: ClassVar[bool] = False
-    """True if its model gets texts in the metric's order of words (Metric.apply_word_order)."""
+    """True if the stage, or its own model, gets texts in the metric's order of words (Metric.apply_word_order)."""
     keeps_rows: ClassVar[bool] = False
     """True if rows of earlier cells may be reused in a new cell."""
     side_by_side: bool = False
@@ -130,13 +129,16 @@ class Stage(ABC):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        """Return all options of the metric called `name` that decide the result, except models and inputs."""
+        """Return the options of the metric called `name` that decide the result, besides models and inputs."""
         return {}
 
     @classmethod
     def ablation(cls, metric: Metric) -> Ablation | None:
         """Return the metric's ablation if it affects this stage."""
-        return metric.ablation if (cls.looks_at_images() if metric.image_ablation else cls.shuffles_words) else None
+        if metric.image_ablation:
+            return metric.ablation if cls.looks_at_images() else None
+        has_model = not cls.calls or next(iter(cls.calls)) in metric.roles
+        return metric.ablation if cls.shuffles_words and has_model else None
 
     @classmethod
     def calls_of_row(cls, metric: Metric, words: float) -> float:
@@ -164,7 +166,7 @@ class Stage(ABC):
 
     @abstractmethod
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        """Take the loaded models by the metrics' options."""
+        """Keep the loaded models, which have the metrics' options as keys."""
 
     @abstractmethod
     def prepare(self, inputs: Inputs) -> Any:
@@ -172,7 +174,10 @@ class Stage(ABC):
 
     @abstractmethod
     def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
-        """Return the tables (`schema`) by metric, with one row for each row of the shard or of its inputs."""
+        """Return the tables (`schema`) by metric, with one row for each row of the shard or of its inputs.
+
+        Their metadata has the usage of model calls, for all metrics together (rows.with_usage).
+        """
 
 
 class RowStage(Stage):

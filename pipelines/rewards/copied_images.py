@@ -156,16 +156,14 @@ class Copier:
                 end = first + file.footer.row_group(group).num_rows
                 in_group = range(bisect_left(file_rows, first), bisect_left(file_rows, end))
                 now = {row for row in rows if row in in_group}
-                needed = sorted(now.union(row for row in in_group if now and self._is_needed(scored.first + row)))
-                if needed:
+                if now:
+                    later = (row for row in in_group if self._uses[scored.first + row] > 0)
+                    needed = sorted(now.union(row for row in later if scored.first + row not in self._kept))
                     columns = list(dict.fromkeys(present.values()))
                     records = file.read_rows(group, [file_rows[row] - first for row in needed], columns)
                     for row, record in zip(needed, records, strict=True):
                         yield row, {ours: record[name] for ours, name in present.items()}
                 first = end
-
-    def _is_needed(self, image: int) -> bool:
-        return self._uses[image] > 0 and image not in self._kept
 
     def _copy(self, image: int, record: Mapping[str, Any] | None, number: int) -> Copied | RowError:
         """Return the image of a record, or an error if it is not the image that was scored."""

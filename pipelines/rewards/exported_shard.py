@@ -143,16 +143,16 @@ class ShardMaker:
     def _needed_images(self, examples: Sequence[Example]) -> set[int]:
         if self.form.images == "none":
             return set()
-        return {image for example in examples for image in self._needed_of(example)}
+        return {image for example in examples for image in self._images_to_copy(example)}
 
-    def _needed_of(self, example: Example) -> Sequence[int]:
+    def _images_to_copy(self, example: Example) -> Sequence[int]:
         return example.images[:1] if self.form.unit == "best" else example.images
 
     def _check(self, example: Example, copied: Mapping[int, Copied | RowError]) -> RowError | None:
         """Return the reason to leave out an example: an image cannot be read, or two images are the same."""
         if self.form.images == "none":
             return None
-        images = [copied[image] for image in self._needed_of(example)]
+        images = [copied[image] for image in self._images_to_copy(example)]
         error = next((image for image in images if isinstance(image, RowError)), None)
         copies = [image for image in images if isinstance(image, Copied)]
         if error is None and len({image.content for image in copies}) < len(images):

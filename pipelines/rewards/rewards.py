@@ -197,14 +197,14 @@ def _make_reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
     unit: Unit = "noise" if len(run.metrics) > 1 else "score"
     combination = config.reward or Combination(weights=dict.fromkeys(run.metrics, 1.0), unit=unit)
     combination.check_parts(run.metrics)
-    falling = frozenset(name for name, metric in run.metrics.items() if metric.prefers_lower)
+    lower_is_better = frozenset(name for name, metric in run.metrics.items() if metric.prefers_lower)
     if config.baseline is not None:
         recipes = run.recipes(combination.weights)
         scales = read_baseline(store, config.baseline, config.baseline_generator, recipes).scales(combination.unit)
     else:
         scores = {name: run.scores[name] for name in combination.weights}
         scales = compute_scales(scores, run.prompts, combination.unit, f"run {run.run_id}")
-    return Reward(combination, falling, scales)
+    return Reward(combination, lower_is_better, scales)
 
 
 def _compute_rewards(run: ScoredRun, reward: Reward, config: RewardsConfig) -> Rewards:

@@ -203,7 +203,7 @@ def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
     index = PackIndex(pack.questions)
     known = {prompt_id: index.find_id(prompt_id, text or "") for prompt_id, text in zip(ids, texts, strict=True)}
     named = set(known.values())
-    asked = {prompt_id: digest(index.asked[name]) for prompt_id, name in known.items() if isinstance(name, str)}
+    asked = {prompt_id: digest(index.questions[name]) for prompt_id, name in known.items() if isinstance(name, str)}
     unknown = [] if sources.full_size else [prompt_id for prompt_id in pack.places if prompt_id not in named]
     problems = [*pack.problems]
     if unknown:
