@@ -234,9 +234,8 @@ class Thinking(NamedTuple):
         after_thoughts = iter(answer(continued))
         replies: list[Reply] = []
         for conversation, thought in zip(conversations, thoughts, strict=True):
-            reply = thought
             if isinstance(thought, RowError):
-                pass
+                reply: Reply = thought
             elif thought.ids[-1:] == (self.end,):
                 reply = next(after_thoughts)
                 if isinstance(reply, Generation):

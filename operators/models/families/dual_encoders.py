@@ -63,10 +63,7 @@ class ClipSimilarity(Towers):
 
 
 CLIP = _dual_encoder(
-    ClipSimilarity,
-    form="'clip'",
-    suits=lambda fields: fields["model_type"] == "clip",
-    pixels=get_args(PixelRule),
+    ClipSimilarity, form="'clip'", suits=lambda fields: fields["model_type"] == "clip", pixels=get_args(PixelRule)
 )
 """PickScore is a CLIP that was trained on human preferences."""
 

@@ -306,9 +306,7 @@ def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
     engine = start_engine(model, defaults={**TWO_IMAGES, **sized})
     messages = [Message("user", "")]
     thinking = find_thinking(
-        model.config,
-        tokenizer,
-        lambda: render_image_conversation(tokenizer, messages, system=system, thinks=True),
+        model.config, tokenizer, lambda: render_image_conversation(tokenizer, messages, system=system, thinks=True)
     )
     return VllmLikelihood(engine, tokenizer, system=system, padding=padding, end=end, thinking=thinking)
 
