@@ -39,8 +39,10 @@ from plumbline.pipelines.store.runs import LATEST_REPORT, has_report, name_by_da
 from plumbline.pipelines.store.store import Store, open_store
 from plumbline.pipelines.store.suites import Suite, name_newest_of
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs, plan_sweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_listing
 
 if TYPE_CHECKING:
     from plumbline.pipelines.nightly.regressions import ComparedRun
@@ -148,7 +150,7 @@ def _run_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) 
     """Run, compare and report one benchmark."""
     _check_gate(config, [config])
     inputs = list_inputs(config.sweep())
-    finished, sources = unchanged_sweep(inputs), None
+    finished, sources = find_unchanged_by_listing(inputs), None
     if finished is None:
         planned = plan_inputs(inputs)
         show_plan(console, planned)

@@ -24,8 +24,10 @@ from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.store.runs import has_report, name_by_time, name_newest
 from plumbline.pipelines.store.suites import Suite, find_suite_of, name_newest_of
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep, unchanged_sweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_listing
 
 COMMAND = Command(
     "sweep",
@@ -57,7 +59,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
             return 0
         config = scoring
     inputs = list_inputs(config)
-    unchanged = None if config.dry_run else unchanged_sweep(inputs)
+    unchanged = None if config.dry_run else find_unchanged_by_listing(inputs)
     if unchanged is not None:
         console.print("0 cells to compute: everything is in the store")
         _show_finished(console, inputs, unchanged)

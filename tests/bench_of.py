@@ -21,7 +21,8 @@ from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.sweeps.computing import compute_missing
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.commands import Ended, config_of, run, store_at
 
 SMALL_SHARDS = ShardSize(4)

@@ -155,7 +155,7 @@ def test_the_embedded_pack_is_small_and_contains_no_pickles() -> None:
 PIPELINES = ROOT / "pipelines"
 SWEEPING = [
     file
-    for room in ("base", "cells", "plans", "running", "sources", "sweeps")
+    for room in ("base", "plans", "running", "sources", "store", "sweeps")
     for file in sorted((PIPELINES / room).rglob("*.py"))
 ]
 

@@ -16,8 +16,7 @@ from plumbline.pipelines.report.report_record import read_report_record
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
-from plumbline.pipelines.sweeps.results import Results
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep, Results
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:

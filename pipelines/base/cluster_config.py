@@ -75,7 +75,7 @@ class ClusterConfig(BoundsChecked):
     """CPUs a locally started Ray counts with; all of the machine's by default."""
     wait_seconds: NotNegative = 600.0
     """Maximum seconds to wait until a given cluster can place a pool, as its autoscaler may be adding machines."""
-    max_attempts: Positive = 5
+    max_attempts: Positive = 5  # applied by pipelines/running/attempts.py
     """Number of workers that may die on a shard before it is given up. After the first death the whole shard is
     repeated by itself; after the second it is computed row by row, and each death leaves out the row that it names."""
     driver_rows: Natural = 1_000_000

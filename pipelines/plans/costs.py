@@ -42,35 +42,38 @@ class Estimate(NamedTuple):
     """Run that the estimate is based on; None if it is based on the model's prices."""
 
 
-def node_costs(
-    plan: Plan, usage: Mapping[str, Usage], cluster: ClusterConfig | None = None, held: Mapping[str, float] = NOTHING
+def sum_costs(
+    plan: Plan,
+    usage: Mapping[str, Usage],
+    cluster: ClusterConfig | None = None,
+    occupied: Mapping[str, float] = NOTHING,
 ) -> dict[str, Cost]:
     """Return, by node, the cost of its calls and of its GPU-seconds, if these have prices.
 
-    `held` has the seconds that a node's workers had a shard, by node.
+    `occupied` has the seconds that a node's workers had a shard, by node.
     """
     priced = {node.name: prices for node, prices in _priced_nodes(plan)}
     costs = {
         name: Cost(priced[name].cost(took), priced[name].currency) for name, took in usage.items() if name in priced
     }
     if cluster is not None and cluster.price_per_gpu_hour is not None:
-        for name, seconds in gpu_seconds(plan, cluster, held).items():
+        for name, seconds in count_gpu_seconds(plan, cluster, occupied).items():
             before = costs[name].amount if name in costs else 0.0
             costs[name] = Cost(before + seconds / HOUR * cluster.price_per_gpu_hour, cluster.currency)
     return costs
 
 
-def gpu_seconds(plan: Plan, cluster: ClusterConfig, held: Mapping[str, float]) -> dict[str, float]:
-    """Return the GPU-seconds of each node with GPUs: seconds with a shard (`held`) times GPUs per worker."""
+def count_gpu_seconds(plan: Plan, cluster: ClusterConfig, occupied: Mapping[str, float]) -> dict[str, float]:
+    """Return the GPU-seconds of each node with GPUs: seconds with a shard (`occupied`) times GPUs per worker."""
     gpus = {item.node.name: item.node.pool(cluster).num_gpus for item in plan.nodes}
-    return {name: gpus[name] * seconds for name, seconds in held.items() if gpus.get(name)}
+    return {name: gpus[name] * seconds for name, seconds in occupied.items() if gpus.get(name)}
 
 
-def cost_facts(
+def describe_costs(
     plan: Plan,
     usage: Mapping[str, Usage],
     cluster: ClusterConfig,
-    held: Mapping[str, float],
+    occupied: Mapping[str, float],
     worked: Mapping[str, float],
 ) -> dict[str, Any]:
     """Return the manifest's facts about a run's cost: GPU-seconds and money by node, and both by metric.
@@ -79,7 +82,7 @@ def cost_facts(
     rows. The cost of a node that several metrics use is divided by the model calls planned for each. A cell that
     several metrics read counts equally for each of them, and so does work that is done once for all metrics.
     """
-    gpus, costs = gpu_seconds(plan, cluster, held), node_costs(plan, usage, cluster, held)
+    gpus, costs = count_gpu_seconds(plan, cluster, occupied), sum_costs(plan, usage, cluster, occupied)
     by_metric: dict[str, dict[str, Any]] = {}
     for item in plan.nodes:
         name, calls = item.node.name, sum(item.calls_of.values())

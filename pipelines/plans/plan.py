@@ -45,7 +45,7 @@ class Node:
     def model(self) -> ResolvedModel | None:
         return next(iter(self.models.values()), None)
 
-    def for_metrics(self, metrics: Container[str]) -> "Node":
+    def select_metrics(self, metrics: Container[str]) -> "Node":
         """Return the node restricted to these metrics and the models that they use."""
         own = {name: metric for name, metric in self.metrics.items() if name in metrics}
         keys = {key for metric in own.values() for key in metric.roles}
@@ -261,11 +261,12 @@ def _make_recipes(config: SweepConfig, sources: Sources, nodes: Sequence[Node]) 
         ids, names = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "skills"))
         skills = digest(sorted(zip(ids, names, strict=True)))  # the order of the prompts does not matter
     return {
-        name: metric_recipes(name, metric, nodes, config.clips, pack, skills) for name, metric in config.metrics.items()
+        name: make_metric_recipes(name, metric, nodes, config.clips, pack, skills)
+        for name, metric in config.metrics.items()
     }
 
 
-def metric_recipes(
+def make_metric_recipes(
     name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, pack: str = "", skills: str = ""
 ) -> dict[str, Recipe]:
     """Return the recipes of a metric's chain by stage. Each contains the recipes it reads, so changes propagate.

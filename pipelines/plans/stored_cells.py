@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Se
 
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.store.cells import PlannedCell, Recipe
-from plumbline.pipelines.store.runs import cell_states, newest_runs_of
+from plumbline.pipelines.store.runs import newest_runs_of, read_cell_states
 from plumbline.pipelines.store.store import Store, StoreError
 
 NamedCells = Mapping[str, Set[str]]
@@ -93,7 +93,7 @@ def name_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCel
             break
     named: defaultdict[str, set[str]] = defaultdict(set)
     try:
-        states = cell_states(store, run.run_id) if run is not None else {}
+        states = read_cell_states(store, run.run_id) if run is not None else {}
     except (StoreError, KeyError):
         return {}
     for path, state in states.items():

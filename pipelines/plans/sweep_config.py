@@ -106,7 +106,7 @@ class SweepConfig(AnySweep):
     def __post_init__(self) -> None:
         AnySweep.__post_init__(self)
         for name, metric in self.metrics.items():
-            if why := unfit(metric, self.benchmark):
+            if why := find_misfit(metric, self.benchmark):
                 raise ConfigError(f"metrics.{name}: {why}")
         if self.adaptive is None:
             return
@@ -127,8 +127,8 @@ class SweepConfig(AnySweep):
         return frozenset(name for name, metric in self.metrics.items() if metric.prefers_lower)
 
 
-def unfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
-    """Return a sentence about missing settings of the benchmark that a metric needs, or an empty string."""
+def find_misfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
+    """Return the remedy if the benchmark lacks settings that a metric needs, or an empty string."""
     if isinstance(metric, PackedMetric) and benchmark.question_pack is None:
         return (
             "it scores by questions that the benchmark ships; name them by benchmark.questions and "

@@ -23,7 +23,7 @@ from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.attempts import NO_HISTORY, History
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.errors import RunnerError, one_line
-from plumbline.pipelines.running.machines import own_resources
+from plumbline.pipelines.running.machines import find_own_resources
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
     ComputedRows,
@@ -31,14 +31,14 @@ from plumbline.pipelines.running.outcomes import (
     ModelTime,
     ShardName,
     compute_cells,
-    log_cell,
-    log_context,
-    own_draft,
-    shard_name,
+    find_draft,
+    finish_shard,
+    make_log_fields,
+    name_shard,
 )
 from plumbline.pipelines.running.process import Deadline, Stopping, tune_process
 from plumbline.pipelines.running.progress import Report
-from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, node_stages
+from plumbline.pipelines.running.stages import WINDOW, NodeStage, StageContext, make_stages
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 from plumbline.pipelines.store.store import Store
 
@@ -59,6 +59,7 @@ class RunSettings:
 
     store: Store
     contexts: Mapping[str, StageContext]
+    """Contexts of the stages, by benchmark."""
     environment: DriverEnvironment
     progress: Any
     """Handle of the ProgressLog."""
@@ -94,9 +95,9 @@ class StageActor:
                 raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
             settings.environment.apply()
             tune_process(pool.threads if node.model is not None else None)
-            machine = own_resources()
+            machine = find_own_resources()
             decoders = pool.decoders_on(machine.cpus, machine.gpus)
-            self.stages = node_stages(node, settings.contexts, decoders=decoders)
+            self.stages = make_stages(node, settings.contexts, decoders=decoders)
         except Exception as error:
             with add_log_fields(**self.log_fields):
                 LOG.error("a worker cannot start: %s", one_line(error), exc_info=error)
@@ -115,14 +116,11 @@ class StageActor:
             The rows, with the outcomes of this node's cells added.
         """
         works = [Work.from_json(str(row), self.store.place.storage) for row in batch["work"]]
-        outcomes = self._compute_bundle([work for work in works if self._own_cells(work)])
+        outcomes = self._compute_bundle([work for work in works if work.cells_of(self.node.name)])
         for number, work in enumerate(works):
-            own = {cell.path: outcomes[shard_name(work)][cell.metric] for cell in self._own_cells(work)}
+            own = {cell.path: outcomes[name_shard(work)][cell.metric] for cell in work.cells_of(self.node.name)}
             works[number] = replace(work, outcomes={**work.outcomes, **own})
         return {"work": [work.to_json() for work in works]}
-
-    def _own_cells(self, work: Work) -> list[Cell]:
-        return [cell for cell in work.cells if cell.node == self.node.name]
 
     def _compute_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
         """Return outcomes by shard and metric, once they are reported: each shard with the start of the next shard.
@@ -136,7 +134,7 @@ class StageActor:
             return outcomes
         with self.calls_lock.shared():
             for work in works:
-                report, name = self._report(done), shard_name(work)
+                report, name = self._report(done), name_shard(work)
                 history = ray.get(self.progress.begin.remote(self.node.name, name, self.machine, report))
                 done = None
                 if history.stopping:
@@ -157,21 +155,24 @@ class StageActor:
                 done = self._compute_shard(work, history)
             else:
                 with self.calls_lock.exclusive():
-                    ray.get(self.progress.note_start.remote(self.node.name, shard_name(work), self.machine))
+                    ray.get(self.progress.note_start.remote(self.node.name, name_shard(work), self.machine))
                     done = self._compute_shard(work, history)
-            outcomes[shard_name(work)] = self._leave(work) if done is None else done.outcomes
+            outcomes[name_shard(work)] = self._leave(work) if done is None else done.outcomes
             self._finish(done, () if suspects else works)
         return outcomes
 
     def _finish(self, done: FinishedShard | None, bundle: Sequence[Work]) -> None:
         """Report, and wait for the answer, so that the outcomes are counted before anything else uses them."""
-        names = [shard_name(work) for work in bundle]
+        names = [name_shard(work) for work in bundle]
         ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
 
     def _compute_shard(self, work: Work, history: History) -> FinishedShard | None:
         """Return the outcomes of a shard's cells, and log each; None if the run stops and whole rows were saved."""
-        cells, spent = self._own_cells(work), ModelTime()
-        with add_log_fields(**self.log_fields, **log_context(work, self.node.stage)), notify_of_calls(self.calls.note):
+        cells, spent = work.cells_of(self.node.name), ModelTime()
+        with (
+            add_log_fields(**self.log_fields, **make_log_fields(work, self.node.stage)),
+            notify_of_calls(self.calls.note),
+        ):
             if history != NO_HISTORY:
                 LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
             if reason := history.reason_to_give_up(self.settings.max_attempts):
@@ -181,10 +182,7 @@ class StageActor:
                     outcomes = self._compute_cells(work, cells, history, spent)
                 except Stopping:
                     return None
-            for cell in cells:
-                log_cell(cell, outcomes[cell.path])
-        by_metric = {cell.metric: outcomes[cell.path] for cell in cells}
-        return FinishedShard(shard_name(work), work.shard.rows, by_metric, spent if self.node.models else ModelTime())
+            return finish_shard(self.node, work, outcomes, spent)
 
     def _report(self, finished: FinishedShard | None = None) -> Report:
         """Return a report of everything that was not reported yet."""
@@ -193,8 +191,8 @@ class StageActor:
     def _leave(self, work: Work) -> Mapping[str, Outcome]:
         """Return outcomes for a shard that is left because the run stops; the driver ends without reading them."""
         STOP.set()
-        ray.get(self.progress.leave.remote(self.node.name, shard_name(work)))
-        return {cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in self._own_cells(work)}
+        ray.get(self.progress.leave.remote(self.node.name, name_shard(work)))
+        return {cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in work.cells_of(self.node.name)}
 
     def _send(self, report: Report) -> None:
         def stop_if_requested(answer: Future[bool]) -> None:
@@ -214,7 +212,7 @@ class StageActor:
         committed: dict[str, Outcome] = {}
         if self.settings.repeated or history != NO_HISTORY:
             # an earlier process may have saved drafts, and committed cells that it could not report
-            cells = [replace(cell, earlier=(*own_draft(cell), *cell.earlier)) for cell in cells]
+            cells = [replace(cell, earlier=(*find_draft(cell), *cell.earlier)) for cell in cells]
             for cell in cells:
                 with suppress(PlumblineError):  # if the store does not answer, the cell is computed again
                     if not cell.renew and self.store.exists(cell.path):
@@ -233,7 +231,7 @@ class StageActor:
 
         If the shard has killed its worker twice, each window is one row, which is announced before it is touched.
         """
-        arrived, name, stage = time.monotonic(), shard_name(work), self.stages[work.benchmark]
+        arrived, name, stage = time.monotonic(), name_shard(work), self.stages[work.benchmark]
         computed = ComputedRows(cells, self.settings.contexts[work.benchmark])
         by_row = history.splits_rows and stage.rows_alone
         with self.deadline():

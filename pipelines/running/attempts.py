@@ -1,4 +1,4 @@
-"""Attempts at a shard: what the earlier ones of this run mean for the next one; `cluster.max_attempts` is their number.
+"""Attempts at a shard, `cluster.max_attempts` at most: the earlier attempts of a run decide about the next one.
 
 A shard whose worker died is repeated while nothing else runs in its process, because another shard there may have been
 at fault. After a second death its rows are tried one by one, so that the next death shows which row to leave out. After
@@ -49,13 +49,13 @@ class UnfinishedShard:
     """Row that is being tried alone."""
     deadly: list[int] = field(default_factory=list)
 
-    def read_history(self, living_machines: Collection[str]) -> History:
+    def read_history(self, list_machines: Collection[str]) -> History:
         """Return the attempts as a history, for the next attempt.
 
         A row that was started and not finished counts as deadly from now on, unless its machine was lost.
         """
-        if self.row is not None and self.machines[-1] in living_machines:
+        if self.row is not None and self.machines[-1] in list_machines:
             self.deadly.append(self.row)
         self.row = None
-        deaths = sum(machine in living_machines for machine in self.machines)
+        deaths = sum(machine in list_machines for machine in self.machines)
         return History(deaths, len(self.machines) - deaths, tuple(self.deadly))

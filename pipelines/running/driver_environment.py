@@ -16,7 +16,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.models.service_config import ServiceModel
 from plumbline.pipelines.base.storage import Place, cloud_variables, readable_errors
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.running.progress import living_machines
+from plumbline.pipelines.running.progress import list_machines
 from plumbline.pipelines.running.workload import Workload
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
@@ -131,7 +131,7 @@ def _check_machines(environment: DriverEnvironment) -> None:
         try:
             message = ray.get(refusal)
         except RayError:
-            if machine in living_machines():
+            if machine in list_machines():
                 raise
         else:
             if message is not None:

@@ -22,16 +22,14 @@ from plumbline.pipelines.running.events import CallsAnswered, PhaseStarted, Shar
 from plumbline.pipelines.running.outcomes import (
     CallReporter,
     ComputedRows,
-    FinishedShard,
     ModelTime,
     compute_cells,
-    failed_input,
-    log_cell,
-    log_context,
-    shard_name,
+    find_failed_input,
+    finish_shard,
+    make_log_fields,
 )
 from plumbline.pipelines.running.process import Stopping, set_torch_threads, stopped_between_batches
-from plumbline.pipelines.running.stages import NodeStage, node_stages
+from plumbline.pipelines.running.stages import NodeStage, make_stages
 from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 
@@ -65,7 +63,7 @@ def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> d
     nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].over == "prompts"]
     few_calls = cluster.executor == "auto" and fits_this_process(nodes, cluster)
     for node in (item.node for item in nodes if few_calls or not item.node.models):
-        own = [(work, cell) for work in shards for cell in _cells_of(node, work)]
+        own = [(work, cell) for work in shards for cell in work.cells_of(node.name)]
         rows = sum(work.shard.rows for work in {work.shard: work for work, _ in own}.values())
         if own and rows <= MAX_FIRST_ROWS and not any(waiting & {*cell.upstream} for _, cell in own):
             _compute_node(node, shards, workload, cluster.pool(node.name), watch, outcomes)
@@ -87,32 +85,25 @@ def _compute_node(
     with _name_stage(node):
         set_torch_threads(pool.threads if node.model is not None else None)
         cores = len(os.sched_getaffinity(0))  # all of them, because no other stage computes now
-        stages = node_stages(node, workload.contexts, decoders=pool.decoders or cores)
+        stages = make_stages(node, workload.contexts, decoders=pool.decoders or cores)
     calls = CallReporter(lambda made: watch(CallsAnswered(node.name, made)))
     with stopped_between_batches(), ThreadPoolExecutor(1) as reader:
         for work, windows in _read_ahead(node, stages, shards, outcomes, reader):
             watch(ShardStarted(node.name, benchmark=work.benchmark))
-            cells, spent = _cells_of(node, work), ModelTime()
-            with _log_fields(node, work):
+            cells, spent = work.cells_of(node.name), ModelTime()
+            with _add_log_fields(node, work):
                 with _name_stage(node), notify_of_calls(calls.note):
                     computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
-                for cell in cells:
-                    log_cell(cell, computed[cell.path])
+                done = finish_shard(node, work, computed, spent)
             calls.send()
             outcomes |= computed
-            by_metric = {cell.metric: computed[cell.path] for cell in cells}
-            spent = spent if node.models else ModelTime()
-            watch(FinishedShard(shard_name(work), work.shard.rows, by_metric, spent).to_event(node.name))
+            watch(done.to_event(node.name))
             if STOP.is_set():
                 raise Stopping
 
 
-def _cells_of(node: Node, work: Work) -> list[Cell]:
-    return [cell for cell in work.cells if cell.node == node.name]
-
-
-def _log_fields(node: Node, work: Work) -> AbstractContextManager[None]:
-    return add_log_fields(stage=node.stage, node=node.name, **log_context(work, node.stage))
+def _add_log_fields(node: Node, work: Work) -> AbstractContextManager[None]:
+    return add_log_fields(stage=node.stage, node=node.name, **make_log_fields(work, node.stage))
 
 
 class Prefetcher:
@@ -147,11 +138,11 @@ def _read_ahead(
         yield from map(stage.prepare, stage.windows(work, cells) if cells else ())
 
     def begin(work: Work) -> Prefetcher:
-        able = [cell for cell in _cells_of(node, work) if failed_input(cell, outcomes) is None]
-        with _log_fields(node, work):
+        able = [cell for cell in work.cells_of(node.name) if find_failed_input(cell, outcomes) is None]
+        with _add_log_fields(node, work):
             return Prefetcher(prepare(work, able), reader)
 
-    works = [replace(work, outcomes=outcomes) for work in shards if _cells_of(node, work)]
+    works = [replace(work, outcomes=outcomes) for work in shards if work.cells_of(node.name)]
     ahead = [begin(work) for work in works[:1]]
     for number, work in enumerate(works):
         ahead += [begin(following) for following in works[number + 1 : number + 2]]

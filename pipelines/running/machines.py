@@ -4,7 +4,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -35,11 +35,11 @@ RAY_ENTRYPOINT = "ray::"
 """Prefix of the entrypoint of Ray's own drivers, such as the dashboard's."""
 
 
-def living_resources() -> list[NodeResources]:
+def list_resources() -> list[NodeResources]:
     return [_resources(machine) for machine in ray.nodes() if machine["Alive"]]
 
 
-def own_resources() -> NodeResources:
+def find_own_resources() -> NodeResources:
     here = ray.get_runtime_context().get_node_id()
     return next(_resources(machine) for machine in ray.nodes() if machine["NodeID"] == here)
 
@@ -64,7 +64,7 @@ def next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]
     requested: PoolConfig | None = None
     while True:
         try:
-            wave = plan_waves(pools, living_resources())[0]
+            wave = plan_waves(pools, list_resources())[0]
             break
         except PlacementError as refusal:
             if time.monotonic() >= ends:
@@ -109,9 +109,9 @@ class Room(NamedTuple):
 
     def poll(self) -> None:
         """Raise NoRoom if machines were lost and the others are too small; say so if they are occupied."""
-        if not fits(self.pools.values(), living_resources()):
+        if not fits(self.pools.values(), list_resources()):
             raise NoRoom("the machines that are left have no room for its workers")
-        self.watch.update([] if placement_group_table(self.group)["state"] == "CREATED" else list(self.pools))
+        self.watch.update(waiting=placement_group_table(self.group)["state"] != "CREATED")
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def take_room(pools: Mapping[str, PoolConfig]) -> Iterator[Room]:
     group = placement_group(
         [_needs(pool) for pool in actors], bundle_label_selector=[dict(pool.labels) for pool in actors]
     )
-    room = Room(group, pools, RoomWatch(describe_cluster))
+    room = Room(group, pools, RoomWatch(pools, describe_cluster))
     try:
         while not group.wait(POLL_INTERVAL):
             room.poll()
@@ -136,21 +136,25 @@ def take_room(pools: Mapping[str, PoolConfig]) -> Iterator[Room]:
 class RoomWatch:
     """Says once, on stderr and in the log, that stages have waited for room for a while, and who uses the cluster."""
 
-    def __init__(self, describe: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._describe, self._clock = describe, clock
-        self._since: dict[str, float] = {}
+    def __init__(
+        self, stages: Iterable[str], describe: Callable[[], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stages, self._describe, self._clock = stages, describe, clock
+        self._since: float | None = None
         self._announced = False
 
-    def update(self, without_room: Collection[str]) -> None:
-        """Set the stages that wait for room now."""
+    def update(self, *, waiting: bool) -> None:
+        """Note if the stages wait for room now."""
         now = self._clock()
-        self._since = {stage: self._since.get(stage, now) for stage in without_room}
-        waiting = [stage for stage, since in self._since.items() if now - since >= PATIENCE]
-        if waiting and not self._announced:
+        if not waiting:
+            self._since = None
+            return
+        self._since = now if self._since is None else self._since
+        if now - self._since >= PATIENCE and not self._announced:
             self._announced = True
             line = (
-                f"waiting for room on the cluster for {', '.join(waiting)}: {self._describe()}; the run goes on by "
-                "itself once there is room"
+                f"waiting for room on the cluster for {', '.join(self._stages)}: {self._describe()}; the run goes on "
+                "by itself once there is room"
             )
             print(line, file=sys.stderr, flush=True)
             LOG.warning(line)

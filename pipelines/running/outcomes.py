@@ -16,6 +16,7 @@ from plumbline.operators.base.rows import error_kinds, join_tables
 from plumbline.operators.base.stopping import STOP, STOPPED
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.logs import add_log_fields
+from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.errors import one_line
 from plumbline.pipelines.running.events import ShardFinished
 from plumbline.pipelines.running.process import Stopping
@@ -66,7 +67,7 @@ class ShardName(NamedTuple):
     name: str
 
 
-def shard_name(work: Work) -> ShardName:
+def name_shard(work: Work) -> ShardName:
     return ShardName(work.benchmark, work.shard.group, work.shard.name)
 
 
@@ -128,7 +129,7 @@ class ComputedRows:
         with suppress(PlumblineError):  # a store that refuses a draft now may accept the cell later
             if self._drafts is None:
                 self._drafts = {
-                    cell.metric: read_earlier(replace(cell, earlier=own_draft(cell)), limits, store.read_cell)
+                    cell.metric: read_earlier(replace(cell, earlier=find_draft(cell)), limits, store.read_cell)
                     for cell in cells
                 }
             for cell in cells:
@@ -137,7 +138,7 @@ class ComputedRows:
         self._saved = time.monotonic()
 
 
-def own_draft(cell: Cell) -> tuple[str, ...]:
+def find_draft(cell: Cell) -> tuple[str, ...]:
     return (draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 
@@ -153,7 +154,7 @@ def compute_cells(
     `compute` returns tables by metric, for cells whose inputs did not fail; `committed` has the outcomes of cells that
     need no computing. The error of a lost device is raised, and the process must end.
     """
-    outcomes = {cell.path: failure for cell in cells if (failure := failed_input(cell, work.outcomes))} | dict(
+    outcomes = {cell.path: failure for cell in cells if (failure := find_failed_input(cell, work.outcomes))} | dict(
         committed
     )
     cells = [cell for cell in cells if cell.path not in outcomes]
@@ -173,7 +174,7 @@ def compute_cells(
     return outcomes
 
 
-def failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
+def find_failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | None:
     """Return the outcome of the first failed input of a cell, or None."""
     failures = [outcomes[path] for path in cell.upstream if path in outcomes and outcomes[path].state == "failed"]
     return failures[0] if failures else None
@@ -186,19 +187,22 @@ def _fail(error: Exception) -> Outcome:
     return Outcome(state="failed", message=one_line(error), broken=broken)
 
 
-def log_context(work: Work, stage: str) -> dict[str, str]:
+def make_log_fields(work: Work, stage: str) -> dict[str, str]:
     """Return the fields of log lines about a shard; the group of an images shard is its generator."""
     generator = {"generator": work.shard.group} if STAGES[stage].over == "images" else {}
     return {"benchmark": work.benchmark, **generator, "shard": work.shard.name}
 
 
-def log_cell(cell: Cell, outcome: Outcome) -> None:
-    """Log the state of a cell, with its error or the numbers of its rows."""
-    counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
-    kept = [f"{outcome.kept} kept"] if outcome.kept else []
-    summary = outcome.message or ", ".join(counts + kept)
-    with add_log_fields(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
-        LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, summary)
+def finish_shard(node: Node, work: Work, outcomes: Mapping[str, Outcome], spent: ModelTime) -> FinishedShard:
+    """Log the outcome of each of the node's cells of a shard, and return all of them; `outcomes` is by path."""
+    by_metric: dict[str, Outcome] = {}
+    for cell in work.cells_of(node.name):
+        by_metric[cell.metric] = outcome = outcomes[cell.path]
+        counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
+        kept = [f"{outcome.kept} kept"] if outcome.kept else []
+        with add_log_fields(metric=cell.metric, cell=cell.key[:SHORT_KEY]):
+            LOG.log(LEVELS[outcome.state], "%s: %s", outcome.state, outcome.message or ", ".join(counts + kept))
+    return FinishedShard(name_shard(work), work.shard.rows, by_metric, spent if node.models else ModelTime())
 
 
 class CallReporter:

@@ -1,7 +1,7 @@
 """Placement of pools on the cluster: all together, or in several waves."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import PlumblineError
@@ -61,25 +61,27 @@ def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool
     actors = [pool for pool in pools for _ in range(pool.min_size)]
     selective = [actor for actor in actors if not all(machine.suits(actor) for machine in machines)]
     free = [
-        _Room(machine, machine.cpus, [1.0] * int(machine.gpus), sum(machine.suits(actor) for actor in selective))
+        _FreeResources(
+            machine, machine.cpus, [1.0] * int(machine.gpus), sum(machine.suits(actor) for actor in selective)
+        )
         for machine in machines
     ]
     for actor in sorted(actors, key=lambda pool: (pool in selective, -pool.num_gpus, -pool.num_cpus)):
-        room = next((room for room in sorted(free, key=_Room.order) if room.admits(actor)), None)
-        if room is None:
+        best = next((each for each in sorted(free, key=_FreeResources.order) if each.admits(actor)), None)
+        if best is None:
             return False
-        room.take(actor)
-    return max((room.cpus for room in free), default=0.0) >= SPARE_CPUS - TOLERANCE
+        best.take(actor)
+    return max((each.cpus for each in free), default=0.0) >= SPARE_CPUS - TOLERANCE
 
 
 @dataclass(slots=True)
-class _Room:
+class _FreeResources:
     """The free resources of one machine. A fraction of a GPU cannot be combined from two GPUs."""
 
     machine: NodeResources
     cpus: float
-    gpus: list[float] = field(default_factory=list)
-    wanted: int = 0
+    gpus: list[float]
+    wanted: int
     """Number of selective actors that suit this machine."""
 
     def order(self) -> tuple[int, float, float]:

@@ -164,7 +164,7 @@ class ProgressLog:
             return NO_HISTORY._replace(outcomes=self.finished[node, shard])
         if (node, shard) not in self.begun:
             return NO_HISTORY
-        return self.begun[node, shard].read_history(living_machines())
+        return self.begun[node, shard].read_history(list_machines())
 
     def note_start(self, node: str, shard: ShardName, machine: str) -> None:
         self.events.append(ShardStarted(node, benchmark=shard.benchmark))
@@ -219,5 +219,5 @@ class ProgressLog:
         return next((f"{node}: {message}" for node, message in self.start_failures.items()), None)
 
 
-def living_machines() -> set[str]:
+def list_machines() -> set[str]:
     return {machine["NodeID"] for machine in ray.nodes() if machine["Alive"]}

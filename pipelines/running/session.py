@@ -78,7 +78,9 @@ def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> I
     def watch() -> None:
         silent = 0
         while silent < MAX_SILENT_CHECKS and not ended.wait(pause):
-            silent = 0 if _listens(listener) else silent + 1
+            with socket.socket(socket.AF_UNIX) as caller:
+                error = caller.connect_ex(str(listener))
+            silent = silent + 1 if error in (errno.ECONNREFUSED, errno.ENOENT) else 0
         if not ended.is_set():
             os._exit(1)
 
@@ -89,15 +91,6 @@ def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> I
     finally:
         ended.set()
         watcher.join()
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as caller:
-        try:
-            caller.connect(str(path))
-        except OSError as error:
-            return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
-    return True
 
 
 @contextmanager
@@ -130,8 +123,11 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdigit():  # fail at once if nothing listens there: Ray itself would retry for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
-        with _quiet_backend(), _keep_sigterm_handler():
+        handler = signal.getsignal(signal.SIGTERM)
+        with _quiet_backend():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray has replaced it
     except Exception as error:  # Ray raises a bare Exception if its processes do not start in time
         if address == "local":
             remedy = BUSY
@@ -143,15 +139,6 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
         token = "AuthToken" in "".join(traceback.format_exception(error))
         remedy = "set RAY_AUTH_MODE=token and the cluster's token" if token else "check cluster.address or RAY_ADDRESS"
         raise RunnerError(f"Ray at {address!r}: cannot be reached ({one_line(error)}); {remedy}") from error
-
-
-@contextmanager
-def _keep_sigterm_handler() -> Iterator[None]:
-    """Restore the caller's SIGTERM handler, which Ray replaces."""
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

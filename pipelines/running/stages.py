@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -53,10 +54,10 @@ def load_models(node: Node) -> dict[str, Any]:
     return {key: load(model, STAGES[node.stage].calls[key]) for key, model in node.models.items()}
 
 
-def node_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: int = 1) -> dict[str, "NodeStage"]:
+def make_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: int = 1) -> dict[str, "NodeStage"]:
     """Return the node's stage by benchmark; all of them share models that are loaded once."""
     loaded = load_models(node)
-    nodes = {benchmark: node.for_metrics(context.metrics) for benchmark, context in contexts.items()}
+    nodes = {benchmark: node.select_metrics(context.metrics) for benchmark, context in contexts.items()}
     return {
         benchmark: NodeStage(own, contexts[benchmark], {key: loaded[key] for key in own.models}, decoders=decoders)
         for benchmark, own in nodes.items()
@@ -134,17 +135,35 @@ class NodeStage:
         return self.stage.compute(prepared)
 
     def _inputs(self, work: Work, cells: Sequence[Cell]) -> Inputs:
-        shard, store = work.shard, self.context.store
+        """Return the inputs that the stage declares; tables are read when the stage uses them."""
+        shard, store, packed = work.shard, self.context.store, self.context.packed
+
+        def open_upstream(stage: str, paths: Sequence[str]) -> Upstream:
+            drafts = tuple(is_draft(path, work.outcomes) for path in paths)
+
+            def read_each() -> list[pa.Table]:
+                return [store.read(path, draft=draft) for path, draft in zip(paths, drafts, strict=True)]
+
+            return Upstream(tuple(paths), read_each, STAGES[stage].schema, state=drafts)
+
+        # the prompts of the rows, if these contain them, else the benchmark's
+        prompt_shards = (shard,) if shard.contains_prompts else self.context.prompt_shards
+        names = tuple(f"{prompts.group}/{prompts.name}" for prompts in prompt_shards)
+        pack: Upstream | None = None  # the questions that the benchmark ships
+        if packed is not None:
+            read = partial(read_pack, packed, shard.group)
+            url = packed.place.url
+            pack = Upstream((url,), lambda: [read().questions], schemas.QUESTIONS, state=packed.digest)
         return Inputs(
             group=shard.group,
             rows=self._read_rows(shard),
             metrics=tuple(cell.metric for cell in cells),
             upstream={
-                cell.metric: {stage: self._upstream(stage, paths, work) for stage, paths in cell.inputs.items()}
+                cell.metric: {stage: open_upstream(stage, paths) for stage, paths in cell.inputs.items()}
                 for cell in cells
             },
-            prompts=self._prompts(shard),
-            pack=self._pack(shard.group),
+            prompts=Upstream(names, lambda: [read_prompts(prompts) for prompts in prompt_shards], schemas.PROMPTS),
+            pack=pack,
             earlier={cell.metric: read_earlier(cell, self.context.limits, store.read_cell) for cell in cells},
         )
 
@@ -163,26 +182,3 @@ class NodeStage:
             return images
         metric = next(iter(self.node.metrics.values()))  # metrics with different ablations are in different nodes
         return replace_images(images, metric.image_ablation)
-
-    def _upstream(self, stage: str, paths: Sequence[str], work: Work) -> Upstream:
-        drafts = tuple(is_draft(path, work.outcomes) for path in paths)
-        store = self.context.store
-
-        def read_each() -> list[pa.Table]:
-            return [store.read(path, draft=draft) for path, draft in zip(paths, drafts, strict=True)]
-
-        return Upstream(tuple(paths), read_each, STAGES[stage].schema, state=drafts)
-
-    def _pack(self, suite: str) -> Upstream | None:
-        packed = self.context.packed
-        if packed is None:
-            return None
-        return Upstream(
-            (packed.place.url,), lambda: [read_pack(packed, suite).questions], schemas.QUESTIONS, state=packed.digest
-        )
-
-    def _prompts(self, shard: Shard) -> Upstream:
-        """Return the prompts of a shard's images: its own rows' prompts if it contains them, else the benchmark's."""
-        shards = (shard,) if shard.holds_prompts else self.context.prompt_shards
-        names = tuple(f"{prompts.group}/{prompts.name}" for prompts in shards)
-        return Upstream(names, lambda: [read_prompts(prompts) for prompts in shards], schemas.PROMPTS)

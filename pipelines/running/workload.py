@@ -25,7 +25,9 @@ class Workload:
     """One plan or several in one store. Nodes of the same name load their models once for all plans."""
 
     plans: Mapping[str, Plan]
+    """Plans by benchmark."""
     contexts: Mapping[str, StageContext]
+    """Contexts of the stages by benchmark."""
 
     @property
     def store(self) -> Store:

@@ -23,16 +23,16 @@ def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTab
     """
     objects, shards = StoredObjects(locate), list[Shard]()
     for shard in prompts.shards:
-        if not shard.beside:
+        if not shard.edit_columns:
             shards.append(shard)
             continue
-        addresses = [name for name in shard.beside if name in ADDRESSES]
+        addresses = [name for name in shard.edit_columns if name in ADDRESSES]
         try:
             records = read_edit_columns(shard, addresses) if addresses else []
         except SourceError as error:
             raise ConfigError(f"benchmark.prompts: {error}") from error
         named = [[record["prompt_id"], *(objects.identify(record[name]) for name in addresses)] for record in records]
-        is_embedded = len(addresses) < len(shard.beside)
+        is_embedded = len(addresses) < len(shard.edit_columns)
         file = [shard.url, shard.size, shard.etag, shard.row_groups] if is_embedded else []
         shards.append(replace(shard, sources=digest([named, file])))
     return prompts._replace(shards=shards)
@@ -43,17 +43,17 @@ def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
 
     Only the ids and the needed row groups of the prompts' files are read.
     """
-    shards = tuple(shard for shard in prompts if shard.beside and not shard.holds_prompts)
+    shards = tuple(shard for shard in prompts if shard.edit_columns and not shard.contains_prompts)
     kinds = (SOURCES, MASKS, *((name,) for name in CAPTIONS))
     wanted = [name for kind in kinds if not {*kind} & {*images.column_names} for name in kind]
-    available = {name for shard in shards for name in shard.beside}
+    available = {name for shard in shards for name in shard.edit_columns}
     names = [name for name in wanted if name in available]
     if not names:
         return images
     prompt_ids = [id_text(record["prompt_id"]) or "" for record in image_records(images.select(["prompt_id"]))]
     shard_of, found = _number_shards(shards), dict[str, dict[str, Any]]()
     for number in sorted({shard_of[prompt_id] for prompt_id in prompt_ids if prompt_id in shard_of}):
-        records = read_edit_columns(shards[number], shards[number].beside)
+        records = read_edit_columns(shards[number], shards[number].edit_columns)
         found |= {record["prompt_id"]: record for record in records}
     for name in names:
         values = [found.get(prompt_id, {}).get(name) for prompt_id in prompt_ids]

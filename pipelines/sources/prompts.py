@@ -62,7 +62,7 @@ class PromptTables(NamedTuple):
     @property
     def edit_columns(self) -> set[str]:
         """Our names of the columns with sources, masks and captions of edits in any of the files."""
-        return {name for shard in self.shards for name in shard.beside}
+        return {name for shard in self.shards for name in shard.edit_columns}
 
 
 class UnknownPrompts(NamedTuple):
@@ -382,7 +382,7 @@ def read_prompts(shard: Shard) -> pa.Table:
         if digest(sorted(pairs_of(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
-    if shard.holds_prompts:
+    if shard.contains_prompts:
         pairs = _own_pairs(read_shard(shard, ("prompt_id", "prompt")))
         return prompts_table([{"prompt_id": prompt_id, "text": text} for prompt_id, text in pairs], shard)
     return prompts_table(prompt_records(shard), shard)

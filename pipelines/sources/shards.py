@@ -252,7 +252,7 @@ def read_own_files(shard: Shard) -> list[str]:
 
 def _read_named(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
     """Return the shard's rows of an open file, by our names. Rows with their own prompts get ids: theirs or a hash."""
-    if not (shard.holds_prompts and "prompt_id" in columns):
+    if not (shard.contains_prompts and "prompt_id" in columns):
         return _read_row_groups(file, shard, own_names(shard, columns))
     table = _read_row_groups(file, shard, own_names(shard, (*columns, "prompt")))
     texts = [prompt_text(value, shard, row) or "" for row, value in enumerate(column_values(table, "prompt", shard))]

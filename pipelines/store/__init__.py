@@ -1,1 +1,1 @@
-"""Cells: their keys, the plan of them, the store that contains them and the runs made of them."""
+"""Cells and their keys, the store with its files, and the runs, suites and leases in it."""

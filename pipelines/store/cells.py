@@ -66,14 +66,16 @@ class Shard:
 
     @property
     def url(self) -> str:
+        """Address of the file, with file:// for a local one."""
         return self.place.uri
 
     @property
-    def holds_prompts(self) -> bool:
+    def contains_prompts(self) -> bool:
+        """True if each row contains the text of its own prompt."""
         return any(name == "prompt" for name, _ in self.columns)
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def edit_columns(self) -> tuple[str, ...]:
         """Our names of the columns that may contain sources, masks and captions of edits."""
         return tuple(name for name, _ in self.columns if name in EDIT_COLUMNS)
 
@@ -171,7 +173,9 @@ class Cell:
     key: str
     path: str
     inputs: Mapping[str, tuple[str, ...]]
+    """Paths of the cells that it reads, by stage."""
     recipe: str = ""
+    """Digest of its recipe."""
     earlier: tuple[str, ...] = ()
     """Paths of cells whose rows may be reused: its draft, then cells of earlier inputs, newest first."""
     renew: bool = False
@@ -222,6 +226,9 @@ class Work:
     """Outcomes by cell path: of the already computed cells, and of upstream cells that were not committed."""
     benchmark: str = ""
     """Benchmark whose sources the shard is read from."""
+
+    def cells_of(self, node: str) -> list[Cell]:
+        return [cell for cell in self.cells if cell.node == node]
 
     def to_json(self) -> str:
         return _WORK.dump_json(self).decode()

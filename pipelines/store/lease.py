@@ -131,7 +131,7 @@ class Lease:
                 now = read_lease(self._store, self._name)
                 raise LeaseLost(
                     f"{self._store.place / LEASES}: this {self._holder.job} was not heard of for too long, and "
-                    f"{now} took its place; what was computed is kept, run again once that has ended"
+                    f"{now} took its place; finished cells are kept, run again once that has ended"
                 )
 
     def _renew(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import QUESTIONS
-from plumbline.pipelines.store.runs import CellStates, cell_states
+from plumbline.pipelines.store.runs import CellStates, read_cell_states
 from plumbline.pipelines.store.store import Store, StoredCell, draft_path
 
 STATES_WITH_TABLE = ("cached", "committed", "draft")
@@ -39,7 +39,7 @@ def read_asked(store: Store, run_id: str, metric: str) -> pa.Table:
 
     Raises StoreError if a questions cell is damaged or deleted.
     """
-    states = cell_states(store, run_id)
+    states = read_cell_states(store, run_id)
     scores = (read_stored(store, states, path) for path in find_scores_cells(store, states, metric))
     paths = dict.fromkeys(path for cell in scores for path in select_question_cells(cell.provenance["inputs"]))
     tables = [read_stored(store, states, path).table for path in paths]

@@ -13,10 +13,9 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.stages.stage import Stage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.store.cells import PIECE, Cell, Outcome, PlannedCell
-from plumbline.pipelines.store.runs import cell_states, read_manifest, run_ids
+from plumbline.pipelines.store.runs import READERS, read_cell_states, read_manifest, run_ids
 from plumbline.pipelines.store.store import Store, StoredCell, StoreError, draft_path
 
-READERS = 16
 NOT_TRIED = RowError(
     "not_computed", "was never tried, and retry_failed=true computes only what failed; run without it", retryable=True
 )
@@ -121,7 +120,7 @@ def _find_failed_shards(store: Store, benchmark: str) -> dict[str, str]:
     for run_id in reversed(run_ids(store)):
         try:
             if read_manifest(store, run_id).get("benchmark") == benchmark:
-                states = cell_states(store, run_id)
+                states = read_cell_states(store, run_id)
                 return {_shard_of(path): path for path, state in states.items() if state in ("failed", "draft")}
         except PlumblineError:
             continue

@@ -36,7 +36,7 @@ def write_prompt_texts(store: Store, run_id: str, prompts: pa.Table) -> None:
 
 
 def read_prompt_texts(store: Store, run_id: str) -> PromptTexts | None:
-    """Return the hashes of the prompts' texts; None if the run was written by a version that did not save them."""
+    """Return the hashes of the prompts' texts; None if the run's folder has none."""
     path = _texts_path(run_id)
     if not store.exists(path):
         return None

@@ -22,6 +22,7 @@ from plumbline.pipelines.store.lease import LeaseLost
 from plumbline.pipelines.store.store import LATEST, RERUN, Store, draft_path
 
 READERS = 16
+"""Threads that read files of a store at the same time."""
 MAX_RUNS_SEARCHED = 32
 ORDER = "order"
 UNNAMED = ".unnamed"
@@ -63,7 +64,7 @@ CELLS = pa.schema(
 CellStates = Mapping[str, str]
 
 
-def cell_states(store: Store, run_id: str) -> CellStates:
+def read_cell_states(store: Store, run_id: str) -> CellStates:
     """Return the states of a run's cells; raise StoreError if its table cannot be read."""
     cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state"])
     return dict(zip(cells.column("path").to_pylist(), cells.column("state").to_pylist(), strict=True))
@@ -207,6 +208,7 @@ def name_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = la
 
 
 def has_report(store: Store, run_id: str) -> bool:
+    """Return True if a run has an undamaged report."""
     return store.has_page(f"runs/{run_id}/report.html")
 
 

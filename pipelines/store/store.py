@@ -27,7 +27,7 @@ from plumbline.pipelines.base.storage import (
     readable_errors,
     write_errors,
 )
-from plumbline.pipelines.store.cells import Cell, Outcome
+from plumbline.pipelines.store.cells import Cell, Outcome, State
 from plumbline.pipelines.store.checksums import (
     DIGEST_KEY,
     NO_DIGEST,
@@ -75,6 +75,7 @@ class StoredCell(NamedTuple):
     provenance: Mapping[str, Any]
     """Its key, recipe and node, the cells it was computed from, its error count and the usage of its model calls."""
     digest: str
+    """SHA-256 that its file contains."""
 
     def outcome(self) -> Outcome:
         """Return the outcome that was reported when the cell was committed."""
@@ -92,6 +93,7 @@ class Page(NamedTuple):
     written: Mapping[str, float]
     """Modification times by path, in seconds since 1970."""
     whole: bool
+    """True if the folder has no more files."""
 
 
 class CellCount(NamedTuple):
@@ -99,6 +101,7 @@ class CellCount(NamedTuple):
 
     found: int
     all: bool
+    """True if all cells were counted."""
 
 
 class StoredFile(NamedTuple):
@@ -162,13 +165,14 @@ class Store:
         A cell with a retryable error is saved as a draft instead: this run reads it, and the next run computes the
         missing rows. A cell to renew replaces the existing file. Raises WriteError if the cell cannot be written.
         """
-        kinds, kept, usage = error_kinds(table), read_kept(table), read_usage(table)
-        if count_errors(table, retryable_only=True):
+        state: State = "draft" if count_errors(table, retryable_only=True) else "committed"
+        if state == "draft":
             self.save_draft(cell, table, **provenance)
-            return Outcome(state="draft", rows=len(table), kinds=kinds, kept=kept, usage=usage)
-        place = self.place / cell.path
-        (place.write if cell.renew else place.create)(_encode(cell, table, provenance))
-        return Outcome(state="committed", rows=len(table), kinds=kinds, kept=kept, usage=usage)
+        else:
+            place = self.place / cell.path
+            (place.write if cell.renew else place.create)(_encode(cell, table, provenance))
+        kinds, kept, usage = error_kinds(table), read_kept(table), read_usage(table)
+        return Outcome(state=state, rows=len(table), kinds=kinds, kept=kept, usage=usage)
 
     def save_draft(self, cell: Cell, table: pa.Table, **provenance: Any) -> None:
         """Save the unfinished rows of a cell, for the next process that computes it; raise WriteError if that fails."""
@@ -276,6 +280,7 @@ class Store:
             (self.place / path).remove_folder()
 
     def is_sound(self, path: str) -> bool:
+        """Return True if a file of a run's table is undamaged."""
         try:
             self.read_file(path, [])
         except StoreError:
@@ -309,6 +314,7 @@ class Store:
         return len(page)
 
     def has_page(self, path: str) -> bool:
+        """Return True if there is an undamaged page at the path."""
         text = self.read_text(path)
         with suppress(DamagedError):
             return text is not None and bool(check_digest(text.encode()))
@@ -415,14 +421,14 @@ def _encode(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes
 
 def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
     """Return a cell's file: Parquet with page checksums, its provenance and the SHA-256 of all its other bytes."""
-    return insert_digest(_to_parquet(table, {"plumbline": json.dumps(provenance), DIGEST_KEY: NO_DIGEST}))
+    return insert_digest(_encode_parquet(table, {"plumbline": json.dumps(provenance), DIGEST_KEY: NO_DIGEST}))
 
 
 def encode_table(name: str, table: pa.Table, counted: pa.Table | None = None) -> bytes:
     """Return a file of a run's table: like a cell's, with the table's name in place of the provenance."""
-    tally = {} if counted is None else {COUNTED_KEY: b64encode(_to_parquet(counted)).decode()}
+    tally = {} if counted is None else {COUNTED_KEY: b64encode(_encode_parquet(counted)).decode()}
     metadata = {"plumbline": json.dumps({"table": name}), **tally, DIGEST_KEY: NO_DIGEST}
-    return insert_digest(_to_parquet(table, metadata))
+    return insert_digest(_encode_parquet(table, metadata))
 
 
 def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell:
@@ -439,7 +445,7 @@ def _table_name(path: str) -> str:
     return "" if name.isdigit() else name
 
 
-def _to_parquet(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
+def _encode_parquet(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
     """Return Parquet bytes, with the metadata in the footer (the schema's metadata would be stored twice)."""
     plain = table.replace_schema_metadata(None)
     buffer = io.BytesIO()

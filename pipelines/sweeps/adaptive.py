@@ -24,7 +24,8 @@ from plumbline.pipelines.sweeps.computing import (
     with_times,
 )
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 
 
 def run_adaptive(

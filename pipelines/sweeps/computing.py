@@ -18,9 +18,10 @@ from plumbline.pipelines.running.events import NodeProgress, Totals, Watch, expe
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.workload import Workload
+from plumbline.pipelines.sources.uris import benchmark_uris
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.store.store import BrokenCell, Store
-from plumbline.pipelines.sweeps.planning import PlannedSweep, uris_of
+from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def registered_sweeps(
     Yields the sweeps, planned again if cells may have been deleted since, and a watch that passes events to the store
     and to `watch`. An error of a display does not end the run.
     """
-    store, nodes = sweeps[0].store, workload_of(sweeps).nodes
+    store, nodes = sweeps[0].store, make_workload(sweeps).nodes
     recipes = [recipe for sweep in sweeps for recipe in (*sweep.plan.prompts.recipes, *sweep.plan.images.recipes)]
     uses = sorted({recipe.folder for recipe in recipes})
     content |= {"benchmark": ", ".join(sweep.config.benchmark.name for sweep in sweeps), "uses": uses}
@@ -74,7 +75,7 @@ class Inspection(NamedTuple, Generic[T]):
     broken: Set[str] = frozenset()
     """Paths of the cells that cannot be used."""
     message: str = ""
-    """Reason why there is no result."""
+    """Reason if the result is missing."""
 
 
 class CellTables:
@@ -135,7 +136,7 @@ def compute_whole(
 
 
 def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
-    return compute_workload(workload_of([planned]), planned.executor, watch)
+    return compute_workload(make_workload([planned]), planned.executor, watch)
 
 
 def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> dict[str, Outcome]:
@@ -149,23 +150,23 @@ def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> di
     return executor.compute(workload, watch)
 
 
-def workload_of(sweeps: Sequence[PlannedSweep]) -> Workload:
+def make_workload(sweeps: Sequence[PlannedSweep]) -> Workload:
     """Return the missing cells of several sweeps as one workload."""
     named = {planned.config.benchmark.name: planned for planned in sweeps}
     return Workload(
         {name: planned.plan for name, planned in named.items()},
-        {name: stage_context(planned) for name, planned in named.items()},
+        {name: make_stage_context(planned) for name, planned in named.items()},
     )
 
 
-def stage_context(planned: PlannedSweep) -> StageContext:
+def make_stage_context(planned: PlannedSweep) -> StageContext:
     config = planned.config
     return StageContext(
         store=planned.store,
         metrics=tuple(config.metrics),
         limits=config.limits,
         clips=config.clips,
-        uris=uris_of(config),
+        uris=benchmark_uris(config.benchmark, config.storage, config.limits),
         prompt_shards=tuple(planned.sources.prompt_shards),
         packed=planned.sources.packed,
     )
@@ -191,7 +192,7 @@ def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
     return replace(planned, times=times)
 
 
-def model_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
+def sum_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
     """Return the tokens and calls of this run by node.
 
     Stages over images compute the cells of all metrics on a shard together, with one count: it is added once.

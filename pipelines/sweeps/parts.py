@@ -27,10 +27,9 @@ from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_own_files, read_shard
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.store.reused_rows import NOT_TRIED
-from plumbline.pipelines.store.runs import run_ids
+from plumbline.pipelines.store.runs import READERS, run_ids
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoreError
 
-CELL_READERS = 16
 MAX_SEARCHED_RUNS = 16
 """Number of the newest runs that are searched for parts."""
 COUNTED_COLUMNS = ("score", "truncated")
@@ -260,7 +259,7 @@ class PartMaker:
         prompts, hashes = (np.concatenate(column) for column in zip(*inputs, strict=True))
         order = np.argsort(prompts, kind="stable")
         current = InputDigests(prompts[order], hashes[order])
-        with ThreadPoolExecutor(CELL_READERS) as readers:
+        with ThreadPoolExecutor(READERS) as readers:
             cells = list(readers.map(lambda cell: self._read_cell(part.metric, cell, current), part.cells))
         return cells, frozenset(self.broken)
 

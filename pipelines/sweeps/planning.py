@@ -25,7 +25,7 @@ from plumbline.pipelines.sources.prompts import locate_skills
 from plumbline.pipelines.sources.question_packs import check_choices
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import Sources, open_sources, with_pack
-from plumbline.pipelines.sources.uris import Uris, benchmark_uris
+from plumbline.pipelines.sources.uris import benchmark_uris
 from plumbline.pipelines.store.cells import Outcome, digest
 from plumbline.pipelines.store.store import Store, open_store
 from plumbline.pipelines.sweeps.verifying import VerifiedCells, verify_cells
@@ -75,7 +75,7 @@ class PlannedSweep:
     """Times and calls of earlier rounds, by node."""
 
     @property
-    def held_seconds(self) -> dict[str, float]:
+    def occupied_seconds(self) -> dict[str, float]:
         """Seconds that the workers of each node had shards, working or waiting for decoded rows."""
         return {node: times.worked + times.waited for node, times in self.times.items()}
 
@@ -96,10 +96,10 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
 def list_inputs(config: SweepConfig) -> SweepInputs:
     """Check the store and the checkpoints, and list the sources; raise as `plan_sweep` does."""
     if config.image_model is not None:
-        raise ConfigError("image_model: this job draws no pictures; leave it out, and draw them by jobs.generate")
+        raise ConfigError("image_model: this job generates no images; leave it out, and generate them by jobs.generate")
     benchmark, storage = with_ingested_sources(config.benchmark, config.metrics, config.storage), config.storage
     for name, metric in config.metrics.items():
-        if why := without_sources(metric, benchmark):
+        if why := find_missing_sources(metric, benchmark):
             raise ConfigError(f"metrics.{name}: {why}")
     store = open_store(config)
     if benchmark.images and store.place.url == storage.locate(benchmark.images).url:
@@ -115,7 +115,14 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
     if rows is None:
         stored = load_shard_size(benchmark.name, images, store, remember=not config.dry_run)
         rows, bytes = stored.rows, bytes or stored.bytes
-    config = with_model_defaults(replace(config, benchmark=benchmark, shard_rows=rows, shard_bytes=bytes))
+
+    def find_profile(role: str) -> VqaProfile:
+        return find_vqa_profile(config.models[role])
+
+    # keys and the manifest have the defaults that metrics take from their models
+    metrics = {name: metric.with_model_defaults(find_profile) for name, metric in config.metrics.items()}
+    check_image_inputs(make_nodes(metrics), config.models, config.clips)
+    config = replace(config, benchmark=benchmark, metrics=metrics, shard_rows=rows, shard_bytes=bytes)
     return SweepInputs(config, store, images, digest([images.state, *texts]))
 
 
@@ -152,7 +159,8 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
     if config.adaptive is not None:
         from plumbline.pipelines.sources.adaptive_rounds import split_rounds  # imports scipy, which takes a second
 
-        rounds = split_rounds(sources, config.benchmark, uris_of(config), config.adaptive, memory)
+        uris = benchmark_uris(config.benchmark, config.storage, config.limits)
+        rounds = split_rounds(sources, config.benchmark, uris, config.adaptive, memory)
         sources = rounds.sources
     deletions = count_deletions(store)  # read before the cells are listed
     plan = make_plan(config, sources, store, wanted=wanted)
@@ -184,11 +192,6 @@ def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
     return sources
 
 
-def uris_of(config: SweepConfig) -> Uris:
-    """Return the reader of images that the rows of a sweep name by address."""
-    return benchmark_uris(config.benchmark, config.storage, config.limits)
-
-
 def with_ingested_sources(
     benchmark: BenchmarkConfig, metrics: Mapping[str, Metric], storage: StorageConfig
 ) -> BenchmarkConfig:
@@ -200,7 +203,7 @@ def with_ingested_sources(
     return replace(benchmark, columns=columns)
 
 
-def without_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
+def find_missing_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
     """Return the remedy if a metric needs sources of edits and the benchmark has none; empty otherwise."""
     if benchmark.columns.sources or not metric.needs_sources:
         return ""
@@ -209,17 +212,3 @@ def without_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
         "their addresses by benchmark.columns.source_uri; beside folders of images, put them in a folder called source "
         "(plugins/edits/README.md)"
     )
-
-
-def with_model_defaults(config: SweepConfig) -> SweepConfig:
-    """Return the configuration with the defaults that metrics take from their models, as keys and the manifest have it.
-
-    Raises ModelError for an unknown kind of checkpoint, ConfigError if a model cannot be shown such images.
-    """
-
-    def profile_of(role: str) -> VqaProfile:
-        return find_vqa_profile(config.models[role])
-
-    metrics = {name: metric.with_model_defaults(profile_of) for name, metric in config.metrics.items()}
-    check_image_inputs(make_nodes(metrics), config.models, config.clips)
-    return replace(config, metrics=metrics)

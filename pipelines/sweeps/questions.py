@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.question_quality import QuestionQuality, assess
-from plumbline.pipelines.plans.costs import Cost, node_costs
+from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.store.reused_rows import NOT_TRIED
 from plumbline.pipelines.store.store import BrokenCell
-from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
 Cells = Sequence[PlannedCell]
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 class WrittenQuestions(NamedTuple):
     quality: Mapping[str, QuestionQuality]
+    """Quality of the questions, by metric."""
     cells: Mapping[str, tuple[str, ...]]
     """Paths of the questions cells relative to the store, by metric."""
     failed: Mapping[str, str]
@@ -41,8 +42,8 @@ def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
     """Compute the missing cells and assess the questions of every metric."""
     with registered_sweep(planned, watch) as (planned, watch):
         planned, outcomes, written = compute_whole(planned, watch, _inspect)
-    usage = model_usage(planned.plan, outcomes)
-    return written._replace(usage=usage, costs=node_costs(planned.plan, usage))
+    usage = sum_usage(planned.plan, outcomes)
+    return written._replace(usage=usage, costs=sum_costs(planned.plan, usage))
 
 
 def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:

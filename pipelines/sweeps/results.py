@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,18 +19,22 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.failures import merge_failures
 from plumbline.operators.base.rows import error_value
+from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.generation_settings import Known, add_settings
 from plumbline.operators.results.percentile_ranks import SketchKey, usual_table
 from plumbline.operators.results.summary import Tally
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig
+from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.tables import NO_GENERATOR
+from plumbline.pipelines.plans.costs import Cost
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.tasks import Tasks, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import BrokenFile
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, digest
+from plumbline.pipelines.store.reused_rows import Retried
 from plumbline.pipelines.store.run_scores import errors_path
 from plumbline.pipelines.store.runs import run_ids
 from plumbline.pipelines.store.store import Store
@@ -53,7 +58,7 @@ VERSION = 1
 MAX_PART_ROWS = 1 << 15
 """Rows of a part, unless one shard has more. A generator that grows changes only its last part."""
 MAX_TASK_ROWS = 1 << 19
-"""Rows of the parts on the same shards that one task handles, unless a part alone has more."""
+"""Most rows of the parts on the same shards in a task, unless a single part has more."""
 COPY_SPEED = 4
 """Speed of copying rows from an earlier run, relative to making them from cells."""
 PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.over == "prompts")
@@ -95,6 +100,37 @@ class Results:
         return 1 - self.n_null / self.rows if self.rows else 1.0
 
 
+class FinishedSweep(NamedTuple):
+    """A run that is in the store: a new one, or an earlier run with the same inputs."""
+
+    run_id: str
+    folder: str
+    """Address of its tables."""
+    results: Results
+    lower_is_better: frozenset[str]
+    """Metrics whose lower scores are better."""
+    ending: Ending
+    """Exit code with its reason: 0 complete, 2 within the failure budget, 1 over it."""
+    unchanged: bool
+    """True if it is an earlier run, so that nothing was written."""
+    computed: int = 0
+    """Number of cells that this sweep computed by models or arithmetic."""
+    copied: int = 0
+    """Number of further cells that were written without asking a model: all rows or inputs are from earlier cells."""
+    renewed: int = 0
+    """Number of these cells that had been committed and could not be used."""
+    usage: Mapping[str, Usage] = {}
+    """Tokens and calls of this sweep by node, if they are counted."""
+    costs: Mapping[str, Cost] = {}
+    """Cost of the calls and the GPUs by node, if these have prices."""
+    retried: Retried | None = None
+    """Failed rows that were tried again; None without `retry_failed`."""
+
+    @property
+    def exit_code(self) -> int:
+        return self.ending.code
+
+
 def gather_results(
     plan: Plan,
     sources: Sources,
@@ -113,8 +149,8 @@ def gather_results(
     parts = _split_into_parts(plan, sources, store, run_id)
     rows = sum(part.rows // COPY_SPEED if part.earlier else part.rows for part in parts)
     with open_tasks(cluster, store, rows=rows, sources=[shard.place for shard in sources.image_shards[:1]]) as tasks:
-        orders = [_make_task(group, plan, outcomes) for group in _group_by_shards(parts)]
-        read = _read_input_digests(tasks, orders, store)
+        part_tasks = [_make_task(group, plan, outcomes) for group in _group_by_shards(parts)]
+        read = _read_input_digests(tasks, part_tasks, store)
         broken = {path for _, unusable in read.values() for path in unusable}
         shared = SharedInputs(
             store,
@@ -126,8 +162,8 @@ def gather_results(
         )
         total = Tally(shared.skills)
         counted: dict[str, CountedPart] = {}
-        for order, results in zip(orders, tasks.map(gather_parts, orders, shared=shared), strict=True):
-            for part, count in zip(order.parts, results, strict=True):
+        for part_task, results in zip(part_tasks, tasks.map(gather_parts, part_tasks, shared=shared), strict=True):
+            for part, count in zip(part_task.parts, results, strict=True):
                 total.merge(count.sums)
                 broken |= count.broken
                 counted[part.path] = count._replace(sums={})
@@ -157,18 +193,18 @@ def gather_results(
 
 
 def _read_input_digests(
-    tasks: Tasks, orders: Iterable[PartsTask], store: Store
+    tasks: Tasks, part_tasks: Iterable[PartsTask], store: Store
 ) -> dict[tuple[str, str], tuple[InputDigests, frozenset[str]]]:
     """Read what `read_input_digests` returns for the parts that must be made, by the paths of QuestionCells.
 
     Generators with the same prompts share questions cells, so each of these cells is read once.
     """
     needed = {
-        pair.paths: (pair, order.outcomes)
-        for order in orders
-        for part in order.parts
+        pair.paths: (pair, part_task.outcomes)
+        for part_task in part_tasks
+        for part in part_task.parts
         if part.earlier is None
-        for pair in order.questions[part.metric]
+        for pair in part_task.questions[part.metric]
     }
     return dict(zip(needed, tasks.map(read_input_digests, needed.values(), shared=store), strict=True))
 

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.sentences import names, plural
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.pipelines.plans.plan import with_missing
-from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, unfit
+from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, find_misfit
 from plumbline.pipelines.running.events import (
     CallsAnswered,
     Event,
@@ -24,28 +23,18 @@ from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.sweeps.computing import compute_workload, registered_sweeps, with_times, workload_of
+from plumbline.pipelines.sweeps.computing import compute_workload, make_workload, registered_sweeps, with_times
 from plumbline.pipelines.sweeps.planning import (
     PlannedSweep,
     SweepInputs,
+    find_missing_sources,
     list_inputs,
     open_inputs,
     plan_inputs,
     with_ingested_sources,
-    without_sources,
 )
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, unchanged_sweep
-
-
-class LeftOut(NamedTuple):
-    """A metric that does not score some benchmarks of a suite, because they lack something it needs."""
-
-    metric: str
-    benchmarks: tuple[str, ...]
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.metric} does not score {names(self.benchmarks, len(self.benchmarks))}: {self.why}"
+from plumbline.pipelines.sweeps.results import FinishedSweep
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_listing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +48,8 @@ class PlannedSuite:
     """Newest runs of the unchanged benchmarks, which are not planned."""
     sweeps: Mapping[str, PlannedSweep]
     """Planned sweeps of all other benchmarks."""
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[str, ...]
+    """Sentences about metrics that do not score some benchmarks, because these lack something that they need."""
     executor: Executor
 
     @property
@@ -68,7 +58,7 @@ class PlannedSuite:
 
     @property
     def workload(self) -> Workload:
-        return workload_of([*self.sweeps.values()])
+        return make_workload([*self.sweeps.values()])
 
     def shared_prompts(self) -> Iterator[str]:
         """Yield a sentence for each two benchmarks that share prompts: they do not count as two independent results."""
@@ -100,14 +90,13 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
             inputs[fitted.benchmark.name] = list_inputs(fitted)
         for metric, why in why_not.items():
             lacking.setdefault((metric, why), []).append(fitted.benchmark.name)
-    left_out = [LeftOut(metric, tuple(benchmarks), why) for (metric, why), benchmarks in lacking.items()]
     used = {name for listed in inputs.values() for name in listed.config.metrics}
     for metric in config.metrics:
         if metric not in used:
-            reasons = {entry.metric: entry.why for entry in left_out}
+            reasons = dict(lacking.keys())
             raise ConfigError(f"metrics.{metric}: it scores no benchmark; {reasons.get(metric, 'leave it out')}")
     for key, (name, listed) in zip(config.benchmarks, inputs.items(), strict=True):
-        finished = None if config.dry_run else unchanged_sweep(listed)
+        finished = None if config.dry_run else find_unchanged_by_listing(listed)
         if finished is not None:
             unchanged[name] = finished
         else:
@@ -118,8 +107,11 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
         inputs=inputs,
         unchanged=unchanged,
         sweeps=sweeps,
-        left_out=tuple(left_out),
-        executor=choose_executor(config.cluster, workload_of([*sweeps.values()]).nodes),
+        left_out=tuple(
+            f"{metric} does not score {names(benchmarks, len(benchmarks))}: {why}"
+            for (metric, why), benchmarks in lacking.items()
+        ),
+        executor=choose_executor(config.cluster, make_workload([*sweeps.values()]).nodes),
     )
 
 
@@ -142,7 +134,7 @@ def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, 
     fitting, lacking = dict[str, AnyMetric](), dict[str, str]()
     benchmark = with_ingested_sources(config.benchmarks[key], asked, config.storage)
     for name, metric in asked.items():
-        why = unfit(metric, benchmark) or without_sources(metric, benchmark)
+        why = find_misfit(metric, benchmark) or find_missing_sources(metric, benchmark)
         if why and wanted is not None:
             raise ConfigError(f"metrics.{name}: {why}")
         if why:
@@ -172,7 +164,7 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
             totals[event.benchmark].add(event)
 
     with registered_sweeps([*planned.sweeps.values()], watch, run=suite_id) as (sweeps, watch):
-        outcomes = compute_workload(workload_of(sweeps), planned.executor, to_all(count, watch))
+        outcomes = compute_workload(make_workload(sweeps), planned.executor, to_all(count, watch))
     done = dict[str, PlannedSweep]()
     for name, sweep in zip(planned.sweeps, sweeps, strict=True):
         own = {cell.path: outcomes[cell.path] for cell in sweep.plan.missing if cell.path in outcomes}

@@ -4,69 +4,31 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple
 
-from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, end
 from plumbline.pipelines.base.logs import add_log_fields
-from plumbline.pipelines.plans.costs import Cost, node_costs
+from plumbline.pipelines.plans.costs import sum_costs
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, to_all
 from plumbline.pipelines.sources.origins import name_some
 from plumbline.pipelines.store.cells import Outcome
-from plumbline.pipelines.store.reused_rows import Retried, count_retried
+from plumbline.pipelines.store.reused_rows import count_retried
 from plumbline.pipelines.store.runs import NameRun, name_by_time
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
     compute_whole,
-    model_usage,
     registered_sweep,
+    sum_usage,
     with_rounds,
     with_times,
 )
-from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
-from plumbline.pipelines.sweeps.results import Results, gather_results
-from plumbline.pipelines.sweeps.unchanged_run import (
-    UnchangedRun,
-    find_unchanged_by_listing,
-    find_unchanged_by_plan,
-    is_complete,
-    note_unchanged,
-)
+from plumbline.pipelines.sweeps.planning import PlannedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep, Results, gather_results
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_plan, is_complete, note_unchanged
 from plumbline.pipelines.sweeps.writing import write_run
 
 LOG = logging.getLogger(__name__)
-
-
-class FinishedSweep(NamedTuple):
-    """A run that is in the store."""
-
-    run_id: str
-    folder: str
-    """Address of its tables."""
-    results: Results
-    lower_is_better: frozenset[str]
-    """Metrics whose lower scores are better."""
-    computed: int
-    renewed: int
-    """Number of these cells that had been committed and could not be used."""
-    ending: Ending
-    """Exit code with its reason: 0 complete, 2 within the failure budget, 1 over it."""
-    usage: Mapping[str, Usage]
-    """Tokens and calls of this run by node, if they are counted."""
-    costs: Mapping[str, Cost]
-    """Cost of the calls and the GPUs by node, if these have prices."""
-    unchanged: bool
-    """True if it is an earlier run with the same inputs, so that nothing was written."""
-    copied: int = 0
-    """Number of further cells that were written without asking a model: all rows or inputs are from earlier cells."""
-    retried: Retried | None = None
-    """Failed rows that were tried again; None without `retry_failed`."""
-
-    @property
-    def exit_code(self) -> int:
-        return self.ending.code
 
 
 def run_sweep(
@@ -80,40 +42,16 @@ def run_sweep(
 
     If the newest run is undamaged and has the same inputs, return it and write nothing. A new run becomes the newest
     only when it is named (`name_newest`), together with its report. `assert_lease` is called before anything of the run
-    is published; it raises if that is no longer allowed.
+    is published; it raises LeaseLost if another process took the lease.
     """
     unchanged = find_unchanged_by_plan(planned)
     if unchanged is not None:
         note_unchanged(planned, unchanged.run_id)
-        return _finish_unchanged(planned, unchanged)
+        return unchanged
     began = datetime.now(UTC)
     run_id = name(planned.store, began)
     with add_log_fields(run=run_id), registered_sweep(planned, watch, run=run_id) as (planned, watch):
         return _run(planned, watch, run_id, began, assert_lease)
-
-
-def unchanged_sweep(inputs: SweepInputs) -> FinishedSweep | None:
-    """Return the newest run if a listing of the sources shows no change: then there is nothing to plan."""
-    unchanged = find_unchanged_by_listing(inputs)
-    return None if unchanged is None else _finish_unchanged(inputs, unchanged)
-
-
-def _finish_unchanged(sweep: SweepInputs | PlannedSweep, unchanged: UnchangedRun) -> FinishedSweep:
-    run_id, results, ending = unchanged
-    LOG.info("nothing changed since run %s", run_id)
-    folder, lower_is_better = f"{sweep.store.place.url}/runs/{run_id}", sweep.config.lower_is_better
-    return FinishedSweep(
-        run_id,
-        folder,
-        results,
-        lower_is_better,
-        computed=0,
-        renewed=0,
-        ending=ending,
-        usage={},
-        costs={},
-        unchanged=True,
-    )
 
 
 def _run(
@@ -150,7 +88,7 @@ def _run(
     write_run(planned, run_id, results, outcomes, began=began, ending=ending, assert_lease=assert_lease)
     if is_complete(planned, results, outcomes.values()):
         note_unchanged(planned, run_id)
-    usage = model_usage(planned.plan, outcomes)
+    usage = sum_usage(planned.plan, outcomes)
     copied = _count_copied(planned.plan, outcomes)
     LOG.info("written: %d rows, coverage %.4f, %s", results.rows, results.coverage, ending)
     return FinishedSweep(
@@ -163,7 +101,7 @@ def _run(
         renewed=len(planned.plan.renewed),
         ending=ending,
         usage=usage,
-        costs=node_costs(planned.plan, usage, config.cluster, planned.held_seconds),
+        costs=sum_costs(planned.plan, usage, config.cluster, planned.occupied_seconds),
         unchanged=False,
         retried=count_retried(planned.plan.failed, outcomes) if config.retry_failed else None,
     )

@@ -7,40 +7,35 @@ the digests of all of the run's tables, because damage need not change a file's 
 sweep writes a new run from its cells.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.results.summary import best_first
 from plumbline.pipelines.base.exit_codes import Ending
-from plumbline.pipelines.plans.plan import Node, metric_recipes, resolve_nodes
+from plumbline.pipelines.plans.plan import Node, make_metric_recipes, resolve_nodes
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.cells import Outcome, digest
 from plumbline.pipelines.store.run_scores import read_failures
-from plumbline.pipelines.store.runs import MAX_RUNS_SEARCHED, READERS, Run, has_report, newest_first
+from plumbline.pipelines.store.runs import MAX_RUNS_SEARCHED, READERS, Run, has_report, newest_first, read_cell_states
 from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
-from plumbline.pipelines.sweeps.results import Results
+from plumbline.pipelines.sweeps.results import FinishedSweep, Results
 from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of
 
+LOG = logging.getLogger(__name__)
 NOTE = "unchanged.json"
 """File in a run's folder: digest of the inputs when the run was written or last found unchanged."""
 
 
-class UnchangedRun(NamedTuple):
-    """An undamaged run with the same inputs as a sweep."""
-
-    run_id: str
-    results: Results
-    ending: Ending
-
-
-def find_unchanged_by_listing(inputs: SweepInputs) -> UnchangedRun | None:
+def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
     """Return the newest run of the same benchmark and metrics, if it computed everything and its inputs look the same.
 
     No source is opened and no cell is named. That the scores cells still exist is checked if one page lists their
@@ -57,7 +52,7 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> UnchangedRun | None:
             return False
         pages = {name: page.written for name in note["folders"] if (page := store.page(name)).whole}
         if pages:
-            cells = store.read_table(f"runs/{run.run_id}/cells.parquet", ["path"]).column("path").to_pylist()
+            cells = read_cell_states(store, run.run_id)
             if not all(path in pages.get(path.rpartition("/")[0].rpartition("/")[0], (path,)) for path in cells):
                 return False
         return has_report(store, run.run_id)
@@ -65,23 +60,25 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> UnchangedRun | None:
     return _find_unchanged(config, store, is_same)
 
 
-def find_unchanged_by_plan(planned: PlannedSweep) -> UnchangedRun | None:
+def find_unchanged_by_plan(planned: PlannedSweep) -> FinishedSweep | None:
     """Return the newest run of the same benchmark and metrics, if nothing is missing and its inputs are the same."""
     if planned.plan.missing or planned.outcomes:
         return None
     expected = digest_of_inputs(planned)
-    unchanged = _find_unchanged(
-        planned.config, planned.store, lambda run: (run.manifest or {}).get("inputs_digest") == expected
-    )
-    if unchanged is None or _has_storage_errors(unchanged.results.failures, planned.sources):
-        return None
-    return unchanged
+
+    def is_same(run: Run) -> bool:
+        return run.manifest is not None and run.manifest.get("inputs_digest") == expected
+
+    return _find_unchanged(planned.config, planned.store, is_same, planned.sources)
 
 
-def _find_unchanged(config: SweepConfig, store: Store, is_same: Callable[[Run], bool]) -> UnchangedRun | None:
+def _find_unchanged(
+    config: SweepConfig, store: Store, is_same: Callable[[Run], bool], sources: Sources | None = None
+) -> FinishedSweep | None:
     """Return the newest run of the same benchmark and metrics, if `is_same` and it is undamaged.
 
-    Sweeps of several benchmarks may share a store. A newer run that is damaged might be of this benchmark.
+    If `sources` are given, the run must also be without errors that computing it again may remove. Sweeps of several
+    benchmarks may share a store. A newer run that is damaged might be of this benchmark.
     """
     kind = (config.benchmark.name, list(config.metrics))
     for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
@@ -92,12 +89,21 @@ def _find_unchanged(config: SweepConfig, store: Store, is_same: Callable[[Run], 
         try:
             if not is_same(run):
                 return None
-            folder = f"runs/{run.run_id}"
-            results = _read_undamaged(store, config.lower_is_better, folder, manifest["counts"])
+            results = _read_undamaged(store, config.lower_is_better, f"runs/{run.run_id}", manifest["counts"])
+            if sources is not None and _has_storage_errors(results.failures, sources):
+                return None
             ending = Ending(manifest["exit_code"], manifest.get("exit_reason", ""))
-        except (StoreError, KeyError):
+        except (PlumblineError, KeyError):  # planning and computing report an error that lasts
             return None
-        return UnchangedRun(run.run_id, results, ending)
+        LOG.info("nothing changed since run %s", run.run_id)
+        return FinishedSweep(
+            run_id=run.run_id,
+            folder=f"{store.place.url}/runs/{run.run_id}",
+            results=results,
+            lower_is_better=config.lower_is_better,
+            ending=ending,
+            unchanged=True,
+        )
     return None
 
 
@@ -121,7 +127,7 @@ def is_complete(planned: PlannedSweep, results: Results, outcomes: Iterable[Outc
 
 def _digest_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> str:
     """Return the digest of everything that a run depends on; `files` is the digest of the sources."""
-    recipes = {name: metric_recipes(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
+    recipes = {name: make_metric_recipes(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
     computed = {name: {stage: recipe.digest for stage, recipe in chain.items()} for name, chain in recipes.items()}
     return digest({**settings_of(config), "files": files, "recipes": computed})
 

@@ -19,7 +19,7 @@ from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.results.judge_noise import noise_by_generator
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.exit_codes import Ending
-from plumbline.pipelines.plans.costs import cost_facts
+from plumbline.pipelines.plans.costs import describe_costs
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, digest, is_draft
@@ -27,7 +27,7 @@ from plumbline.pipelines.store.reused_rows import count_retried
 from plumbline.pipelines.store.run_scores import write_prompt_texts
 from plumbline.pipelines.store.runs import CELLS, commit_run
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.sweeps.computing import model_usage
+from plumbline.pipelines.sweeps.computing import sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import Results
 
@@ -75,7 +75,7 @@ def write_run(
 def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     """Return the fields of the manifest that are about the sweep and its results."""
     plan, config, sources = planned.plan, planned.config, planned.sources
-    usage = model_usage(plan, outcomes)
+    usage = sum_usage(plan, outcomes)
     times = {
         item.node.name: planned.times[item.node.name]
         for item in plan.nodes
@@ -98,7 +98,7 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
         "worked": worked,
         "waited": {node: progress.waited for node, progress in times.items()},
         "usage": {node: tokens._asdict() for node, tokens in usage.items()},
-        **cost_facts(plan, usage, config.cluster, planned.held_seconds, worked),
+        **describe_costs(plan, usage, config.cluster, planned.occupied_seconds, worked),
         "versions": _versions(),
         **metric_facts(planned),
     }

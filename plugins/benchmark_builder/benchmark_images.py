@@ -63,7 +63,7 @@ def read_benchmark_images(
     """Return the pictures in the tables of prompts and of images."""
     unique: dict[tuple[Target, int], Picture] = {}  # the tables of several generators repeat a source
     rejections: list[Rejection] = []
-    with_sources = [shard for shard in prompt_shards if shard.beside and not shard.holds_prompts]
+    with_sources = [shard for shard in prompt_shards if shard.edit_columns and not shard.contains_prompts]
     for found in chain(
         tasks.map(_read_prompts_shard, with_sources, shared=options),
         tasks.map(_read_images_shard, image_shards, shared=options),
@@ -76,7 +76,7 @@ def read_benchmark_images(
 
 def _read_prompts_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
     def pictures() -> Iterator[_RowImage]:
-        for row, record in enumerate(read_edit_columns(shard, shard.beside)):
+        for row, record in enumerate(read_edit_columns(shard, shard.edit_columns)):
             yield from _find_source(record, record["prompt_id"], row, options)
 
     return _compute_fingerprints(pictures(), shard, options)

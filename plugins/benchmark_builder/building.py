@@ -17,11 +17,11 @@ from plumbline.operators.report.rendering import diagnosis_markdown
 from plumbline.operators.results.prompt_properties import Property, properties
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.plans.costs import Cost, node_costs
+from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.shards import text_id
 from plumbline.pipelines.store.cells import Outcome
-from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import read_cells, read_if_complete
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
@@ -149,9 +149,9 @@ def write(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
         planned, outcomes, table = compute_whole(planned, watch, partial(_read_written, kind))
     if isinstance(table, str):
         raise PlumblineError(f"{kind}: {table}; finished texts are kept, run the same command again")
-    usage = model_usage(planned.plan, outcomes)
+    usage = sum_usage(planned.plan, outcomes)
     (node,) = (item.node.name for item in planned.plan.nodes)
-    return WrittenTexts(table.to_pylist(), usage.get(node, Usage()), node_costs(planned.plan, usage).get(node))
+    return WrittenTexts(table.to_pylist(), usage.get(node, Usage()), sum_costs(planned.plan, usage).get(node))
 
 
 def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.store.question_cells import find_scores_cells, read_stored, select_question_cells
-from plumbline.pipelines.store.runs import cell_states, find_run, read_manifest
+from plumbline.pipelines.store.runs import find_run, read_cell_states, read_manifest
 from plumbline.pipelines.store.store import Store
 
 Kinds = Mapping[tuple[str, str], str | None]
@@ -90,7 +90,7 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
     metrics = read_manifest(store, run_id)["metrics"]
     if metric not in metrics:
         raise ConfigError(f"of={metric}: run {run_id} has no such metric; it has {', '.join(metrics)}")
-    states = cell_states(store, run_id)
+    states = read_cell_states(store, run_id)
 
     @lru_cache(maxsize=SHARDS_KEPT)
     def kinds_of(path: str) -> Kinds:

@@ -10,7 +10,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.results.run_scores import Hashes
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.store.question_cells import find_scores_cells, read_stored
-from plumbline.pipelines.store.runs import cell_states
+from plumbline.pipelines.store.runs import read_cell_states
 from plumbline.pipelines.store.store import Store, StoredCell
 
 NO_PROMPTS: Hashes = np.zeros(0, np.uint64)
@@ -55,7 +55,7 @@ def find_same_images(store: Store, images: ScoredImages, others: ScoredImages) -
 
 def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
     """Return the scores cells of a side by path; a draft's key is that of its content."""
-    states = cell_states(store, side.run_id)
+    states = read_cell_states(store, side.run_id)
     own = {path: state for path, state in states.items() if path.split("/")[-2:-1] == [side.generator]}
     cells = {path: read_stored(store, states, path) for path in find_scores_cells(store, own, side.metric)}
     return {cell.digest if states[path] == "draft" else path: cell for path, cell in cells.items()}

@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
 from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.plans.costs import Cost, node_costs
+from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.sources.file_memory import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize
@@ -20,7 +20,7 @@ from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.store.checksums import DamagedError
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, draft_path
-from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, model_usage, registered_sweep
+from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import GenerateConfig
 from plumbline.plugins.generation.wanted import list_pictures, write_wanted
@@ -89,7 +89,7 @@ def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
     kinds = Counter[str]()
     for outcome in outcomes.values():
         kinds.update(outcome.kinds)
-    usage = model_usage(drawing.plan, outcomes)
+    usage = sum_usage(drawing.plan, outcomes)
     return Generated(
         url=planned.config.folder.url,
         pictures=planned.pictures,
@@ -99,7 +99,7 @@ def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
         problems=published.problems,
         mended=tuple(folder.damaged),
         usage=usage,
-        costs=node_costs(drawing.plan, usage),
+        costs=sum_costs(drawing.plan, usage),
         exit_code=exit_code(published.failed, planned.pictures, planned.config.max_failed),
     )
 

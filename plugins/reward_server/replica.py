@@ -18,7 +18,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.scoring.scorer import Phase, Scorer, ScorerConfig, WrittenQuestions
 from plumbline.operators.stages.graph import need_sources
 from plumbline.pipelines.base.cluster_config import PoolConfig
-from plumbline.pipelines.running.machines import own_resources
+from plumbline.pipelines.running.machines import find_own_resources
 from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest
 
@@ -46,7 +46,7 @@ class Replica:
     ) -> None:
         """Load the models. The pool's deadline applies to decoding a batch, and again to its model calls."""
         tune_process(pool.threads)
-        machine = own_resources()
+        machine = find_own_resources()
         config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
         self.deadline = Deadline(pool.deadline)
         self.scorer = Scorer(config, self._watch, pack=pack, written=written)

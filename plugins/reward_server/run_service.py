@@ -17,7 +17,7 @@ from plumbline.operators.rewards.combination import REWARD, Reward
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.costs import try_services
-from plumbline.pipelines.plans.plan import Node, metric_recipes
+from plumbline.pipelines.plans.plan import Node, make_metric_recipes
 from plumbline.pipelines.rewards.baseline_scores import Baseline, read_baseline
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.sources.question_packs import check_choices, pack_digest, read_pack
@@ -72,7 +72,7 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     metrics = {name: resolved[name] for name in config.metrics}
     questions = "" if pack is None else pack_digest(pack)
     digests = {
-        name: metric_recipes(name, metric, nodes, config.clips, questions)["scores"].digest
+        name: make_metric_recipes(name, metric, nodes, config.clips, questions)["scores"].digest
         for name, metric in metrics.items()
     }
     lower_is_better = frozenset(name for name, metric in metrics.items() if metric.prefers_lower)
@@ -123,7 +123,7 @@ def read_served_pack(config: ServeConfig) -> QuestionPack | None:
 def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
     """Open the store for written questions; return None if no language model writes questions."""
     recipes = {
-        name: metric_recipes(name, metric, nodes, config.clips)["questions"]
+        name: make_metric_recipes(name, metric, nodes, config.clips)["questions"]
         for node in nodes
         if node.stage == "questions" and node.models
         for name, metric in node.metrics.items()

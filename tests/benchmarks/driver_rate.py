@@ -49,7 +49,7 @@ class EmptyActor(actor.StageActor):
     """Reports like any worker, and claims of every cell that it is committed."""
 
     def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings, calls: int) -> None:
-        actor.node_stages, actor.CALLS_PER_ACTOR = no_stages, calls  # type: ignore[attr-defined]
+        actor.make_stages, actor.CALLS_PER_ACTOR = no_stages, calls  # type: ignore[attr-defined]
         super().__init__(node, pool, terms)
 
     def _compute_cells(self, work: Work, *_: Any) -> dict[str, Outcome]:

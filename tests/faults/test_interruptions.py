@@ -15,7 +15,7 @@ from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.base.storage import WriteError
 from plumbline.pipelines.store.runs import run_ids
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, write_rows
 from tests.commands import store_at
 from tests.faults import driving

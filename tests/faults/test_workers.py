@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plumbline.pipelines.running.errors import RunnerError
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import (
     PACK,
     images,

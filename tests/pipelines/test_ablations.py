@@ -15,7 +15,7 @@ from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.graph import check_chain
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.stages import NodeStage, load_models
-from plumbline.pipelines.sweeps.computing import stage_context
+from plumbline.pipelines.sweeps.computing import make_stage_context
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import images, prompts, sweep_config, write_benchmark
 
@@ -75,7 +75,7 @@ def test_a_row_that_is_tried_alone_gets_the_same_image_as_in_its_shard(folder: P
     shuffled = {"clipscore": replace(config.metrics["clipscore"], ablation="shuffled_images")}
     planned = plan_sweep(replace(config, metrics=shuffled))
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
-    stage = NodeStage(node, stage_context(planned), load_models(node))
+    stage = NodeStage(node, make_stage_context(planned), load_models(node))
     work = next(planned.plan.work(planned.plan.images))
     cells = [cell for cell in work.cells if cell.node == node.name]
     (shard,) = stage.windows(work, cells)

@@ -25,7 +25,7 @@ from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.sweeps.adaptive import run_adaptive
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, plan_bench, prompts, run_plan, sweep_config, write_benchmark, write_rows
 
 PROMPTS = 64

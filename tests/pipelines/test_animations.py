@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, prompts, run_bench, write_rows
 
 WORDS = ("metric=[edge_density]", "cluster=here")

@@ -13,7 +13,7 @@ from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.videos import Clips
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import run_config, write_rows
 from tests.commands import config_of
 

@@ -13,7 +13,7 @@ from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.report.health import cost_note
-from plumbline.pipelines.plans.costs import Cost, cost_facts, estimate_costs, node_costs, try_services
+from plumbline.pipelines.plans.costs import Cost, describe_costs, estimate_costs, sum_costs, try_services
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, run_plan, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed, told
@@ -91,7 +91,7 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
         {"answers:vqa": 7200.0, "similarities:clip": 90.0},
         {"answers:vqa": 6400.0, "similarities:clip": 10.0},
     )
-    facts = cost_facts(planned.plan, {}, planned.config.cluster, held, worked)
+    facts = describe_costs(planned.plan, {}, planned.config.cluster, held, worked)
     assert facts == {
         "gpu_seconds": {"answers:vqa": 3600.0},
         "costs": {"answers:vqa": {"amount": 3.6, "currency": "EUR"}},
@@ -104,7 +104,7 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
     }
     assert sum(item.model_calls for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "what is divided is all there is"
     assert cost_note(facts) == "GPUs and services cost 3.60 EUR."
-    show_usage(make_console(), {}, node_costs(planned.plan, {}, planned.config.cluster, held))
+    show_usage(make_console(), {}, sum_costs(planned.plan, {}, planned.config.cluster, held))
     assert "answers:vqa: 3.60 EUR" in capsys.readouterr().out
 
 
@@ -128,7 +128,7 @@ def test_without_prices_the_output_says_how_to_get_the_cost(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = planned_sweep(server, tmp_path)
-    assert estimate_costs(planned.plan, planned.store) == [] and node_costs(planned.plan, {}) == {}
+    assert estimate_costs(planned.plan, planned.store) == [] and sum_costs(planned.plan, {}) == {}
     assert "calls of a service; models.vqa.prices adds their cost" in show(planned, capsys)
 
 

@@ -13,7 +13,7 @@ from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import UNJUDGED, plan_bench, prompts, run_config, run_plan, words_of, write_benchmark
 from tests.commands import newest, printed, run
 

@@ -20,7 +20,7 @@ from plumbline.pipelines.rewards.rewards import export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.store.runs import list_runs
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import (
     captioned,
     images,

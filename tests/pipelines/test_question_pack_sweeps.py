@@ -12,7 +12,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import plan_bench, prompts, run_plan, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Server, told
 from tests.question_packs import (

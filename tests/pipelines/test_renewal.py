@@ -22,7 +22,8 @@ from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps import computing
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
-from plumbline.pipelines.sweeps.sweep import FinishedSweep, run_sweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
+from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import plan_bench, run_bench, run_config, run_plan, sweep_config, write_benchmark
 
 METRICS = "metric=[clipscore,gecko]"

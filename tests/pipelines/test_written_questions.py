@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import plan_bench, run_bench, sweep_config, write_benchmark
 from tests.commands import store_at
 

@@ -232,7 +232,7 @@ def test_one_command_draws_and_scores_and_a_dry_run_only_plans(tmp_path: Path, s
     again = printed("sweep", "sweep=own_images", *job)
     assert "0 of them made now" in again and "nothing changed since run" in again
     assert len(server.bodies) == 1
-    assert "draws no pictures" in refusal("nightly", "sweep=own_images", *job, "dry_run=true")
+    assert "generates no images" in refusal("nightly", "sweep=own_images", *job, "dry_run=true")
     assert "name another folder" in refusal("sweep", "sweep=shapes", *job[3:])
 
 

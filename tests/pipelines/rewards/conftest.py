@@ -10,7 +10,7 @@ import pytest
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, prompts, run_bench, write_rows
 
 GENERATORS = ("atlas", "drift", "garnet")

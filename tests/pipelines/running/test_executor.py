@@ -20,7 +20,7 @@ from plumbline.pipelines.running.events import (
 from plumbline.pipelines.running.executor import choose_executor
 from plumbline.pipelines.running.in_process import compute_first
 from plumbline.pipelines.running.workload import count_small_calls
-from plumbline.pipelines.sweeps.computing import workload_of
+from plumbline.pipelines.sweeps.computing import make_workload
 from tests.bench_of import plan_bench, write_benchmark
 
 AUTO = ClusterConfig(executor="auto", pools={})
@@ -93,7 +93,7 @@ def test_with_cluster_auto_models_of_few_prompts_run_here_without_workers(
 ) -> None:
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=3)
     planned = plan_bench(bench, tmp_path / "store", "metric=[gecko]", f"cluster={cluster}")
-    workload = workload_of([planned])
+    workload = make_workload([planned])
     outcomes = compute_first(workload, planned.config.cluster, lambda event: None)
     assert {
         cell.stage for work in workload.shards_with_work("prompts") for cell in work.cells if cell.path in outcomes

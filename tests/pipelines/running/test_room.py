@@ -11,26 +11,26 @@ from tests.faults.driving import until
 
 def test_a_run_that_waits_for_a_while_reports_it_once(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
-    watch = RoomWatch(lambda: "0 of 4 CPUs are free", clock=lambda: time[0])
+    watch = RoomWatch(["answers", "scores"], lambda: "0 of 4 CPUs are free", clock=lambda: time[0])
 
-    def look(at: float, *stages: str) -> str:
+    def look(at: float) -> str:
         time[0] = at
-        watch.update(stages)
+        watch.update(waiting=True)
         return capsys.readouterr().err
 
-    assert look(0, "answers", "scores") == ""
-    assert look(PATIENCE - 1, "answers") == ""
-    assert look(PATIENCE, "answers", "scores").startswith(
-        "waiting for room on the cluster for answers: 0 of 4 CPUs are free; the run goes on"
+    assert look(0) == ""
+    assert look(PATIENCE - 1) == ""
+    assert look(PATIENCE).startswith(
+        "waiting for room on the cluster for answers, scores: 0 of 4 CPUs are free; the run goes on by itself"
     )
-    assert look(9 * PATIENCE, "answers", "scores") == ""
+    assert look(9 * PATIENCE) == ""
 
 
 def test_a_stage_that_gets_resources_in_between_has_not_waited(capsys: pytest.CaptureFixture[str]) -> None:
     time = [0.0]
-    watch = RoomWatch(lambda: "", clock=lambda: time[0])
-    for time[0], stages in ((0.0, ["scores"]), (PATIENCE / 2, []), (PATIENCE, ["scores"])):
-        watch.update(stages)
+    watch = RoomWatch(["scores"], lambda: "", clock=lambda: time[0])
+    for time[0], waiting in ((0.0, True), (PATIENCE / 2, False), (PATIENCE, True)):
+        watch.update(waiting=waiting)
     assert capsys.readouterr().err == ""
 
 

@@ -24,7 +24,7 @@ from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, Stag
 from plumbline.pipelines.running.attempts import NO_HISTORY
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.events import Totals
-from plumbline.pipelines.running.outcomes import CallReporter, FinishedShard, ModelTime, ShardName, shard_name
+from plumbline.pipelines.running.outcomes import CallReporter, FinishedShard, ModelTime, ShardName, name_shard
 from plumbline.pipelines.running.progress import ProgressLog, Report
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.sources.uris import Uris
@@ -88,7 +88,7 @@ def progress(ray_cluster: None) -> Iterator[Any]:
 def actor(progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StageActor:
     import ray
 
-    monkeypatch.setattr(actor_module, "node_stages", lambda *given, **options: {"bench": OverlappingStage()})
+    monkeypatch.setattr(actor_module, "make_stages", lambda *given, **options: {"bench": OverlappingStage()})
     ray.get(progress.forget.remote())
     store = store_at(tmp_path)
     given = DriverEnvironment(variables={}, probes=())
@@ -118,7 +118,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     def call(name: str) -> None:
         done = Work.from_json(actor(batch(name))["work"][0], StorageConfig())
         (outcome,) = done.outcomes.values()
-        states[shard_name(done).name] = outcome.state
+        states[name_shard(done).name] = outcome.state
 
     calls = [threading.Thread(target=call, args=(name,)) for name in ("first", "second")]
     assert len(calls) == CALLS_PER_ACTOR

@@ -7,7 +7,7 @@ from plumbline.operators.base.rows import read_usage
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.running.outcomes import ComputedRows
 from plumbline.pipelines.running.stages import NodeStage, load_models
-from plumbline.pipelines.sweeps.computing import stage_context
+from plumbline.pipelines.sweeps.computing import make_stage_context
 from tests.bench_of import compute, plan_bench, write_benchmark
 
 
@@ -18,7 +18,7 @@ def test_a_shared_dual_encoder_preprocesses_images_by_each_metrics_rule(tmp_path
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
     (work,) = planned.plan.work(planned.plan.images)
     cells = [cell for cell in work.cells if cell.node == node.name]
-    stage = NodeStage(node, stage_context(planned), load_models(node))
+    stage = NodeStage(node, make_stage_context(planned), load_models(node))
     (whole,) = stage.windows(work, cells)
     tables = stage.compute(stage.prepare(whole))
     assert set(tables) == {"clipscore", "original"}
@@ -33,7 +33,7 @@ def test_prompts_can_be_processed_one_by_one_without_the_one_that_kills_its_work
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "questions"]
     (work,) = planned.plan.work(planned.plan.prompts)
     cells = [cell for cell in work.cells if cell.node == node.name]
-    stage = NodeStage(node, stage_context(planned), load_models(node))
+    stage = NodeStage(node, make_stage_context(planned), load_models(node))
     (shard,) = stage.windows(work, cells)
     whole = stage.compute(stage.prepare(shard))["gecko"].to_pylist()
     refusal = RowError("killed_worker", "it died", retryable=True)
@@ -58,8 +58,8 @@ def test_computing_a_shard_in_windows_gives_the_same_rows_in_every_stage_over_im
     for node in nodes:
         cells = [cell for cell in work.cells if cell.node == node.name]
         stage, made = (
-            NodeStage(node, stage_context(planned), load_models(node)),
-            ComputedRows(cells, stage_context(planned)),
+            NodeStage(node, make_stage_context(planned), load_models(node)),
+            ComputedRows(cells, make_stage_context(planned)),
         )
         for window in stage.windows(work, cells, 2):
             made.add(stage.compute(stage.prepare(window)))
@@ -78,8 +78,8 @@ def test_finished_rows_of_a_long_running_shard_are_not_computed_again(tmp_path: 
     (work,) = planned.plan.work(planned.plan.images)
     (cell,) = [cell for cell in work.cells if cell.node == node.name]
     stage, made = (
-        NodeStage(node, stage_context(planned), load_models(node)),
-        ComputedRows([cell], stage_context(planned), seconds=0),
+        NodeStage(node, make_stage_context(planned), load_models(node)),
+        ComputedRows([cell], make_stage_context(planned), seconds=0),
     )
     for window in stage.windows(work, [cell], 2)[:2]:
         made.add(stage.compute(stage.prepare(window)))

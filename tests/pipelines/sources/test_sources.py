@@ -121,13 +121,13 @@ def write_images(path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", ["", "logs/", "logs/out.txt", ".cache/0.parquet"])
-def test_a_folder_without_tables_next_to_files_is_ignored(beside: str, tmp_path: Path) -> None:
+def test_a_folder_without_tables_next_to_files_is_ignored(edit_columns: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, [])
     write_images(folder / "images/0.parquet")
-    if beside.endswith(".parquet"):
-        write_images(folder / "images" / beside)
-    elif beside:
-        (folder / "images" / beside.partition("/")[0]).mkdir()
+    if edit_columns.endswith(".parquet"):
+        write_images(folder / "images" / edit_columns)
+    elif edit_columns:
+        (folder / "images" / edit_columns.partition("/")[0]).mkdir()
         (folder / "images/logs/out.txt").touch()
     sources = opened(folder)
     assert sources.generators == ["images"] and sum(shard.rows for shard in sources.image_shards) == 4

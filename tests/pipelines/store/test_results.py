@@ -12,7 +12,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps import results
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
 
 

@@ -15,7 +15,7 @@ from plumbline.operators.images import decoding as module
 from plumbline.pipelines.store.cells import PlannedCell
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, plan_bench, run_plan, write_benchmark, write_rows
 
 METRIC = "metric=[edge_density]"

@@ -15,7 +15,7 @@ from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read
 from plumbline.pipelines.store.lease import Holder, read_lease, take_lease
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store, StoreError
-from plumbline.pipelines.sweeps.sweep import FinishedSweep
+from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
 from tests.commands import run, store_at
 from tests.histories.damage import ROT, harm
