@@ -135,10 +135,7 @@ class UseWindow(Protocol[Used]):
 def encode_in_windows(
     encode: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], size: BatchSize, use: UseWindow[Result]
 ) -> None:
-    """Encode `size` rows together and use them before encoding the next, because encoded rows take memory.
-
-    If encoding or using a window runs out of memory, later windows have half as many rows.
-    """
+    """Encode `size` rows, use them, then encode the next; windows shrink as batches do when memory runs out."""
     first = failed = 0
     before = size.rows
     while first < len(rows):
@@ -167,10 +164,7 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def device_lost(error: Exception) -> bool:
-    """Return True if the process can no longer use its GPU or engine, as after an illegal memory access.
-
-    A process can still use its GPU after running out of memory.
-    """
+    """Return True if the process can no longer use its GPU or engine; after running out of memory it still can."""
     if isinstance(error, EngineError):
         return True
     return "CUDA error" in str(error) and not out_of_memory(error)

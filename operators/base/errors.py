@@ -54,11 +54,7 @@ JOINER = "\u200d"
 
 
 def printable(text: str) -> str:
-    """Return a text with "?" for each invisible character, such as a right-to-left override.
-
-    In a terminal, such characters in a name from elsewhere could hide or reverse the text around it. Line feeds and
-    tabs stay.
-    """
+    """Return a text with "?" for invisible characters, which could hide or reverse the text around them."""
     return "".join(char if char.isprintable() or char in ("\n", "\t", JOINER) else "?" for char in text)
 
 

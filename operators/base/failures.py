@@ -15,10 +15,7 @@ def count_failures(errors: pa.Table) -> pa.Table:
 
 
 def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge consecutive tables of schema FAILURES into one, in order of first appearance.
-
-    Retryable rows, and rows that are in no file, count separately from other rows of the same kind.
-    """
+    """Merge tables of schema FAILURES; rows that are retryable, or in no file, count separately within a kind."""
     table = pa.concat_tables([schemas.FAILURES.empty_table(), *tables])
     marked = table.append_column("in_file", pc.is_valid(table.column("file")))
     marked = marked.append_column("index", pa.array(range(len(table)), pa.int64()))

@@ -54,10 +54,7 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Return a list of rows per image: usually a single row, and a row per call for a judge's verdicts.
-
-    A call whose reply could not be read is None.
-    """
+    """Return rows per image: one, or one per call for a judge's verdicts (None if the reply is unreadable)."""
     if "verdicts" not in row:
         return [[image] for image in split_by_image(row)]
     verdicts, size = row["verdicts"], row.get("repeats") or 1
@@ -136,10 +133,7 @@ def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
 
 
 def require_columns(found: Iterable[str], required: Iterable[str], where: str, *, key: str = "") -> None:
-    """Raise SourceError if a file lacks required columns.
-
-    The message names the file (`where`) and the configuration key that sets the columns' names.
-    """
+    """Raise SourceError if a file (`where`) lacks required columns; `key` is the option that sets their names."""
     have = list(found)
     missing = [name for name in required if name not in have]
     if missing:

@@ -25,10 +25,7 @@ GREY, SIDE = (127, 127, 127), 336
 
 
 def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
-    """Return a shard's rows with the images that an ablation shows.
-
-    Raises SourceError for `shuffled_images` if more than half of the images are of one prompt.
-    """
+    """Return a shard's rows with the images that an ablation shows; raise SourceError if it has too few of them."""
     if ablation == "shuffled_images":
         return _shuffle_images(rows)
     if ablation == "blank_images":

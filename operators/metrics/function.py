@@ -84,10 +84,7 @@ def metric(
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a function as records store it: its digest and its declaration, and nothing that could be run.
-
-    Only `UserCode` can be run. No text and no file of a configuration becomes a UserCode.
-    """
+    """The digest and declaration of a function, as records store them. Only the derived UserCode can be run."""
 
     digest: str
     """SHA-256 of the file's text, 16 hexadecimal digits."""
@@ -240,10 +237,7 @@ def _import_text(source: Source) -> ModuleType:
 
 
 def read_source(named: str) -> Source:
-    """Return the text that defines a function, FILE.py:NAME or PACKAGE.MODULE:NAME, without running it.
-
-    Raises ConfigError if there is no such file or module, or it is too large or not Python.
-    """
+    """Return the text of FILE.py:NAME or PACKAGE.MODULE:NAME without running it; raise ConfigError if unusable."""
     found = NAMED.fullmatch(named)
     if found is None:
         raise ConfigError(f"metric {named!r}: expected FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
@@ -283,10 +277,7 @@ def _find_file_of_module(module: str) -> Path:
 
 
 def read_function_options(origin: Origin) -> dict[str, Any]:
-    """Return the options of a metric (FunctionConfig) that is this function.
-
-    Raises ConfigError if it cannot be loaded, or cannot be called with an image and a prompt.
-    """
+    """Return the options of a metric that is this function; raise ConfigError if it cannot be loaded or called."""
     if not re.fullmatch(NAME, origin.name):
         raise ConfigError(
             f"metric {origin.name!r}: expected a function with a name of up to 100 letters, digits and underscores; "

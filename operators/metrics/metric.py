@@ -196,10 +196,7 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """Lowest and highest possible score; None if scores have no limits, or never come near them.
-
-        Gates use the range as a bound for prompts that were not scored.
-        """
+        """Lowest and highest possible score, for gates; None if scores have no limits, or never come near them."""
         return None
 
     def estimate_calls(self, words: float) -> CallEstimate:
@@ -209,7 +206,7 @@ class Metric(BoundsChecked, ABC):
 
 @runtime_checkable
 class PackedMetric(Protocol):
-    """A metric that scores by questions that the benchmark ships and lets none be written."""
+    """A metric that scores by questions that the benchmark ships; no model writes any."""
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
         """Return why the metric cannot score by shipped questions with these numbers of choices; None if it can."""
@@ -217,16 +214,10 @@ class PackedMetric(Protocol):
 
 @runtime_checkable
 class WantingMetric(Protocol):
-    """A metric that checks texts written in the image.
-
-    The benchmark ships these texts or they come with the image; otherwise they are those that the prompt names.
-    """
+    """A metric that checks texts in the image: from the benchmark, from the caller, or else from the prompt."""
 
     def want(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
-        """Return a question for each wanted text, or the error if there are none.
-
-        Without `texts` the prompt is searched.
-        """
+        """Return a question for each wanted text, or for those in the prompt if none are given, or an error."""
 
 
 def takes_questions(metric: Metric) -> bool:

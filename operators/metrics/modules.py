@@ -40,22 +40,15 @@ class Statement(NamedTuple):
     """The words that it is about, with their type, as in the program."""
 
 
-class _Signature(NamedTuple):
-    module: Module
-    inner: str | None
-    """Call in place of its image."""
-    arguments: int
-
-
-SIGNATURES: Mapping[str, _Signature] = {
-    "objecteval": _Signature("object", None, 1),
-    "counteval": _Signature("count", "objdet", 2),
-    "spatialeval": _Signature("spatial", None, 1),
-    "scaleeval": _Signature("scale", None, 1),
-    "texteval": _Signature("text", "ocr", 1),
-    "vqa": _Signature("vqa", None, 3),
+SIGNATURES: Mapping[str, tuple[Module, str | None, int]] = {
+    "objecteval": ("object", None, 1),
+    "counteval": ("count", "objdet", 2),
+    "spatialeval": ("spatial", None, 1),
+    "scaleeval": ("scale", None, 1),
+    "texteval": ("text", "ocr", 1),
+    "vqa": ("vqa", None, 3),
 }
-"""Signatures by name in lower case, as in the release."""
+"""Modules by name in lower case (the release): module, the call in place of its image, number of arguments."""
 
 _SUBJECT = re.compile(r"(?:\d{1,3} ?[.)] ?)?about (?P<body>[^'\"=]+?) ?:?", re.IGNORECASE)
 _STATEMENT = re.compile(r"(?P<name>\w+) ?\( ?(?:(?P<inner>\w+) ?\( ?)?(?:image|iamge) ?(?P<rest>[,)].*)\) ?;?")
@@ -106,10 +99,7 @@ def require_statements(statements: Sequence[Statement], problems: Sequence[str])
 
 
 def read_statement(text: str) -> Statement | str | None:
-    """Return a statement such as `countEval(objDet(image, 'cow'), '>1')`, or why it is invalid; None for plain words.
-
-    Raises UnreadableReply for any other code.
-    """
+    """Return a call such as `countEval(objDet(image, 'cow'), '>1')`, why it is invalid, or None for plain words."""
     text = _AROUND.sub("", text.replace("\\", ""))
     match = _STATEMENT.fullmatch(text) if len(text) <= MAX_STATEMENT else None
     signature = SIGNATURES.get(match["name"].casefold()) if match else None
@@ -118,16 +108,17 @@ def read_statement(text: str) -> Statement | str | None:
             raise UnreadableReply(f"{parsing.shorten(text)} is not a call of one of the modules")
         return None
     arguments = [argument for _, argument in _ARGUMENT.findall(match["rest"])]
+    module, expected_inner, n_arguments = signature
     inner = match["inner"].casefold() if match["inner"] else None
-    if inner != signature.inner or _ARGUMENT.sub("", match["rest"]).strip(" ,()"):
+    if inner != expected_inner or _ARGUMENT.sub("", match["rest"]).strip(" ,()"):
         raise UnreadableReply(f"{parsing.shorten(text)} is not a call of one of the modules")
-    if len(arguments) != signature.arguments:
-        return f"{parsing.shorten(text)} has {len(arguments)} arguments, expected {signature.arguments}"
-    if signature.module in ("spatial", "scale"):  # the release joins several arguments in one string
+    if len(arguments) != n_arguments:
+        return f"{parsing.shorten(text)} has {len(arguments)} arguments, expected {n_arguments}"
+    if module in ("spatial", "scale"):  # the release joins several arguments in one string
         arguments = arguments[0].split(",")
-    elif signature.module == "vqa":
+    elif module == "vqa":
         arguments = [arguments[0], arguments[2], *arguments[1].split(",")]
-    return make_statement(signature.module, arguments)
+    return make_statement(module, arguments)
 
 
 def make_statement(module: Module, arguments: Sequence[str]) -> Statement | str:
@@ -247,32 +238,24 @@ def _relation_questions(statement: Statement, pair: Sequence[str], relations: Re
 # Is a statement true?
 
 
-class StatementVerdict(NamedTuple):
-    """The truth of a statement, with a description of the evidence."""
-
-    holds: bool
-    given: str
-    """Description of the evidence."""
-
-
-def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> StatementVerdict:
-    """Return whether a statement is true, given the results of its looks in order."""
+def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> tuple[bool, str]:
+    """Return True if a statement is true, by the results of its looks in order; and a description of the evidence."""
     match statement.module:
         case "object":
-            return StatementVerdict(bool(seen[0].boxes), _describe_boxes(statement, seen))
+            return bool(seen[0].boxes), _describe_boxes(statement, seen)
         case "count":
             bound = statement.arguments[1]
             digits = bound.lstrip("=<>!")
             holds = _COMPARES[bound.removesuffix(digits)](len(seen[0].boxes), int(digits))
-            return StatementVerdict(holds, _describe_boxes(statement, seen))
+            return holds, _describe_boxes(statement, seen)
         case "text":
             # a line, or all lines together, must equal the text, without punctuation and case
             lines = (seen[0].text or "").splitlines()
             texts = {_normalise(text) for text in [*lines, " ".join(lines)]}
-            return StatementVerdict(_normalise(statement.arguments[0]) in texts, " / ".join(lines))
+            return _normalise(statement.arguments[0]) in texts, " / ".join(lines)
         case "vqa":
             given = _match_choice(seen[0], statement.arguments[1:])
-            return StatementVerdict(given == statement.arguments[1], given)
+            return given == statement.arguments[1], given
         case "spatial" | "scale":
             return _judge_relation(statement, seen, relations)
 
@@ -301,11 +284,11 @@ def _normalise(text: str) -> str:
     return parsing.one_line(re.sub(r"[.,?!*]", "", text)).casefold()
 
 
-def _judge_relation(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> StatementVerdict:
+def _judge_relation(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> tuple[bool, str]:
     relation = _relation(statement)
     if relation is None:
         replies = [_match_choice(look, parsing.YES_NO) for look in seen]
-        return StatementVerdict(all(reply == "yes" for reply in replies), ", ".join(replies))
+        return all(reply == "yes" for reply in replies), ", ".join(replies)
     named = [
         [box for box in look.boxes if box.label.casefold() == name.casefold()]
         for look, name in zip(seen, dict.fromkeys(statement.arguments[:2]), strict=True)
@@ -313,33 +296,22 @@ def _judge_relation(statement: Statement, seen: Sequence[LookResult], relations:
     # two objects with the same name are two different boxes
     pairs = product(named[0], named[-1]) if len(named) > 1 else permutations(named[0], 2)
     swapped = relations == "released"
-    holds = any(_RELATIONS[relation](*(pair[::-1] if swapped else pair)) for pair in pairs)
-    return StatementVerdict(holds, _describe_boxes(statement, seen))
+    holds = any(_is_related(relation, *(pair[::-1] if swapped else pair)) for pair in pairs)
+    return holds, _describe_boxes(statement, seen)
 
 
-def _centre(box: Box) -> tuple[float, float]:
-    return (box.x1 + box.x2) / 2, (box.y1 + box.y2) / 2
-
-
-def _area(box: Box) -> float:
-    return (box.x2 - box.x1) * (box.y2 - box.y1)
-
-
-def _is_right_along(axis: int) -> Callable[[Box, Box], bool]:
-    return lambda first, second: _centre(first)[axis] - _centre(second)[axis] > PIXELS
-
-
-def _ratio(first: Box, second: Box) -> float:
-    """Return the first box's area divided by the second's; infinite if the second has none."""
-    return _area(first) / _area(second) if _area(second) else math.inf
-
-
-_RELATIONS: Mapping[str, Callable[[Box, Box], bool]] = {
-    "right": _is_right_along(0),
-    "left": lambda first, second: _is_right_along(0)(second, first),
-    "below": _is_right_along(1),
-    "above": lambda first, second: _is_right_along(1)(second, first),
-    "same": lambda first, second: abs(1 - _ratio(first, second)) < SHARE,
-    "bigger": lambda first, second: _ratio(first, second) > 1 + SHARE,
-    "smaller": lambda first, second: _ratio(first, second) < 1 - SHARE,
-}
+def _is_related(relation: str, first: Box, second: Box) -> bool:
+    right = (first.x1 + first.x2) / 2 - (second.x1 + second.x2) / 2
+    down = (first.y1 + first.y2) / 2 - (second.y1 + second.y2) / 2
+    area, other_area = ((box.x2 - box.x1) * (box.y2 - box.y1) for box in (first, second))
+    ratio = area / other_area if other_area else math.inf
+    related = {
+        "right": right > PIXELS,
+        "left": right < -PIXELS,
+        "below": down > PIXELS,
+        "above": down < -PIXELS,
+        "same": abs(1 - ratio) < SHARE,
+        "bigger": ratio > 1 + SHARE,
+        "smaller": ratio < 1 - SHARE,
+    }
+    return related[relation]

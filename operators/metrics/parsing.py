@@ -50,7 +50,7 @@ class LocatedWords(NamedTuple):
     """Words that a question is about, with their position in the prompt if they were found there."""
 
     words: str | None
-    """In the prompt's spelling if they were found."""
+    """Spelled as in the prompt if they were found."""
     start: int | None = None
     end: int | None = None
 
@@ -117,10 +117,7 @@ def match_choice(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def read_choice(answer: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that an answer names, by its words or by its letter (`B`, `(b)`, `B) blue`).
-
-    Text in brackets after it does not count.
-    """
+    """Return the choice that an answer names by its words or letter (`B`, `(b)`, `B) blue`), ignoring brackets."""
     choice = match_choice(answer, choices) or match_choice(answer.partition(" (")[0], choices)
     letter = _LETTER.fullmatch(one_line(answer))
     if choice is not None or letter is None:
@@ -233,11 +230,7 @@ _NO_PARENT = {"", "-", "none", "null", "n/a"}
 
 
 def read_parents(written: str) -> list[int] | None:
-    """Return the numbers of the tuples in a text such as `1,4`, without 0; None if it cannot be read.
-
-    Words among the numbers do not count (`5, background`), as in the release's parser; models also write `1 (dog)` and
-    `tuple 1`.
-    """
+    """Return the numbers in a text such as `1,4` or `tuple 1 (dog), background`, without 0; None if unreadable."""
     parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS.split(written)]
     numbers = [int(match[1]) for match in map(_PARENT.fullmatch, parts) if match]
     if not numbers and not {part.casefold() for part in parts} <= _NO_PARENT:

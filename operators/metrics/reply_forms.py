@@ -87,13 +87,10 @@ def listing(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
 
 
 def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
-    """Return the schema of questions with a subject: at least one question with yes or no, and others with choices.
-
-    No schema can demand that the wrong choices differ from the right one; if they do not, all such questions may be
-    lost.
-    """
+    """Return the schema of questions with a subject: at least one with yes or no, and others with choices."""
     text, choice = string(MAX_WRITTEN_QUESTION), string(MAX_WRITTEN_CHOICE)
     closed = record(**subject, question=text, answer=one_of(parsing.YES_NO))
+    # no schema can demand that the wrong choices differ from the right one; if they do not, questions may be lost
     opened = record(**subject, question=text, answer=choice, wrong=list_of(choice, 3))
 
     def schema(max_tokens: int) -> Schema:
@@ -127,7 +124,7 @@ def entries(reply: str, *names: str) -> list[Any]:
 
 
 def _decode(text: str) -> Any:
-    """Return the value that a text begins with; of a cut value, its complete part; None if there is none."""
+    """Return the value that a text begins with, or the complete part of a value that was cut; else None."""
     value = _try_decode(text)
     if value is not None:
         return value

@@ -36,10 +36,7 @@ KINDS = Extensions[type[Metric]](
 
 
 def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
-    """Return the metric; raise ConfigError unless it is declared under its own `kind`.
-
-    A metric that only inherits the kind of another metric would be computed as that metric, under its own name.
-    """
+    """Return the metric; raise ConfigError unless it declares this kind itself: an inherited kind would replace it."""
     kind = getattr(metric, "__dataclass_fields__", {}).get("kind")
     if kind is None or kind.default != name:
         found = "none" if kind is None else repr(kind.default)

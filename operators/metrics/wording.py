@@ -124,10 +124,7 @@ class WordedMetric(Metric):
 def read_wording(
     folder: Path, releases: "Sequence[type[Release]]", templates: Sequence[str], digest: str | None = None
 ) -> Wording:
-    """Return a folder's wording for a metric with these releases and templates; raise ConfigError if it has none.
-
-    The user's templates may be incomplete: ours replace missing ones.
-    """
+    """Return a folder's wording for a metric; raise ConfigError if it has none. Ours replaces missing templates."""
     if not releases and not templates:
         raise ConfigError("this metric asks no model in words of its own; leave the wording out")
     marks = " or ".join(f"a checkout of {release.repository} ({release.mark})" for release in releases)
@@ -172,10 +169,7 @@ def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Release(ABC):
-    """Prompts read from a checkout, with the way they are sent and their replies are read.
-
-    All its texts are in the keys of requests with them.
-    """
+    """Prompts read from a checkout, with the way they are sent and read. All its fields are in the keys of requests."""
 
     repository: ClassVar[str]
     """Owner and name on GitHub."""
@@ -265,10 +259,7 @@ class PythonFile(NamedTuple):
     tree: ast.Module
 
     def assigned(self, name: str) -> ast.expr:
-        """Return the value assigned to a name such as `prompt` or `self.prompt`.
-
-        Outermost assignments come first, then earlier ones. Raises ConfigError if the file assigns nothing to it.
-        """
+        """Return the outermost, first value assigned to a name such as `self.prompt`; raise ConfigError if none is."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
                 return node.value

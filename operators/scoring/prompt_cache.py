@@ -17,10 +17,7 @@ Make = Callable[[Sequence[str]], Mapping[str, pa.Table]]
 
 
 class PromptCache:
-    """The newest rows of one stage over prompts, by metric and prompt_id, without retryable errors.
-
-    Several threads may call it: they wait for prompts that another thread is computing.
-    """
+    """The newest rows of one stage over prompts, by metric and prompt_id. Threads wait for each other's prompts."""
 
     def __init__(self, schema: pa.Schema, max_prompts: int) -> None:
         """Keep up to `max_prompts` prompts for each metric."""

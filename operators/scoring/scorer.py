@@ -268,17 +268,15 @@ class Scorer:
         """Return the questions (schema QUESTIONS) that came with the prompts; the pack's for prompts without."""
         records = []
         for prompt in asked:
-            found: Sequence[Mapping[str, Any]]
+            found: Sequence[Mapping[str, Any]] | RowError
             if prompt.questions is not None:
                 read = read_questions(prompt.questions)
-                error = read if isinstance(read, RowError) else None
-                found = () if isinstance(read, RowError) else [question._asdict() for question in read]
+                found = read if isinstance(read, RowError) else [question._asdict() for question in read]
             else:
                 known = self.pack.find_id(prompt.prompt_id, prompt.text)
-                error = NO_QUESTIONS_SENT if isinstance(known, RowError) else None
-                found = () if isinstance(known, RowError) else self.pack.questions[known]
-            if error is not None:
-                found = [{"error": rows.error_value(error)}]
+                found = NO_QUESTIONS_SENT if isinstance(known, RowError) else self.pack.questions[known]
+            if isinstance(found, RowError):
+                found = [{"error": rows.error_value(found)}]
             records += [{"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id} for row in found]
         return rows.table(records, schemas.QUESTIONS)
 

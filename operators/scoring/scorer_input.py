@@ -128,10 +128,7 @@ def read_file(path: str) -> bytes:
 
 
 def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> AskedPrompt:
-    """Return the prompt with an id made of its text and questions.
-
-    If it cannot be used, its text is empty and its error is added to `unusable`.
-    """
+    """Return the prompt with an id made of its text and questions; `unusable` gets the error of an unusable text."""
     error = find_prompt_error(prompt)
     suffix = "" if questions is None else f"-{hash_prompt(repr(questions))}"
     if error is None or error == EMPTY_PROMPT:
@@ -143,10 +140,7 @@ def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> 
 
 
 def _caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]:
-    """Return the columns with the captions of edits; raises ConfigError unless there are `count` pairs of captions.
-
-    An edit has no captions if either of the two cannot be used.
-    """
+    """Return the columns with captions of edits, null if either is unusable; raise ConfigError for other lengths."""
     if len(captions) != count:
         raise ConfigError(
             f"captions: expected two texts or None for each image, got {count} images and {len(captions)} entries"

@@ -269,10 +269,7 @@ def _check_range(scale: Scale, match: re.Match[str]) -> Rating:
 
 
 def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
-    """Return the verdict of a text: one number per line in the order of the scales, then the explanation.
-
-    Raises UnreadableReply if a number is missing.
-    """
+    """Return the verdict in lines of a number each, then the explanation; raise UnreadableReply if one is missing."""
     lines = parsing.split_lines(reply)
     numbers = dict(zip(scales, lines, strict=False))
     matches = {

@@ -134,10 +134,7 @@ def _read_counts(reply: str) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DescribedConfig(WordedMetric):
-    """Models for captions and descriptions of images.
-
-    Metrics with equal options share captions and descriptions.
-    """
+    """Models for captions and descriptions of images; metrics with equal options share both."""
 
     captioner: str = "captioner"
     """Role of the captioner (the paper's is BLIP-2 with OPT 2.7B)."""

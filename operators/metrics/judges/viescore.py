@@ -81,10 +81,7 @@ def _name_scores(names: Sequence[str], reply: ParsedReply) -> list[Rating]:
 
 
 def read_scores(reply: str) -> ParsedReply:
-    """Return the scores of a reply in an object, in a list or alone (mllm_output_to_dict).
-
-    Raises ValueError if there are none.
-    """
+    """Return the scores in an object, in a list or alone (mllm_output_to_dict); raise ValueError if there are none."""
     start, end = reply.find("{"), reply.rfind("}") + 1
     if reply.count(DELIMITER) == 2:
         text = reply.split(DELIMITER)[1]

@@ -125,10 +125,7 @@ def _split_prompt(code: PythonFile, preamble: str, inputs: Sequence[str], output
 
 
 def _split_by_number(reply: str) -> tuple[str, dict[int, str]]:
-    """Return a reply to the release's prompt as it was written, and its lines `id | text` by id (dsg/parse_utils.py).
-
-    Raises ValueError for a line of another form.
-    """
+    """Return a reply and its lines `id | text` by id (dsg/parse_utils.py); raise ValueError for any other line."""
     written = reply.split("input:")[0].strip()  # models may add a further example (parse_with_input_name)
     lines = (line.split("|") for line in (written.partition("output:")[2] or written).strip().split("\n"))
     return written, {int(number): text.strip() for number, text in lines}
@@ -350,11 +347,8 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
 def read_dependencies(
     numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines
 ) -> dict[int, str]:
-    """Return the lines `6 | 1,4` by their tuple's number, as written.
-
-    Raises UnreadableReply if there are no lines, or if a tuple's line cannot be read: without its parents, a tuple
-    would score higher than it should.
-    """
+    """Return the lines `6 | 1,4` by their tuple's number, as written; raise UnreadableReply for an unreadable line."""
+    # without its parents, a tuple would score higher than it should
     lines = [line for line in pieces(reply) if line.number in numbers]
     parents = {line.number: line.text for line in lines if parsing.read_parents(line.text) is not None}
     unread = next((line for line in lines if line.number not in parents), None)

@@ -274,10 +274,7 @@ def annotate(prompt: str, spans: Sequence[Span]) -> str:
 def read_questions(
     spans: Sequence[Span], reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Return the questions of a reply in the form QUESTIONS; raise UnreadableReply if there are none.
-
-    Questions without a known label have no span.
-    """
+    """Return the questions of a reply in the form QUESTIONS; those without a known label have no span."""
     questions = []
     for index, block in enumerate(pieces(reply), start=1):
         question = WrittenQuestion(str(index), block.text, block.choices, block.answer)

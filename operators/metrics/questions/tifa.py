@@ -134,10 +134,7 @@ class TifaConfig(WriterConfig):
         return (yield from self._filter(prompt, questions)) if self.filter else questions
 
     def _filter(self, prompt: str, questions: Sequence[WrittenQuestion]) -> Writing[list[WrittenQuestion]]:
-        """Set `keep` to true for each text's first question if the prompt alone answers it right.
-
-        Questions other than yes or no must be answered right in both forms: with their choices and without.
-        """
+        """Set `keep` for each text's first question if the prompt alone answers it right, with and without choices."""
         firsts = {parsing.normalise(question.text): question for question in reversed(questions)}
         asked = [question for question in questions if firsts[parsing.normalise(question.text)] is question]
         choose, answer = self.form_for(CHOOSE), self.form_for(ANSWER)

@@ -165,10 +165,7 @@ class VpevalConfig(WriterConfig):
         return look._replace(text=f"{before}{asked} Choices: {', '.join(look.choices)}{after}", choices=())
 
     def _read_question(self, text: str) -> Statement:
-        """Return the statement of a question, with shuffled words in its names and texts if the metric is ablated.
-
-        A question for the VQA model is shuffled when it is asked, and its choices never.
-        """
+        """Return the statement of a question; an ablated metric shuffles its names and texts, and never its choices."""
         statement = read_statement(text)
         assert isinstance(statement, Statement), "questions are written from statements"
         if looks(statement)[0].model == "model":
@@ -181,8 +178,8 @@ class VpevalConfig(WriterConfig):
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         elements = []
         for answer in answered:
-            verdict = judge(self._read_question(answer.question.text), answer.seen, self.relations)
-            elements.append(element(answer, given=verdict.given, score=float(verdict.holds)))
+            is_true, evidence = judge(self._read_question(answer.question.text), answer.seen, self.relations)
+            elements.append(element(answer, given=evidence, score=float(is_true)))
         return mean_scored(elements)
 
 

@@ -108,18 +108,12 @@ class Vq2Config(WriterConfig):
         return {"reduction": self.reduction}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return a call per prompt, one per question, and one per question for the round trip.
-
-        There are as many phrases as content words, and half as many noun phrases.
-        """
+        # there are as many phrases as content words, and half as many noun phrases
         questions = words if self.steps.filtered else words / 2 * self.steps.samples
         return CallEstimate(1 + (2 if self.steps.filtered else 1) * questions, questions)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt: its phrases, questions for each, and their answers from the prompt alone.
-
-        Phrases without a readable question are left out; raises UnreadableReply if all are.
-        """
+        """Write questions about a prompt: list its phrases, ask about each, and answer by the prompt alone."""
         steps, about = self.steps, f"Description:\n{parsing.one_line(prompt)}\n"
         listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
         form = self.form_for(steps.phrases)
@@ -179,11 +173,7 @@ class Vq2Config(WriterConfig):
 
 
 def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] = parsing.split_lines) -> list[TextSpan]:
-    """Return the positions of the listed phrases in the prompt; phrases are on lines or separated by commas.
-
-    Each phrase counts once. Phrases that the prompt does not contain are left out; raises UnreadableReply if none is
-    left.
-    """
+    """Return the positions of the phrases that are in the prompt, each once; raise UnreadableReply if none is."""
     spans: dict[str, TextSpan] = {}
     phrases = (phrase for line in pieces(reply) for phrase in _split_phrases(prompt, line))
     for phrase in islice(phrases, MAX_LINES):

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import (
     SHARES,
     Evidence,
@@ -18,7 +19,6 @@ from plumbline.operators.metrics.metric import (
     incomplete,
     insert_prior,
 )
-from plumbline.operators.metrics.parsing import YES_NO, normalise
 from plumbline.operators.metrics.writing import VqaPrompt, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import QuestionName, VqaProfile
 
@@ -176,9 +176,13 @@ class VqaScoreConfig(Metric):
 
     def question(self, prompt: str) -> str:
         """Return the question about an image of the prompt, which is inserted literally."""
-        assert self.template is not None, "with_model_defaults fills it in"
-        before, after = self.template.split("{}")
+        before, after = self._around_prompt
         return before + prompt + after
+
+    @property
+    def _around_prompt(self) -> list[str]:
+        assert self.template is not None, "with_model_defaults fills it in"
+        return self.template.split("{}")
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """Return the single question; it needs no model."""
@@ -189,13 +193,13 @@ class VqaScoreConfig(Metric):
         """Return the question unchanged, or with the prompt's words shuffled."""
         asked = text
         if self.ablation is not None:
-            assert self.template is not None, "with_model_defaults fills it in"
-            before, after = self.template.split("{}")
+            before, after = self._around_prompt
             asked = self.question(self.apply_word_order(text.removeprefix(before).removesuffix(after)))
         if self.answers == "likelihood":
             return VqaPrompt(asked, tuple(choices), free=False)
         answer = choices[0]
-        others = [word for word in YES_NO if word != normalise(answer)] if normalise(answer) in YES_NO else []
+        key = parsing.normalise(answer)
+        others = [word for word in parsing.YES_NO if word != key] if key in parsing.YES_NO else []
         return VqaPrompt(asked, (answer, *others), free=True, exact=True)
 
     def score(self, evidence: Evidence) -> Scored:
@@ -226,19 +230,13 @@ def says_no(answer: str) -> bool:
 
 
 def share_of_yes(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]], prior: float = 0.0) -> float:
-    """Return P(Yes) / (P(Yes) + P(No)) from the log-probabilities of the tokens of every spelling, EOS last.
-
-    `prior` is subtracted from the log odds.
-    """
+    """Return P(Yes) / (P(Yes) + P(No)) by the tokens of all spellings, EOS last; `prior` is taken off the log odds."""
     difference = prior - log_odds(yes, no)
     return 1 / (1 + math.exp(difference)) if difference < MAX_EXPONENT else 0.0
 
 
 def log_odds(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
-    """Return the natural log of P(Yes) / P(No).
-
-    A spelling counts by its own tokens, without EOS: the answer may continue after the word.
-    """
+    """Return log(P(Yes) / P(No)); spellings count without EOS, as the answer may continue after the word."""
     return _log_sum(yes) - _log_sum(no)
 
 

@@ -156,10 +156,7 @@ class _Vector(NamedTuple):
 
 
 class Cider:
-    """CIDEr-D (Vedantam, Zitnick and Parikh 2015) from 0 to 10.
-
-    It compares n-grams of captions, weighted by how rare they are among the references of all images.
-    """
+    """CIDEr-D (Vedantam, Zitnick and Parikh 2015), 0 to 10: n-grams weighted by how rare they are in references."""
 
     def __init__(self, images: Sequence[Sequence[Words]]) -> None:
         """Count for each n-gram the images whose references contain it."""
@@ -201,9 +198,6 @@ def counts_by_length(text: Words) -> dict[int, Counter[Ngram]]:
 
 
 def ref_clipscore(clipscore: float, similarities: Sequence[float]) -> float:
-    """Return the harmonic mean of CLIPScore in its original scale and the highest cosine with a reference.
-
-    Hessel et al. 2021, section 3; negative cosines count as 0.
-    """
+    """Return the harmonic mean of CLIPScore and the highest cosine with a reference (Hessel et al. 2021, sec. 3)."""
     best = max(0.0, *similarities)
     return 2 * clipscore * best / (clipscore + best) if clipscore + best > 0 else 0.0

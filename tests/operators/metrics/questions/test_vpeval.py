@@ -47,7 +47,7 @@ def make_seen(statement: Statement, *found: Any) -> list[LookResult]:
 def holds(text: str, *found: Any, relations: Relations = "stated") -> bool:
     statement = read_statement(text)
     assert isinstance(statement, Statement)
-    return judge(statement, make_seen(statement, *found), relations).holds
+    return judge(statement, make_seen(statement, *found), relations)[0]
 
 
 # Programs
