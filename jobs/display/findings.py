@@ -9,7 +9,7 @@ from rich.table import Table
 
 from plumbline.jobs.display.console import say, show_sentence, show_table, show_tables, warn
 from plumbline.operators.base.sentences import ShownTable, names
-from plumbline.operators.metaeval.corrected_tables import contradictions, shown_means
+from plumbline.operators.metaeval.corrected_tables import contradictions, mean_tables
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import relations_tables
 from plumbline.operators.metaeval.paper_tables import EMPTY, conventions, count_columns, value_text
@@ -87,7 +87,7 @@ def show_findings(console: Console, findings: Findings) -> None:
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
     _show_tables(
-        console, [*relations_tables(findings.orders), *shown_means(findings.corrected), *findings.graph_contents]
+        console, [*relations_tables(findings.orders), *mean_tables(findings.corrected), *findings.graph_contents]
     )
     for matrix in findings.graph_correlations:
         if matrix.subset == OVERALL:

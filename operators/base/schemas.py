@@ -368,7 +368,7 @@ CORRECTED = pa.schema(
     ]
 )
 """Estimates of people's ratings over all prompts that a metric scored (operators/metaeval/corrected_means.py,
-corrected_shares.py).
+corrected_means.py).
 
 The estimate is a generator's mean rating, its rate of wins, or the share of its images that people would pass (`scale`:
 rating, win_rate, passing). With `other`, it is the difference from that generator, or the rate of wins against it.

@@ -16,7 +16,7 @@ CALIBRATION = {
     "sensitivity": "of the images that people pass, the share that the metric passes",
     "specificity": "of the images that people do not pass, the share that the metric does not",
 }
-EXACT = "95% interval: exact (Clopper and Pearson), of fewer images where those of a prompt are judged alike"
+EXACT = "95% interval: exact (Clopper and Pearson); images of a prompt that are judged alike count as fewer"
 HIGH = 0.75  # default pass mark as a fraction of a template's scale: 4 on a scale from 1 to 5
 
 

@@ -119,7 +119,7 @@ def correct(data: Labelled) -> Corrected:
     people = _mean(data.labels, rated)
     predicted = _mean(np.where(rated, data.predictions, data.others), rated | other)
     if not enough_labels(labels):
-        note = f"not enough ratings: {len(labels)} prompts, of {MIN_LABELS} that are wanted"
+        note = f"not enough ratings: {len(labels)} prompts, at least {MIN_LABELS} are needed"
         if len(labels) >= MIN_LABELS:
             equal = len(labels) - int(count_different(labels))
             note = f"not enough ratings that differ: {equal} of {len(labels)} prompts are rated alike"

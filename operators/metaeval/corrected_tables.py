@@ -29,7 +29,7 @@ ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 """Corrected means by template and metric."""
 
 
-def shown_means(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+def mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     """Return a table of every generator's mean by each metric, best first, for each template, and then the orders."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
     passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first)

@@ -228,9 +228,9 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
         reason = f"people rate the images of every pair alike ({which})"
         return [undefined(metric, name, best.pairs, reason) for name in (accuracy, epsilon)]
     interval = prompts.pairwise_interval(human, score, best.epsilon, grouped=grouped)
-    how = f"{prompts.describe(interval, SHARES if grouped else None)}, epsilon held"
+    how = f"{prompts.describe(interval, SHARES if grouped else None)}, epsilon fixed"
     if prompts.count > MAX_PROMPTS_IN_PAIRS and not grouped:
-        how = f"no interval: {prompts.count} {prompts.name}, where 2 to {MAX_PROMPTS_IN_PAIRS} are resampled"
+        how = f"no interval: {prompts.count} {prompts.name}, but at most {MAX_PROMPTS_IN_PAIRS} can be resampled"
     return [
         Judgement(metric, accuracy, best.accuracy, interval, best.pairs, f"{words}; {how}"),
         Judgement(metric, epsilon, best.epsilon, UNDEFINED, best.pairs, f"scores this close are tied; {words}"),
@@ -240,7 +240,7 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
 def rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
     """Return the prompts of mean ratings, for resampling."""
     alone = frame["alone"]
-    name = "images, which name no prompt" if alone.all() else "prompts and images without one"
+    name = "images without a prompt" if alone.all() else "prompts and images without one"
     return Prompts(frame["prompt_id"].to_list(), sampling, name if alone.any() else "prompts")
 
 
@@ -321,7 +321,7 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
         elif len(np.unique(negative)) == 1 and values.max() > 1:
             warnings.append(
                 f"{len(negative)} of {len(rows)} ratings ({template}) are {negative[0]:g}, the only negative number, "
-                "as if nothing had been said: all were counted; leave these cells empty, or set "
+                "as if it meant no answer: all were counted; leave these cells empty, or set "
                 "protocol.rating_range=[least,greatest] and protocol.out_of_range=left_out"
             )
     return warnings

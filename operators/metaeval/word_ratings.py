@@ -108,7 +108,7 @@ def _is_about(question: Mapping[str, Any], word: _RatedWord, row: Mapping[str, A
 
 
 def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) -> list[Judgement]:
-    """Return the statistics of one metric over the words on which people decided."""
+    """Return the statistics of one metric over the words that people decided."""
     decided = frame[frame["rated"] != MIN_ALIGNED]
     asked = decided[decided["score"].notna()]
     n_unscored = len(decided) - len(asked) if subset == OVERALL else 0

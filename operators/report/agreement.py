@@ -18,7 +18,7 @@ from plumbline.operators.base.sentences import (
 )
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
-from plumbline.operators.metaeval.corrected_tables import contradictions, order_text, shown_means
+from plumbline.operators.metaeval.corrected_tables import contradictions, mean_tables, order_text
 from plumbline.operators.metaeval.graphs import MEASURES, CorrelationMatrix
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import ORDERING
@@ -97,7 +97,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         trust=trust_sentences(agreement.judgements),
         trust_tables=trust_tables(agreement.judgements),
         contradictions=contradictions(agreement.corrected),
-        corrected=shown_means(agreement.corrected),
+        corrected=mean_tables(agreement.corrected),
         charts=corrected_charts(agreement.corrected),
         notes=agreement.notes,
         graph_correlations=[matrix.first(MAX_CORRELATED) for matrix in matrices],

@@ -62,7 +62,7 @@ class Prompts:
     def describe(self, interval: Interval, scale: Scale | None = None) -> str:
         """Return how the interval of a mean was computed, on a scale if one is given, or why it is undefined."""
         if self.count < 2:
-            return f"no interval: {self.count} {self.name}, where two or more are resampled"
+            return f"no interval: {self.count} {self.name}, but at least 2 are needed"
         if math.isnan(interval.low):
             return f"no interval: too few of {self.count} {self.name} differ from the rest"
         if scale is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ Accumulation = Literal["none", "direct", "recursive"]
 the DSG release), or those to all its ancestors (`recursive`, T2IScoreScore)."""
 Missing = Literal["wrong", "left_out"]
 """Treatment of a question without an answer: wrong, or ignored."""
+NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
 
 
 def accumulate(
@@ -35,9 +36,6 @@ def accumulate(
         return None
     counting = answered if accumulation == "none" else apply_zeroing(answered, parents, accumulation)
     return sum(counting.values()) / len(answered)
-
-
-NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,20 +78,18 @@ class AccumulateConfig:
 
 
 class Accumulated(NamedTuple):
-    scores: pa.Table
-    """Scores of every image by every model (schema SCORES)."""
-    notes: tuple[str, ...]
-    """Notes on rows that were read differently from the files."""
+    scores: pa.Table  # of every image by every model (schema SCORES)
+    notes: tuple[str, ...]  # on rows that were read differently from the files
 
 
 def accumulate_answers(config: AccumulateConfig) -> Accumulated:
     """Read answers and convert them to scores; raise SourceError naming file and row."""
-    place = config.storage.locate(config.answers)
+    file = config.storage.locate(config.answers)
     if config.format is not None:
-        answered = FORMATS[config.format](place, config.given)
+        answered = FORMATS[config.format](file, config.given)
     else:
         columns, separator, no_parent = config.columns, config.separator, config.no_parent
-        answered = read_table(place, config.given, columns, separator=separator, no_parent=no_parent)
+        answered = read_table(file, config.given, columns, separator=separator, no_parent=no_parent)
     if config.accumulation != "none" and not any(answer.parents for answer in answered.answers):
         raise SourceError(
             f"{config.answers}: accumulation={config.accumulation} needs the questions' parents, and none has any; "
@@ -108,29 +104,17 @@ def accumulate_answers(config: AccumulateConfig) -> Accumulated:
                 "one, or set columns.image_id to a column with the ids of images"
             )
         asked[answer.question_id] = answer
-    return Accumulated(
-        rows.table([_score(asked, config) for asked in images.values()], schemas.SCORES), tuple(answered.notes)
-    )
-
-
-def _score(asked: Mapping[str, Answer], config: AccumulateConfig) -> dict[str, Any]:
-    score = accumulate(
-        {name: answer.right for name, answer in asked.items()},
-        {name: answer.parents for name, answer in asked.items()},
-        config.accumulation,
-        config.missing,
-    )
-    first = next(iter(asked.values()))
-    counted = sum(answer.right is not None or config.missing == "wrong" for answer in asked.values())
-    return {
-        "image_id": first.image_id,
-        "prompt_id": first.prompt_id,
-        "generator": first.generator,
-        "metric": first.metric,
-        "score": score,
-        "n_questions": counted,
-        "error": rows.error_value(NO_ANSWER if score is None else None),
-    }
+    records = []
+    for asked in images.values():
+        right = {name: answer.right for name, answer in asked.items()}
+        parents = {name: answer.parents for name, answer in asked.items()}
+        score = accumulate(right, parents, config.accumulation, config.missing)
+        first = next(iter(asked.values()))
+        ids = {name: getattr(first, name) for name in ("image_id", "prompt_id", "generator", "metric")}
+        n_questions = sum(each is not None or config.missing == "wrong" for each in right.values())
+        error = rows.error_value(NO_ANSWER if score is None else None)
+        records.append({**ids, "score": score, "n_questions": n_questions, "error": error})
+    return Accumulated(rows.table(records, schemas.SCORES), tuple(answered.notes))
 
 
 def write_accumulated(config: AccumulateConfig) -> Accumulated:

@@ -2,9 +2,10 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,26 +32,21 @@ from plumbline.pipelines.sources.question_packs.papers import read_dsg_1k, read_
 class Answer(NamedTuple):
     """An answer about an image."""
 
-    metric: str
-    """Name of the model, and of the metric of its scores."""
+    metric: str  # name of the model, and of the metric of its scores
     image_id: str
     prompt_id: str | None
     generator: str | None
     question_id: str
-    right: bool | None
-    """None if the answer is missing."""
-    parents: Sequence[str]
-    """Questions that this question depends on."""
-    where: str
-    """File and row."""
+    right: bool | None  # None if the answer is missing
+    parents: Sequence[str]  # questions that this question depends on
+    where: str  # file and row
 
 
 class Answered(NamedTuple):
     """All answers of a release, in its order."""
 
     answers: Sequence[Answer]
-    notes: Sequence[str] = ()
-    """Notes on rows that were read differently from the files."""
+    notes: Sequence[str] = ()  # on rows that were read differently from the files
 
 
 Found = TypeVar("Found")
@@ -92,23 +88,24 @@ def read_table(
     sheet = read_sheet(place)
     needed = [columns.image_id, columns.question_id, *given, *([columns.answer] if columns.answer else [])]
     sheet.require(needed, "set columns and given to what the file calls them")
-    ids = list(
-        zip(
-            sheet.ids(columns.image_id),
-            sheet.texts(columns.prompt_id),
-            sheet.texts(columns.generator),
-            sheet.ids(columns.question_id),
-            strict=True,
-        )
-    )
+    images, questions = sheet.ids(columns.image_id), sheet.ids(columns.question_id)
+    prompts, generators = sheet.texts(columns.prompt_id), sheet.texts(columns.generator)
     parents = [_split_parents(text, separator, no_parent) for text in sheet.texts(columns.parents)]
-    return Answered(
-        [
-            Answer(metric, *ids[row], right, parents[row], sheet.where(row))
-            for metric in given
-            for row, right in enumerate(_check_answers(sheet, metric, columns.answer))
-        ]
-    )
+    answers: list[Answer] = []
+    for metric in given:
+        if columns.answer is None:
+            right = list(_parse_truth(sheet, metric, "name the column of right answers by columns.answer"))
+        else:
+            pairs = zip(sheet.texts(metric), sheet.texts(columns.answer), strict=True)
+            right = [
+                None
+                if text is None
+                else expected is not None and parsing.normalise(text) == parsing.normalise(expected)
+                for text, expected in pairs
+            ]
+        rows = map(sheet.where, range(len(sheet)))
+        answers += map(Answer, repeat(metric), images, prompts, generators, questions, right, parents, rows)
+    return Answered(answers)
 
 
 def _split_parents(text: str | None, separator: str, no_parent: str) -> list[str]:
@@ -117,19 +114,10 @@ def _split_parents(text: str | None, separator: str, no_parent: str) -> list[str
 
 def _parse_truth(sheet: Sheet, name: str, remedy: str) -> Iterator[bool | None]:
     """Yield each cell of a column as True or False; None if it is empty."""
-    for row, given in enumerate(sheet.texts(name)):
-        if given is not None and given.strip().casefold() not in TRUTH:
-            raise SourceError(f"{sheet.where(row)}: expected 1 or 0 as {name}, found {given!r}; {remedy}")
-        yield None if given is None else TRUTH[given.strip().casefold()]
-
-
-def _check_answers(sheet: Sheet, metric: str, answer: str | None) -> Iterator[bool | None]:
-    """Yield for each row True if the answer is right; None if it is missing."""
-    if answer is None:
-        yield from _parse_truth(sheet, metric, "name the column of right answers by columns.answer")
-        return
-    for given, right in zip(sheet.texts(metric), sheet.texts(answer), strict=True):
-        yield None if given is None else right is not None and parsing.normalise(given) == parsing.normalise(right)
+    for row, text in enumerate(sheet.texts(name)):
+        if text is not None and text.strip().casefold() not in TRUTH:
+            raise SourceError(f"{sheet.where(row)}: expected 1 or 0 as {name}, found {text!r}; {remedy}")
+        yield None if text is None else TRUTH[text.strip().casefold()]
 
 
 ANSWERS = "vqa_answers_release"
@@ -164,11 +152,15 @@ def read_dsg(place: Place, given: Sequence[str]) -> Answered:
     - for TIFA's questions their right answers: `tifa_ann/tifa_v1.0_question_answers.json` (Yushi-Hu/tifa), by the
       reader of `tifa_v1`, and `dsg/data/tifa160-likert-anns.csv`, which maps DSG's names of prompts to TIFA's.
 
-    As in `dsg/data_utils.py`, an answer is right if it is exactly the right text; for yes/no questions of TIFA this is
-    yes, whatever TIFA's file contains. All answers about tifa160_134 to DSG's questions are missing; the release counts
-    them as 0 (`missing=wrong`). PaLI's cells for TIFA contain the question with its choices.
+    As in `dsg/data_utils.py`, an answer is right if it is exactly the right text; for yes/no questions of TIFA it is
+    always yes, even if TIFA's file has no. All answers about tifa160_134 to DSG's questions are missing; the release
+    counts them as 0 (`missing=wrong`). PaLI's cells for TIFA contain the question with its choices.
     """
-    files = {PurePosixPath(file.path).stem: file for file in _files(place)}
+    tables = files_in(place / ANSWERS, ".csv") or files_in(place, ".csv")
+    named = {PurePosixPath(file.path).stem: file for file in tables}
+    files = {name: file for name, file in named.items() if name.rpartition("_")[2] in QUESTION_READERS}
+    if not files:
+        raise SourceError(f"{place.url}: expected a folder with {ANSWERS}/*_dsg.csv, found none; check the path")
     answers: list[Answer] = []
     notes: list[str] = []
     for name, file in select_models(files, given, place.url).items():
@@ -177,21 +169,12 @@ def read_dsg(place: Place, given: Sequence[str]) -> Answered:
     return Answered(answers, list(dict.fromkeys(notes)))
 
 
-def _files(place: Place) -> Iterator[Place]:
-    found = files_in(place / ANSWERS, ".csv") or files_in(place, ".csv")
-    files = [file for file in found if PurePosixPath(file.path).stem.rpartition("_")[2] in QUESTION_READERS]
-    if not files:
-        raise SourceError(f"{place.url}: expected a folder with {ANSWERS}/*_dsg.csv, found none; check the path")
-    yield from files
+def _read_rows(sheet: Sheet) -> Iterator[_Row]:
+    rows = map(sheet.where, range(len(sheet)))
+    return map(_Row, *map(sheet.ids, ("t2i_model", "item_id", "question")), sheet.texts("answer"), rows)
 
 
-def _rows(sheet: Sheet) -> Iterator[_Row]:
-    places = map(sheet.where, range(len(sheet)))
-    names = (sheet.ids(name) for name in ("t2i_model", "item_id", "question"))
-    yield from map(_Row, *names, sheet.texts("answer"), places)
-
-
-def _answer(metric: str, row: _Row, question_id: str, right_answer: str, parents: Sequence[str] = ()) -> Answer:
+def _make_answer(metric: str, row: _Row, question_id: str, right_answer: str, parents: Sequence[str] = ()) -> Answer:
     right = None if row.answer is None else row.answer == right_answer
     image = f"{row.item}/{row.generator}"
     return Answer(metric, image, row.item, row.generator, question_id, right, parents, row.where)
@@ -202,35 +185,27 @@ def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str
     sheet.require(("question_id",), DSG_RELEASED)
     file = one_that_exists(place, QUESTIONS)
     asked: dict[str, dict[str, Sequence[str]]] = {}
-    for found in _pack_rows(read_dsg_1k(file, "released"), notes):
-        if found.question is not None:
-            asked.setdefault(found.prompt_id, {})[found.question.question_id] = found.question.parents
+    for pack_row in _read_pack(read_dsg_1k(file, "released"), notes):
+        if pack_row.question is not None:
+            asked.setdefault(pack_row.prompt_id, {})[pack_row.question.question_id] = pack_row.question.parents
     by_image: dict[tuple[str, str], dict[str, _Row]] = {}
-    for row, question in zip(_rows(sheet), sheet.ids("question_id"), strict=True):
+    for row, question in zip(_read_rows(sheet), sheet.ids("question_id"), strict=True):
         if question not in asked.get(row.item, ()):
             raise SourceError(f"{row.where}: {file.url} has no question {question} about {row.item}; {DSG_RELEASED}")
         answered = by_image.setdefault((row.item, row.generator), {})
         if question in answered:
             raise SourceError(f"{row.where}: question {question} about {row.item} is answered twice; remove one")
         answered[question] = row
-    for item, generator in _images(by_image, asked):
-        answered = by_image.get((item, generator), {})
-        for question, parents in asked[item].items():
-            none = _Row(generator, item, question, None, sheet.url)
-            yield _answer(metric, answered.get(question, none), question, YES, parents)
-
-
-def _images(answered: Iterable[tuple[str, str]], items: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield every prompt of each split with every generator that has an image of the split."""
-    splits = dict.fromkeys((_split(item), generator) for item, generator in answered)
     items_by_split: dict[str, list[str]] = {}
-    for item in items:
-        items_by_split.setdefault(_split(item), []).append(item)
-    return ((item, generator) for split, generator in splits for item in items_by_split[split])
-
-
-def _split(item: str) -> str:
-    return item.rpartition("_")[0]
+    for item in asked:
+        items_by_split.setdefault(item.rpartition("_")[0], []).append(item)
+    splits = dict.fromkeys((item.rpartition("_")[0], generator) for item, generator in by_image)
+    for split, generator in splits:  # every generator has an image of every prompt of its splits
+        for item in items_by_split[split]:
+            answered = by_image.get((item, generator), {})
+            for question, parents in asked[item].items():
+                missing = _Row(generator, item, question, None, sheet.url)
+                yield _make_answer(metric, answered.get(question, missing), question, YES, parents)
 
 
 def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
@@ -239,25 +214,25 @@ def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[st
         (row.prompt_id, row.question.text): YES
         if tuple(row.question.choices) == parsing.YES_NO
         else row.question.answer or ""
-        for row in _pack_rows(read_tifa_v1(file, "released"), notes)
+        for row in _read_pack(read_tifa_v1(file, "released"), notes)
         if row.question is not None
     }
     names = read_sheet(one_that_exists(place, LIKERT)).require(("item_id", "source_id"), DSG_RELEASED)
     source = dict(zip(names.ids("item_id"), names.ids("source_id"), strict=True))
-    for row in _rows(sheet):
+    for row in _read_rows(sheet):
         with_choices = WITH_CHOICES.fullmatch(row.question)
         question = with_choices[1] if with_choices else row.question
         right = right_answers.get((source.get(row.item, ""), question))
         if right is None:
             raise SourceError(f"{row.where}: {file.url} has no question {question!r} about {row.item}; {DSG_RELEASED}")
-        yield _answer(metric, row, question, right)
+        yield _make_answer(metric, row, question, right)
 
 
 def _read_vq2_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
-    return (_answer(metric, row, row.question, YES) for row in _rows(sheet))
+    return (_make_answer(metric, row, row.question, YES) for row in _read_rows(sheet))
 
 
-def _pack_rows(found: PackRows, notes: list[str]) -> Iterator[PackRow]:
+def _read_pack(found: PackRows, notes: list[str]) -> Iterator[PackRow]:
     """Yield the rows of a question pack; messages about bad rows become one note."""
     lines = []
     for row in found:
@@ -278,8 +253,8 @@ QUESTION_READERS: Mapping[str, Callable[[str, Sheet, Place, list[str]], Iterator
 
 
 FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
-OF_ONE = "_mc.csv"
-WIDE = "ts2_dsg_correct.csv"
+OF_ONE = "_mc.csv"  # ending of the name of a file with one model's answers
+OF_ALL = "ts2_dsg_correct.csv"
 KEYS = ("id", "image_row", "question_id", "parents")
 
 
@@ -302,19 +277,19 @@ def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
     for file in (file for name in FOLDERS for file in files_in(place / name if name else place, OF_ONE)):
         sheet = read_sheet(file).require(("id", "question_id", "correct"), UPSTREAM)
         found[PurePosixPath(file.path).name.removesuffix(OF_ONE)] = partial(
-            _graph_answers, metadata=metadata, sheet=sheet, column="correct"
+            _read_graph_answers, metadata=metadata, sheet=sheet, column="correct"
         )
-    if exists(place / WIDE):
-        sheet = read_sheet(place / WIDE).require(KEYS, UPSTREAM)
+    if exists(place / OF_ALL):
+        sheet = read_sheet(place / OF_ALL).require(KEYS, UPSTREAM)
         for name in (name for name in sheet.names if name not in KEYS):
-            found[f"{name}_dsg"] = partial(_graph_answers, metadata=metadata, sheet=sheet, column=name)
+            found[f"{name}_dsg"] = partial(_read_graph_answers, metadata=metadata, sheet=sheet, column=name)
     if not found:
-        raise SourceError(f"{place.url}: expected {FOLDERS[0]}/*{OF_ONE} or {WIDE}, found none; check the path")
+        raise SourceError(f"{place.url}: expected {FOLDERS[0]}/*{OF_ONE} or {OF_ALL}, found none; check the path")
     models = select_models(found, given, place.url)
     return Answered([answer for name, answers in models.items() for answer in answers(name)])
 
 
-def _graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str) -> Iterator[Answer]:
+def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str) -> Iterator[Answer]:
     files, graphs = metadata.ids("file_name"), metadata.ids("id")
     sources, questions = metadata.texts("image_source"), sheet.ids("question_id")
     parents = sheet.texts("parents" if "parents" in sheet.names else "parent_question_id")
@@ -373,44 +348,35 @@ def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     answers: list[Answer] = []
     notes: list[str] = []
     for file in files:
-        result = as_object(read_json(file), file.url)
-        own = list(_tifa_answers(metric, result, PurePosixPath(file.path).stem, file.url))
-        notes += _compare_with_released(result, own, file.url)
-        answers += own
+        result, generator = as_object(read_json(file), file.url), PurePosixPath(file.path).stem
+        if "question_details" not in result:
+            fields = ", ".join(result) or "nothing"
+            raise SourceError(f"{file.url}: expected question_details, found {fields}; {TIFA_RESULT}")
+        released = as_object(result.get("caption_scores") or {}, f"{file.url}, caption_scores")
+        differing = []
+        for prompt_id, asked in as_object(result["question_details"], f"{file.url}, question_details").items():
+            own = list(_read_tifa_answers(metric, prompt_id, generator, asked, file.url))
+            answers += own
+            score = released.get(prompt_id)
+            if own and isinstance(score, int | float):
+                mean = sum(bool(answer.right) for answer in own) / len(own)
+                differing += [] if math.isclose(score, mean, abs_tol=1e-9) else [prompt_id]
+        if differing:
+            notes.append(
+                f"{file.url}: caption_scores of {len(differing)} prompts, first {differing[0]!r}, differ from the "
+                "means of the answers in question_details: a question that occurs twice counts twice in caption_scores"
+            )
     return Answered(answers, notes)
 
 
-def _tifa_answers(metric: str, result: Mapping[str, Any], generator: str, url: str) -> Iterator[Answer]:
-    if "question_details" not in result:
-        found = ", ".join(result) or "nothing"
-        raise SourceError(f"{url}: expected question_details, found {found}; {TIFA_RESULT}")
-    for prompt_id, asked in as_object(result["question_details"], f"{url}, question_details").items():
-        for question, value in as_object(asked, f"{url}, {prompt_id!r}").items():
-            where = f"{url}, {prompt_id!r}, {question!r}"
-            score = as_object(value, where).get("scores")
-            if score not in (None, 0, 1):
-                raise SourceError(f"{where}: expected scores of 1 or 0, found {score!r}; {TIFA_RESULT}")
-            right = None if score is None else bool(score)
-            yield Answer(metric, f"{prompt_id}/{generator}", prompt_id, generator, question, right, (), where)
-
-
-def _compare_with_released(result: Mapping[str, Any], answers: Sequence[Answer], url: str) -> Iterator[str]:
-    """Yield a note if released scores of prompts differ from the means of their answers."""
-    right: dict[str, list[bool]] = {}
-    for answer in answers:
-        right.setdefault(str(answer.prompt_id), []).append(bool(answer.right))
-    released = as_object(result.get("caption_scores") or {}, f"{url}, caption_scores")
-    other = [
-        name
-        for name, values in right.items()
-        if isinstance(score := released.get(name), int | float)
-        and not math.isclose(score, sum(values) / len(values), abs_tol=1e-9)
-    ]
-    if other:
-        yield (
-            f"{url}: caption_scores of {len(other)} prompts, first {other[0]!r}, differ from the means of the answers "
-            "in question_details: a question that occurs twice counts twice in caption_scores"
-        )
+def _read_tifa_answers(metric: str, prompt_id: str, generator: str, asked: Any, url: str) -> Iterator[Answer]:
+    for question, value in as_object(asked, f"{url}, {prompt_id!r}").items():
+        where = f"{url}, {prompt_id!r}, {question!r}"
+        score = as_object(value, where).get("scores")
+        if score not in (None, 0, 1):
+            raise SourceError(f"{where}: expected scores of 1 or 0, found {score!r}; {TIFA_RESULT}")
+        right = None if score is None else bool(score)
+        yield Answer(metric, f"{prompt_id}/{generator}", prompt_id, generator, question, right, (), where)
 
 
 FORMATS = Extensions[Callable[[Place, Sequence[str]], Answered]](

@@ -23,19 +23,23 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.metaeval.releases.image_rows import REMEDY, read_image_rows
 from plumbline.pipelines.metaeval.releases.scores import read_scores
-from plumbline.pipelines.metaeval.releases.sheets import as_list, as_text, read_objects, row_name
+from plumbline.pipelines.metaeval.releases.sheets import (
+    EXAMPLE,
+    as_list,
+    as_text,
+    read_image_rows,
+    read_objects,
+    row_name,
+)
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
 from plumbline.pipelines.sources.shards import text_id
 
 REF_CLIPSCORE = "refclipscore"
-MAX_CHARACTERS = 2_000
-"""Largest number of characters of a text, because METEOR and ROUGE-L compare every two words."""
+MAX_CHARACTERS = 2_000  # of a text, because METEOR and ROUGE-L compare every two words
 MAX_REFERENCES = 100
-EMBEDDED_AT_ONCE = 256
-"""Number of texts in a model's batch."""
+BATCH_SIZE = 256  # texts that a model embeds at once
 NO_CLIPSCORE = RowError("not_scored", "the scores have no CLIPScore of the image and caption; score the pair first")
 
 
@@ -78,9 +82,9 @@ class Caption(NamedTuple):
 
 def read_captions(place: Place) -> list[Caption]:
     """Read the captions, each once per image; raise SourceError naming the file and the row."""
-    listed = _read_release(place) if place.path.lower().endswith(".json") else _read_table(place)
+    rows = _read_release(place) if place.path.lower().endswith(".json") else _read_table(place)
     found: dict[tuple[str, str], Caption] = {}
-    for where, caption in listed:
+    for where, caption in rows:
         known = found.setdefault((caption.image_id, caption.prompt_id), caption)
         if known != caption:
             raise SourceError(
@@ -94,7 +98,7 @@ def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
     """Yield the rows; missing ids are those that plumbline score assigns to the same table."""
     sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
     caption = names.prompt or "caption"
-    sheet.require([image, caption, "references"], REMEDY)
+    sheet.require([image, caption, "references"], EXAMPLE)
     columns = (sheet.ids(image), sheet.texts(names.prompt_id or ""), sheet.texts(caption), sheet.lists("references"))
     for row, (image_id, prompt_id, text, references) in enumerate(zip(*columns, strict=True)):
         yield sheet.where(row), Caption(image_id, prompt_id or text_id(text or ""), text or "", references)
@@ -115,19 +119,22 @@ def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
 def score_captions(config: CaptionsConfig) -> pa.Table:
     """Return the scores (schema SCORES) of every caption, measure after measure; raise SourceError naming the row."""
     captions = read_captions(config.storage.locate(config.captions))
-    table, clip = config.locate_scores(), None
+    table, clipscores = config.locate_scores(), None
     if table is not None:
         if "clip" not in config.models:
             raise ConfigError("models.clip: RefCLIPScore embeds texts; choose one, as model@models.clip=clip_vit_b32")
-        clip = _read_clipscores(table, config.metric)
+        clipscores = _read_clipscores(table, config.metric)
     measures = text_measures([caption for caption in captions if caption.error is None])
     records = [
-        _row(caption, name, caption.error or measure(caption))
+        _make_row(caption, name, caption.error or measure(caption))
         for name, measure in measures.items()
         for caption in captions
     ]
-    if clip is not None:
-        records += _ref_clipscores(captions, clip, _load(config.models["clip"]))
+    if clipscores is not None:
+        from plumbline.operators.models.loading import load  # imports torch
+
+        embedder: TextEmbedder = load(resolve_model(config.models["clip"], on_gpu=False), "embedding")
+        records += _ref_clipscores(captions, clipscores, embedder)
     return rows.table(records, schemas.SCORES)
 
 
@@ -151,7 +158,7 @@ def text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Caption
     }
 
 
-def _row(caption: Caption, metric: str, found: float | RowError, truncated: bool | None = None) -> dict[str, Any]:
+def _make_row(caption: Caption, metric: str, found: float | RowError, truncated: bool | None = None) -> dict[str, Any]:
     error = found if isinstance(found, RowError) else None
     ids = {"image_id": caption.image_id, "prompt_id": caption.prompt_id, "metric": metric, "truncated": truncated}
     return {**ids, "score": None if error else found, "error": rows.error_value(error)}
@@ -168,44 +175,30 @@ def _read_clipscores(table: Place, metric: str) -> dict[tuple[str, str], float]:
     return dict(zip(zip(scores["image_id"], scores["prompt_id"], strict=True), scores["score"], strict=True))
 
 
-def _load(model: AnyModel) -> TextEmbedder:
-    from plumbline.operators.models.loading import load  # imports torch
-
-    embedder: TextEmbedder = load(resolve_model(model, on_gpu=False), "embedding")
-    return embedder
-
-
 def _ref_clipscores(
     captions: Sequence[Caption], clipscores: Mapping[tuple[str, str], float], embedder: TextEmbedder
 ) -> Iterator[dict[str, Any]]:
     add_prefix = ClipScoreConfig(variant="original").text
-    texts = {text for caption in captions if caption.error is None for text in (caption.text, *caption.references)}
-    embedded = _embed(sorted(texts), add_prefix, embedder)
+    texts = sorted(
+        {text for caption in captions if caption.error is None for text in (caption.text, *caption.references)}
+    )
+    features: dict[str, Any] = {}
+    truncated: dict[str, bool] = {}
+    for first in range(0, len(texts), BATCH_SIZE):
+        batch = texts[first : first + BATCH_SIZE]
+        encoded = embedder.encode_texts([add_prefix(text) for text in batch])
+        features.update(zip(batch, encoded.features, strict=True))
+        truncated.update(zip(batch, encoded.truncated, strict=True))
     for caption in captions:
         clipscore = clipscores.get((caption.image_id, caption.prompt_id))
         if caption.error is not None:
-            yield _row(caption, REF_CLIPSCORE, caption.error)
+            yield _make_row(caption, REF_CLIPSCORE, caption.error)
         elif clipscore is None:
-            yield _row(caption, REF_CLIPSCORE, NO_CLIPSCORE)
+            yield _make_row(caption, REF_CLIPSCORE, NO_CLIPSCORE)
         else:
-            own, *others = (embedded[text] for text in (caption.text, *caption.references))
-            cosines = [float(own.features @ other.features) for other in others]
-            is_cut = any(text.truncated for text in (own, *others))
-            yield _row(caption, REF_CLIPSCORE, ref_clipscore(clipscore, cosines), is_cut)
-
-
-class _Embedded(NamedTuple):
-    features: Any
-    truncated: bool
-
-
-def _embed(texts: Sequence[str], add_prefix: Callable[[str], str], embedder: TextEmbedder) -> dict[str, _Embedded]:
-    found: dict[str, _Embedded] = {}
-    for first in range(0, len(texts), EMBEDDED_AT_ONCE):
-        batch = texts[first : first + EMBEDDED_AT_ONCE]
-        encoded = embedder.encode_texts([add_prefix(text) for text in batch])
-        found.update(zip(batch, map(_Embedded, encoded.features, encoded.truncated), strict=True))
-    return found
+            cosines = [float(features[caption.text] @ features[text]) for text in caption.references]
+            is_truncated = any(truncated[text] for text in (caption.text, *caption.references))
+            yield _make_row(caption, REF_CLIPSCORE, ref_clipscore(clipscore, cosines), is_truncated)
 
 
 def write_captions(config: CaptionsConfig) -> pa.Table:

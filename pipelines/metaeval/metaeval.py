@@ -12,21 +12,9 @@ import pyarrow.compute as pc
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.base.sentences import ShownTable
-from plumbline.operators.metaeval import graphs, matching, people, ratings
+from plumbline.operators.metaeval import contradicted_images, corrected_means, graphs, matching, people, ratings
 from plumbline.operators.metaeval.calibration import CALIBRATION, PassMarks, rating_marks
-from plumbline.operators.metaeval.contradicted_images import (
-    ContradictedImage,
-    contradicted_choices,
-    contradicted_ratings,
-)
-from plumbline.operators.metaeval.corrected_means import (
-    CorrectedMean,
-    correct_choices,
-    correct_ratings,
-    correct_shares,
-)
-from plumbline.operators.metaeval.corrected_tables import contradictions_table, shown_means
-from plumbline.operators.metaeval.graphs import CorrelationMatrix
+from plumbline.operators.metaeval.corrected_tables import contradictions_table, mean_tables
 from plumbline.operators.metaeval.judgement import Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import judge_orders, relations_tables
 from plumbline.operators.metaeval.pairings import judge_pairings
@@ -95,9 +83,9 @@ class Findings:
     judgements: list[Judgement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
-    corrected: list[CorrectedMean] = field(default_factory=list)
+    corrected: list[corrected_means.CorrectedMean] = field(default_factory=list)
     """Means of generators by people and each metric together."""
-    contradicted: list[ContradictedImage] = field(default_factory=list)
+    contradicted: list[contradicted_images.ContradictedImage] = field(default_factory=list)
     """Images that a metric and people disagree about most."""
     correlations: Sequence[Correlation] = ()
     """Correlations of every two metrics by generator."""
@@ -109,7 +97,7 @@ class Findings:
     """Likely errors that should be checked before using the results."""
 
     @property
-    def graph_correlations(self) -> list[CorrelationMatrix]:
+    def graph_correlations(self) -> list[graphs.CorrelationMatrix]:
         """Correlations of metrics over error graphs, if graphs were judged."""
         found = self.frames.get(GRAPH_CORRELATIONS)
         return [] if found is None else graphs.correlation_matrices(found)
@@ -290,10 +278,12 @@ def _judge_ratings(case: Case, findings: Findings) -> None:
     findings.judgements += people.correlate_templates(case.people, case.match, case.sampling)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
     scores = _fill_ids(case.scores)
-    findings.corrected += correct_ratings(case.people, scores, case.run, case.match, case.protocol.falling)
+    findings.corrected += corrected_means.correct_ratings(
+        case.people, scores, case.run, case.match, case.protocol.falling
+    )
     if CALIBRATION.keys() & set(statistics):
-        findings.corrected += correct_shares(rated, case.marks, case.run, case.protocol.falling)
-    findings.contradicted += contradicted_ratings(case.people, scores, case.match)
+        findings.corrected += corrected_means.correct_shares(rated, case.marks, case.run, case.protocol.falling)
+    findings.contradicted += contradicted_images.contradicted_ratings(case.people, scores, case.match)
 
 
 def _judge_preferences(case: Case, findings: Findings) -> None:
@@ -308,8 +298,8 @@ def _judge_preferences(case: Case, findings: Findings) -> None:
     )
     findings.comparisons += comparisons
     scores = _fill_ids(case.scores)
-    findings.corrected += correct_choices(choices, scores, case.run, case.match, case.protocol.falling)
-    findings.contradicted += contradicted_choices(choices, scores, case.match)
+    findings.corrected += corrected_means.correct_choices(choices, scores, case.run, case.match, case.protocol.falling)
+    findings.contradicted += contradicted_images.contradicted_choices(choices, scores, case.match)
 
 
 def _judge_pairings(case: Case, findings: Findings) -> None:
@@ -426,7 +416,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
         frame = pd.DataFrame(rows, columns=TABLES[name].names)
         table = pa.Table.from_pandas(frame, TABLES[name], preserve_index=False)
         (folder / f"{name}.parquet").write(encode_table(name, table))
-    further = [*shown_means(findings.corrected), *contradictions_table(findings.corrected)]
+    further = [*mean_tables(findings.corrected), *contradictions_table(findings.corrected)]
     further += [*relations_tables(findings.orders), *findings.graph_contents]
     further += [matrix.as_table() for matrix in findings.graph_correlations]
     inputs = [f"{INPUTS}{findings.inputs}"] if findings.inputs else []

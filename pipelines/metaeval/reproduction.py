@@ -130,7 +130,7 @@ class PublishedNumber(NamedTuple):
 
     @property
     def location(self) -> str:
-        """Where the number is in the paper."""
+        """Table or figure, row and column of the number in the paper."""
         return ", ".join(filter(None, (self.table, self.row, self.column)))
 
     @property
@@ -234,18 +234,20 @@ def _figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
     for metric, printed in FIGURE_4.items():
         scores = by_graph("28").query("metric == @metric")["score"]
         for number, (published, ours) in enumerate(zip(printed.split(), scores, strict=False), 1):
-            yield _as_printed("figure 4b, scores of images of graph 28", metric, f"image {number}", published, ours)
+            yield _compare_printed(
+                "figure 4b, scores of images of graph 28", metric, f"image {number}", published, ours
+            )
     joined = by_graph("71").assign(node=lambda rows: rows["node"].where(rows["level"] > 0, "0"))
     means = average_nodes(joined).set_index(["metric", "node"])["mean"]
     for metric, printed in FIGURE_9.items():
         for node, published in zip(("0", "1a", "1b"), printed.split(), strict=True):
             ours = means[_single_name(metric), node]
-            cell = _as_printed("figure 9, mean scores of graph 71", metric, f"node {node}", published, ours)
+            cell = _compare_printed("figure 9, mean scores of graph 71", metric, f"node {node}", published, ours)
             is_cut = math.floor(cell.ours * 10**cell.decimals) == round(cell.published * 10**cell.decimals)
             yield cell.explained(NOT_ROUNDED if is_cut else "")
 
 
-def _as_printed(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
+def _compare_printed(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
     return PublishedNumber(PAPER, group, row, column, float(printed), float(ours), len(printed.partition(".")[2]))
 
 
@@ -331,7 +333,7 @@ def _released_means(
         for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
             for metric, published in zip(sheet.ids("metric"), sheet.ids(f"{prefix}-{part}"), strict=True):
                 group, ours = f"released means of {TITLES[measure]}", percents[measure][subset, metric] / 100
-                yield _as_printed(group, metric, part, published, ours).explained(LAST_DIGIT)
+                yield _compare_printed(group, metric, part, published, ours).explained(LAST_DIGIT)
 
 
 def _released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:

@@ -179,4 +179,4 @@ def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metri
     corrected = pq.read_table(made.folder / "metaeval/corrected.parquet").to_pylist()
     assert {row["n_rated"] for row in corrected} == {40}
     rate(5)
-    assert "not enough ratings: 5 prompts, of 12 that are wanted" in made.html
+    assert "not enough ratings: 5 prompts, at least 12 are needed" in made.html

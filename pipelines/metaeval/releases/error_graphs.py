@@ -1,26 +1,30 @@
-"""Readers of error graphs: T2IScoreScore and the embedded world."""
+"""Readers of error graphs: T2IScoreScore, the embedded world, and graphs that users build for their own prompts."""
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.own_graphs import require_few_walks
 from plumbline.pipelines.metaeval.releases.release import Release, Word, column_ratings, released, remember, words_in
 from plumbline.pipelines.metaeval.releases.scores import wide_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
+    EXAMPLE,
     MAX_DIGITS,
     Sheet,
     exists,
     files_in,
     one_that_exists,
+    read_image_rows,
     read_sheet,
 )
+from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
 
 METADATA = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
 SCORES = (
@@ -33,13 +37,10 @@ SCORES = (
     "output/scores_final_all.csv",
 )
 """Files with all metrics; the first that exists is read. The last three are older than scores_final_all_3.csv."""
-OF_ONE = "_scores.csv"
-"""Ending of the name of a file with one metric's scores."""
+OF_ONE = "_scores.csv"  # ending of the name of a file with one metric's scores
 FOLDERS = ("", "output/scores")
-UNREAD_FOLDERS = ("", "output", "output/scores_per_image", "src/output")
-"""Folders that are searched for score files that are not read, which a warning names."""
-OF_A_PART = "_score.csv"
-"""Ending of the name of a released file that is a column of the file with all metrics."""
+UNREAD_FOLDERS = ("", "output", "output/scores_per_image", "src/output")  # a warning names their score files
+OF_A_COLUMN = "_score.csv"  # ending of the name of a released file that is a column of the file with all metrics
 KEYS = ("id", "image_id", "rank", "score", "status")
 COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
@@ -63,10 +64,9 @@ def read_t2iscorescore(place: Place) -> Release:
     The rows of all score files have the order of the metadata. Six cells of llmscore_over have a stray quote.
     """
     metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
-    nodes, notes = list(_nodes(metadata)), list[str]()
+    nodes, notes = list(_read_nodes(metadata)), list[str]()
     require_few_walks(metadata.url, nodes)
-    metrics = _metrics(place, metadata, notes)
-    unknown = _unknown_scores(place, metrics)
+    metrics = _read_metrics(place, metadata, notes)
     ids = {
         "image_id": [node["image_id"] for node in nodes],
         "prompt_id": metadata.ids("id"),
@@ -77,33 +77,29 @@ def read_t2iscorescore(place: Place) -> Release:
     return replace(
         released(graph_nodes=nodes, scores=wide_scores(ids, metrics), notes=notes),
         warnings=[
-            f"{url} may hold scores and is not read; to judge them, write {FOLDERS[-1]}/METRIC{OF_ONE} with the "
+            f"{url} may contain scores and is not read; to judge them, write {FOLDERS[-1]}/METRIC{OF_ONE} with the "
             "columns id, rank and score, a row for each row of the metadata"
-            for url in unknown
+            for url in _unknown_scores(place, metrics)
         ],
     )
 
 
-def _nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
-    places: dict[str, str] = {}
+def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
+    rows_by_image: dict[str, str] = {}
     numbers = metadata.whole("id", UPSTREAM)
     ids = map(metadata.ids, ("id", "file_name", "rank", "image_source"))
     for row, (number, graph, image, rank, source) in enumerate(zip(numbers, *ids, strict=True)):
         where = metadata.where(row)
-        remember(places, image, where, f"image {image!r} occurs twice")
+        remember(rows_by_image, image, where, f"image {image!r} occurs twice")
         subset = next((name for name, graphs in SUBSETS.items() if number in graphs), "other")
-        node = {"image_id": image, "node": rank, "level": _level(rank, where), "generator": source}
+        digits = rank[: len(rank) - len(rank.lstrip("0123456789"))]
+        if not 0 < len(digits) <= MAX_DIGITS:
+            raise SourceError(f"{where}: expected a rank such as 0, 1 or 2b, found {rank!r}; correct it")
+        node = {"image_id": image, "node": rank, "level": int(digits), "generator": source}
         yield {"graph_id": graph, "subset": subset, **node}
 
 
-def _level(rank: str, where: str) -> int:
-    digits = rank[: len(rank) - len(rank.lstrip("0123456789"))]
-    if not 0 < len(digits) <= MAX_DIGITS:
-        raise SourceError(f"{where}: expected a rank such as 0, 1 or 2b, found {rank!r}; correct it")
-    return int(digits)
-
-
-def _metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
+def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
     """Read the scores by metric, in the metadata's order: from the file with all metrics, and from those with one."""
     metrics: dict[str, pa.Array] = {}
     found = [name for name in SCORES if exists(folder / name)]
@@ -111,7 +107,7 @@ def _metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.A
         sheet = _check_order(read_sheet(folder / first), metadata, ("id",))
         for name in sheet.names:
             if name not in KEYS:
-                metrics[name.removesuffix("_score")] = _numbers(sheet, name, notes)
+                metrics[name.removesuffix("_score")] = _read_scores(sheet, name, notes)
         notes += [f"{name} is not read, because {first} is" for name in found[1:]]
     metrics_of_first = set(metrics)
     for file in [file for name in FOLDERS for file in files_in(folder / name if name else folder, OF_ONE)]:
@@ -125,7 +121,7 @@ def _metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.A
         if metric in metrics:
             raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
         sheet = _check_order(read_sheet(file).require(("score",), UPSTREAM), metadata, ("id", "rank"))
-        metrics[metric] = _numbers(sheet, "score", notes)
+        metrics[metric] = _read_scores(sheet, "score", notes)
     return metrics
 
 
@@ -135,7 +131,7 @@ def _unknown_scores(folder: Place, metrics: Collection[str]) -> Iterator[str]:
     listed = [file for name in UNREAD_FOLDERS for file in files_in(folder / name if name else folder, ".csv")]
     for file in [file for file in listed if file.parent.path != folder.path or not file.path.endswith(OF_ONE)]:
         name = PurePosixPath(file.path).name
-        metric = name.lower().removesuffix(OF_A_PART).removesuffix(".csv")
+        metric = name.lower().removesuffix(OF_A_COLUMN).removesuffix(".csv")
         if "score" in name.lower() and name not in known and metric not in metrics:
             yield file.url
 
@@ -158,7 +154,7 @@ def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet
     return sheet
 
 
-def _numbers(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
+def _read_scores(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
     """Read a column of scores without stray quotes; NaN becomes null."""
     texts = pa.array(sheet.texts(name), pa.string())
     bare = pc.utf8_trim(texts, '"')
@@ -169,11 +165,9 @@ def _numbers(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
 
 
 SHAPES = "is this a folder of the shapes benchmark?"
-NONE = ""
-"""Subset of a prompt without skills, and node of an image without errors."""
+NONE = ""  # subset of a prompt without skills, and node of an image without errors
 REQUIREMENTS = "requirements"
-TRUTH = "truth"
-"""Rater of the words."""
+TRUTH = "truth"  # the table with the errors of images, and the rater of the words
 
 
 def read_shapes(place: Place) -> Release:
@@ -188,16 +182,16 @@ def read_shapes(place: Place) -> Release:
     requirements are not aligned; words that belong to no requirement are not rated. The last skill of a prompt is the
     most specific.
     """
-    prompts = _sheet(place, "prompts", ("prompt_id", "skills"))
-    truth = _sheet(place, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
-    rated = _sheet(place, "ratings", ("image_id", "rater", "rating"))
+    prompts = _read_table(place, "prompts", ("prompt_id", "skills"))
+    truth = _read_table(place, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
+    rated = _read_table(place, "ratings", ("image_id", "rater", "rating"))
     skills = dict(zip(prompts.ids("prompt_id"), prompts.lists("skills"), strict=True))
     nodes = []
     origins: dict[str, tuple[str, str]] = {}
-    places: dict[str, str] = {}
+    rows_by_image: dict[str, str] = {}
     images = zip(*map(truth.ids, ("image_id", "prompt_id", "generator")), truth.lists("broken"), strict=True)
     for row, (image_id, prompt_id, generator, requirements) in enumerate(images):
-        remember(places, image_id, truth.where(row), f"image {image_id!r} occurs twice")
+        remember(rows_by_image, image_id, truth.where(row), f"image {image_id!r} occurs twice")
         origins[image_id] = (prompt_id, generator)
         errors = sorted(requirements)
         graph = {"graph_id": prompt_id, "subset": (skills.get(prompt_id) or [NONE])[-1]}
@@ -209,15 +203,15 @@ def read_shapes(place: Place) -> Release:
             raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {SHAPES}")
     prompt_ids, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
     ratings = column_ratings(rated, image_ids, prompt_ids, values, generators=generators, raters=rated.ids("rater"))
-    words = _words(place, truth) if exists(place / f"{REQUIREMENTS}.parquet") else ()
+    words = _read_words(place, truth) if exists(place / f"{REQUIREMENTS}.parquet") else ()
     require_few_walks(place.url, nodes)
     return released(ratings=ratings, graph_nodes=nodes, words=words, skills=skills)
 
 
-def _words(place: Place, truth: Sheet) -> Iterator[Word]:
+def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
     """Yield the words of every requirement, and for each image whether it meets the requirement."""
-    required = _sheet(place, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
-    prompts = _sheet(place, "prompts", ("prompt_id", "text"))
+    required = _read_table(place, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
+    prompts = _read_table(place, "prompts", ("prompt_id", "text"))
     texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
     spans: dict[str, list[tuple[str, int, int]]] = {}
     columns = (required.ids("prompt_id"), required.ids("requirement_id"), *map(required.whole, ("start", "end")))
@@ -233,5 +227,124 @@ def _words(place: Place, truth: Sheet) -> Iterator[Word]:
                 yield Word(image, prompt, generator, TRUTH, word, *span, aligned, truth.where(row))
 
 
-def _sheet(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:
+def _read_table(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:
     return read_sheet(folder / f"{name}.parquet", columns).require(columns, SHAPES)
+
+
+NEEDED = ("graph_id", "prompt", "node", "parents", "errors")
+GRAPH_COLUMNS = ("prompt", "subset", "prompt_source")  # they must be equal in all rows of a graph
+OWN = "own"  # subset of graphs without one
+MAX_WALKS = 10_000  # in a graph, because measures iterate over all walks; the 165 released graphs have 2,121
+
+
+class _Node(NamedTuple):
+    parents: Sequence[str]
+    errors: Sequence[str]
+    where: str  # file and the node's first row
+
+
+def read_error_graphs(place: Place) -> Release:
+    """Read users' own error graphs (T2IScoreScore, section 3.2); raise SourceError naming the row that does not fit.
+
+    A table (.csv, .tsv, .jsonl, .json or .parquet) with a row per image:
+    - graph_id, and prompt, which is the same in all rows of a graph;
+    - image_id, or the image's path under a name that plumbline score knows, which is then its id;
+    - node: a name for images with the same errors;
+    - parents: nodes with fewer errors, empty for the graph's only root;
+    - errors: all errors of the node, as `type: error`, empty for the root; several parents or errors are a list, or
+      text with semicolons between them;
+    - optionally subset (synth, nat, real), generator and prompt_source.
+    """
+    sheet, names, image_column = read_image_rows(place, (*NEEDED, *GRAPH_COLUMNS, *DEFAULT_NAMES["generator"]))
+    sheet.require([*NEEDED, image_column], EXAMPLE)
+    graphs = _read_graphs(sheet)
+    for graph_id, nodes in graphs.items():
+        _check_graph(f"graph {graph_id!r}", nodes)
+    rows: list[dict[str, Any]] = []
+    rows_by_image: dict[str, str] = {}
+    ids = map(sheet.ids, (image_column, "graph_id", "node"))
+    texts = map(sheet.texts, (names.generator or "", "subset", "prompt_source"))
+    for row, (image, graph, name, generator, subset, source) in enumerate(zip(*ids, *texts, strict=True)):
+        remember(rows_by_image, image, sheet.where(row), f"image {image!r} occurs twice")
+        parents, errors, _ = graphs[graph][name]
+        node = {"node": name, "level": len(errors), "parents": parents, "errors": errors}
+        origin = {"generator": generator, "prompt_source": source}
+        rows.append({"graph_id": graph, "subset": subset or OWN, "image_id": image, **node, **origin})
+    require_few_walks(sheet.url, rows)
+    return released(graph_nodes=rows)
+
+
+def _read_graphs(sheet: Sheet) -> dict[str, dict[str, _Node]]:
+    """Return the nodes by graph and name; raise SourceError if two rows contradict each other."""
+    graphs: dict[str, dict[str, _Node]] = {}
+    first_values: dict[tuple[str, ...], tuple[Any, str]] = {}
+    sheet.ids("prompt")  # raises if a cell is empty
+    cells = zip(*map(sheet.ids, ("graph_id", "node")), *map(sheet.lists, ("parents", "errors")), strict=True)
+    graph_columns = {name: sheet.texts(name) for name in GRAPH_COLUMNS}
+    for row, (graph_id, name, *lists) in enumerate(cells):
+        where, graph, node = sheet.where(row), f"graph {graph_id!r}", f"node {name!r}"
+        parents, errors = (sorted({text.strip() for text in texts}) for texts in lists)
+        values: dict[tuple[str, ...], Any] = {(graph, column): texts[row] for column, texts in graph_columns.items()}
+        for key, value in (values | {(graph, node, "parents"): parents, (graph, node, "errors"): errors}).items():
+            first, first_row = first_values.setdefault(key, (value, where))
+            if value != first:
+                raise SourceError(
+                    f"{where}: {', '.join(key)}: expected {first!r}, as in {first_row}, found {value!r}; write the "
+                    "same in all rows"
+                )
+        graphs.setdefault(graph_id, {}).setdefault(name, _Node(parents, errors, where))
+    return graphs
+
+
+def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
+    """Raise SourceError unless the nodes are an acyclic graph with a single root, and every edge adds errors."""
+    for name, node in nodes.items():
+        for parent in node.parents:
+            if parent not in nodes:
+                raise SourceError(
+                    f"{node.where}: {graph}: node {parent!r}, a parent of {name!r}, has no image; add a row with an "
+                    "image of it, or correct parents"
+                )
+    try:
+        TopologicalSorter({name: node.parents for name, node in nodes.items()}).prepare()
+    except CycleError as error:
+        cycle = error.args[1]
+        raise SourceError(
+            f"{nodes[cycle[0]].where}: {graph} has a cycle, {' -> '.join(cycle)}; take one of these nodes from the "
+            "parents of the next"
+        ) from error
+    root, *others = (name for name, node in nodes.items() if not node.parents)
+    if others:
+        raise SourceError(
+            f"{nodes[others[0]].where}: {graph} has two roots, {others[0]!r} and {root!r} ({nodes[root].where}); name "
+            "the parents of all nodes but one"
+        )
+    if nodes[root].errors:
+        raise SourceError(
+            f"{nodes[root].where}: {graph}: expected no errors of the root {root!r}, found "
+            f"{'; '.join(nodes[root].errors)}; name its parents, or leave errors empty"
+        )
+    for name, node in nodes.items():
+        for parent in node.parents:
+            if len(node.errors) <= len(nodes[parent].errors):
+                raise SourceError(
+                    f"{node.where}: {graph}: expected more errors of node {name!r} than of its parent {parent!r}, "
+                    f"found {len(node.errors)} and {len(nodes[parent].errors)}; write all errors of every node"
+                )
+
+
+def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
+    """Raise SourceError if a graph (rows in schema GRAPH_NODES) has more walks than MAX_WALKS.
+
+    A walk has one node of every level, and two roots.
+    """
+    levels: dict[str, dict[int, set[str]]] = {}
+    for node in nodes:
+        levels.setdefault(node["graph_id"], {}).setdefault(node["level"], set()).add(node["node"])
+    for graph_id, by_level in levels.items():
+        walks = math.prod(len(names) ** (2 if level == 0 else 1) for level, names in by_level.items())
+        if walks > MAX_WALKS:
+            raise SourceError(
+                f"{url}: graph {graph_id!r}: expected at most {MAX_WALKS:,} walks, which take one node for each number "
+                f"of errors, found {walks:,}; split the graph"
+            )

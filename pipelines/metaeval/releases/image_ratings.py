@@ -2,7 +2,9 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 
 import pyarrow as pa
 
@@ -21,7 +23,6 @@ from plumbline.pipelines.metaeval.releases.release import (
 )
 from plumbline.pipelines.metaeval.releases.scores import check_once, wide_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
-    Sheet,
     as_list,
     as_text,
     exists,
@@ -64,14 +65,13 @@ def read_tifa160(place: Place) -> Release:
 LIKERT_FILE = "tifa160-likert-anns.csv"
 LIKERT_COLUMNS = ("item_id", "source_id", "worker_id", "answer")
 GENERATOR_COLUMNS = ("t2i_model", "model_type")
-TIFA_GENERATORS = {
+TIFA_GENERATORS = {  # TIFA's names of the generators, by DSG's
     "mini-dalle": "mini_dalle",
     "vq-diffusion": "vq_diffusion",
     "sd1dot1": "stable_diffusion_v1_1",
     "sd1dot5": "stable_diffusion_v1_5",
     "sd2dot1": "stable_diffusion_v2_1",
 }
-"""TIFA's names of the generators."""
 RELEASED = "is this j-min/DSG's tifa160-likert-anns.csv?"
 
 
@@ -82,7 +82,7 @@ def read_dsg_tifa160(place: Place) -> Release:
 
     Source: j-min/DSG, `dsg/data/tifa160-likert-anns.csv`: dsg_prompt_split, t2i_model, item_id (DSG's name of the
     prompt), source_id (TIFA's), worker_id, question, answer (1 to 5). linzhiqiu/t2v_metrics has the same table as
-    dsg_tifa160_anns.csv, where the first two columns are data_type and model_type.
+    dsg_tifa160_anns.csv, but its first two columns are data_type and model_type.
 
     An image is named `<source_id>_<generator>` with TIFA's name of the generator, so that it matches TIFA160's own
     scores. Prompt and generator have DSG's names, so that they match DSG's answers.
@@ -149,20 +149,17 @@ def read_t2vscore(place: Place) -> Release:
     generator. The only rating of a video is not a whole number, so it is a mean over people.
     """
     ratings = ratings_by_generator(one_that_exists(place, T2VSCORE_RATINGS))
-    scores = _t2vscore_scores(place / T2VSCORE_SCORES)
-    rated, scored = {rating.image_id for rating in ratings}, set(scores.column("image_id").to_pylist())
-    unmatched = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
-    notes = [f"{len(videos)} {what}" for what, videos in unmatched.items() if videos]
-    return released(ratings=ratings, scores=scores, notes=["a video has one rating, a mean over its raters", *notes])
-
-
-def _t2vscore_scores(place: Place) -> pa.Table:
-    sheet = read_sheet(place).require(T2VSCORE_DESCRIPTIONS, "is this the file that t2v_metrics releases?")
+    remedy = "is this the file that t2v_metrics releases?"
+    sheet = read_sheet(place / T2VSCORE_SCORES).require(T2VSCORE_DESCRIPTIONS, remedy)
     prompts, generators = sheet.ids("video_id"), sheet.ids("model_name")
-    images = [f"{prompt}/{generator}" for prompt, generator in zip(prompts, generators, strict=True)]
-    ids = {"image_id": images, "prompt_id": prompts, "generator": generators}
+    videos = [f"{prompt}/{generator}" for prompt, generator in zip(prompts, generators, strict=True)]
+    ids = {"image_id": videos, "prompt_id": prompts, "generator": generators}
     metrics = {name: sheet.numbers(name) for name in sheet.names if name not in T2VSCORE_DESCRIPTIONS}
-    return check_once(wide_scores(ids, metrics), place.url, len(sheet))
+    scores = check_once(wide_scores(ids, metrics), sheet.url, len(sheet))
+    rated, scored = {rating.image_id for rating in ratings}, set(videos)
+    unmatched = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
+    notes = [f"{len(listed)} {what}" for what, listed in unmatched.items() if listed]
+    return released(ratings=ratings, scores=scores, notes=["a video has one rating, a mean over its raters", *notes])
 
 
 SHARE = "share_yes"
@@ -175,64 +172,60 @@ def read_flickr8k_cf(place: Place) -> Release:
 
     One of two sources is read:
     - the Flickr8k release, CrowdFlowerAnnotations.txt, tab separated and without a header: the image's file, the
-      caption's id (`<image file>#<number>`), the share of people who said yes, the number of yeses, the number of noes
-      (3 or more in all);
+      caption's id (`<image file>#<number>`), the share of people who answered yes, the number of yeses, the number of
+      noes (3 or more in all);
     - jmhessel/clipscore, crowdflower_flickr8k.json, which its download.py makes: `{image file: {"image_path",
-      "ground_truth", "human_judgement": [{"image_path", "caption", "rating"}]}}`, where `rating` is that share. A
+      "ground_truth", "human_judgement": [{"image_path", "caption", "rating"}]}}`, and `rating` is that share. A
       caption's id is its text. If a text occurs twice with an image, the second is the rating of another rater.
     The photos have no generator.
     """
-    if place.path.lower().endswith(".json"):
-        ratings = _read_judgements(place)
-    else:
-        lines = [(line, f"{place.url}, line {row}") for row, line in enumerate(read_text(place).split("\n"), 1)]
-        ratings = [_parse_line(line, where) for line, where in lines if line.strip()]
+    is_json = place.path.lower().endswith(".json")
+    ratings = list(_read_judgements(place) if is_json else _read_lines(place))
+    for rating in ratings:
+        if rating.rating is not None and not 0 <= rating.rating <= 1:
+            raise SourceError(
+                f"{rating.where}: expected a share of yeses from 0 to 1, found {rating.rating:g}; is this the experts' "
+                "file (ExpertAnnotations.txt, flickr8k.json)? Those ratings are 1 to 4: read them as a long table"
+            )
     again = sum(rating.rater != "0" for rating in ratings)
     notes = [f"{again} captions occur again with the same image and count as those of other raters"] if again else []
     return released(ratings=ratings, notes=notes)
 
 
-def _parse_line(line: str, where: str) -> Rating:
-    cells = line.rstrip("\r").split("\t")
-    if len(cells) != len(FLICKR_FIELDS):
-        raise SourceError(
-            f"{where}: expected {', '.join(FLICKR_FIELDS)} between tabs, found {len(cells)} fields; {AGAIN}"
-        )
-    image, caption, *counts = cells
-    share, *votes = (rating_value(cell, where) for cell in counts)
-    yes, no = (math.nan if number is None else number for number in votes)
-    if share is not None and abs(share * (yes + no) - yes) > ROUNDING * (yes + no):
-        raise SourceError(f"{where}: {yes:g} yeses and {no:g} noes are not a share of {share:g}; correct one of them")
-    return _share_rating(image, caption, 0, share, where)
+def _read_lines(place: Place) -> Iterator[Rating]:
+    for row, line in enumerate(read_text(place).split("\n"), 1):
+        if not line.strip():
+            continue
+        where, cells = f"{place.url}, line {row}", line.rstrip("\r").split("\t")
+        if len(cells) != len(FLICKR_FIELDS):
+            expected = ", ".join(FLICKR_FIELDS)
+            raise SourceError(f"{where}: expected {expected} between tabs, found {len(cells)} fields; {AGAIN}")
+        image, caption, *counts = cells
+        share, *votes = (rating_value(cell, where) for cell in counts)
+        yes, no = (math.nan if number is None else number for number in votes)
+        if share is not None and abs(share * (yes + no) - yes) > ROUNDING * (yes + no):
+            raise SourceError(
+                f"{where}: {yes:g} yeses and {no:g} noes are not a share of {share:g}; correct one of them"
+            )
+        yield Rating(image, caption, None, "0", SHARE, share, where)
 
 
-def _read_judgements(place: Place) -> list[Rating]:
-    ratings = []
+def _read_judgements(place: Place) -> Iterator[Rating]:
     for row, (image, record) in enumerate(read_objects(place).items()):
         where, raters = row_name(place.url, row, image), Counter[str]()
         for number, value in enumerate(as_list(record.get("human_judgement"), "judgements (human_judgement)", where)):
             at = f"{where}, judgement {number}"
             judgement = as_object(value, at)
             caption = as_text(judgement, "caption", at)
-            share = rating_value(judgement.get("rating"), at)
-            ratings.append(_share_rating(image, caption, raters[caption], share, at))
+            yield Rating(
+                image, caption, None, str(raters[caption]), SHARE, rating_value(judgement.get("rating"), at), at
+            )
             raters[caption] += 1
-    return ratings
-
-
-def _share_rating(image: str, caption: str, rater: int, share: float | None, where: str) -> Rating:
-    if share is not None and not 0 <= share <= 1:
-        raise SourceError(
-            f"{where}: expected a share of yeses from 0 to 1, found {share:g}; is this the experts' file "
-            "(ExpertAnnotations.txt, flickr8k.json)? Those ratings are 1 to 4: read them as a long table"
-        )
-    return Rating(image, caption, None, str(rater), SHARE, share, where)
 
 
 SEETRUE_COLUMNS = ("image", "text", "label", "dataset_source")
 ORIGIN = "original_dataset_id"
-IMAGE = "image.path"
-"""Column of the images' names in the dataset's Parquet, which contains the images."""
+IMAGE = "image.path"  # column of the images' names in the dataset's Parquet, which contains the images
 SEETRUE = "is this SeeTRUE's file?"
 
 
@@ -248,40 +241,24 @@ def read_seetrue(place: Place) -> Release:
     If a pair occurs again with another `original_dataset_id`, the second label is that of another rater.
     """
     image = IMAGE if place.path.lower().endswith(".parquet") else "image"
-    sheet = _replace_images(read_sheet(place, [image, *SEETRUE_COLUMNS[1:], ORIGIN]).require(SEETRUE_COLUMNS, SEETRUE))
-    images, texts = sheet.ids("image"), sheet.ids("text")
-    raters = _raters(list(zip(images, texts, strict=True)), sheet.texts(ORIGIN))
-    ratings = column_ratings(sheet, images, texts, _labels(sheet), raters=raters, templates=["label"] * len(sheet))
+    sheet = read_sheet(place, [image, *SEETRUE_COLUMNS[1:], ORIGIN]).require(SEETRUE_COLUMNS, SEETRUE)
+    column = sheet.table.column("image").combine_chunks()
+    if pa.types.is_struct(column.type):  # images, which are replaced by their names
+        if column.type.get_field_index("path") < 0:
+            raise SourceError(f"{sheet.url}: expected the name of each image as image.path, found none; {SEETRUE}")
+        index = sheet.table.column_names.index("image")
+        sheet = replace(sheet, table=sheet.table.set_column(index, "image", column.field("path")))
+    images, texts, labels = sheet.ids("image"), sheet.ids("text"), sheet.numbers("label").to_pylist()
+    for row, label in enumerate(labels):
+        if label not in (0.0, 1.0):
+            raise SourceError(f"{sheet.where(row)}: expected a label of 0 or 1, found {label}; correct or remove it")
+    raters = []
+    origins_by_pair: dict[tuple[str, str], dict[str | None, int]] = {}
+    for pair, origin in zip(zip(images, texts, strict=True), sheet.texts(ORIGIN), strict=True):
+        origins = origins_by_pair.setdefault(pair, {})
+        raters.append(str(origins.setdefault(origin, len(origins))))
+    ratings = column_ratings(sheet, images, texts, labels, raters=raters, templates=repeat("label"))
     again = sum(rater != "0" for rater in raters)
     notes = [f"{again} pairs occur again with another {ORIGIN} and count as those of other raters"] if again else []
     skills = skills_of(zip(texts, sheet.texts("dataset_source"), strict=True))
     return released(ratings=ratings, skills=skills, notes=notes)
-
-
-def _replace_images(sheet: Sheet) -> Sheet:
-    """Replace images by their names, if the table contains images."""
-    column = sheet.table.column("image").combine_chunks()
-    if not pa.types.is_struct(column.type):
-        return sheet
-    if column.type.get_field_index("path") < 0:
-        raise SourceError(f"{sheet.url}: expected the name of each image as image.path, found none; {SEETRUE}")
-    index = sheet.table.column_names.index("image")
-    return replace(sheet, table=sheet.table.set_column(index, "image", column.field("path")))
-
-
-def _raters(pairs: list[tuple[str, str]], origins: list[str | None]) -> list[str]:
-    """Return for each row the number of other origins of the pair in earlier rows."""
-    known: dict[tuple[str, str], dict[str | None, int]] = {}
-    raters = []
-    for pair, origin in zip(pairs, origins, strict=True):
-        numbers = known.setdefault(pair, {})
-        raters.append(str(numbers.setdefault(origin, len(numbers))))
-    return raters
-
-
-def _labels(sheet: Sheet) -> list[float]:
-    labels: list[float] = sheet.numbers("label").to_pylist()
-    for row, label in enumerate(labels):
-        if label not in (0.0, 1.0):
-            raise SourceError(f"{sheet.where(row)}: expected a label of 0 or 1, found {label}; correct or remove it")
-    return labels

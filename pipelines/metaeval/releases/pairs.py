@@ -1,6 +1,6 @@
 """Readers of pairs: people's choices between two images, and two captions with two images that differ little."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,6 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.metaeval.releases.release import PairingSample, Release, paired, released, remember
 from plumbline.pipelines.metaeval.releases.sheets import (
-    Sheet,
     as_text,
     files_in,
     first_that_exists,
@@ -24,8 +23,7 @@ WINOGROUND_COLUMNS = ("id", "caption_0", "caption_1")
 TAGS = ("collapsed_tag", "tag", "secondary_tag")
 PREDICATES = "num_main_preds"
 WHY_HARD = ("why_winoground_hard.json", "new_tag_assignments.json")
-NO_TAG = "No Tag"
-"""Tag that the released code gives to samples that are hard for none of these reasons."""
+NO_TAG = "No Tag"  # tag that the released code gives to samples that are hard for none of these reasons
 
 
 def read_winoground(place: Place) -> Release:
@@ -46,36 +44,32 @@ def read_winoground(place: Place) -> Release:
     sheet = read_sheet(place, ("id", *TAGS, PREDICATES)).require(
         WINOGROUND_COLUMNS, "is this facebook/winoground's file?"
     )
+    ids, notes = sheet.ids("id"), []
+    reasons: dict[str, list[str]] = {}
+    if file := first_that_exists(place.parent, WHY_HARD):
+        assigned = read_json(file)
+        if not isinstance(assigned, dict):
+            raise SourceError(f"{file.url}: expected an object of tags by sample, found {type(assigned).__name__}")
+        for row, (sample_id, tags) in enumerate(assigned.items()):
+            if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
+                where = row_name(file.url, row, sample_id)
+                raise SourceError(f"{where}: expected a list of tags as texts, found {tags!r}")
+            reasons[sample_id] = tags or [NO_TAG]
+        if unknown := len(reasons.keys() - set(ids)):
+            notes.append(f"{unknown} samples of {file.name} are not in {place.name}")
+        if reasons and (untagged := len(set(ids) - reasons.keys())):
+            notes.append(f"{untagged} samples of {place.name} are not in {file.name}")
     predicates = [f"{number} Main Pred" if number else None for number in sheet.texts(PREDICATES)]
-    tags = zip(*(sheet.texts(name) for name in TAGS), predicates, strict=True)
-    ids = list(sheet.ids("id"))
-    file = first_that_exists(place.parent, WHY_HARD)
-    reasons = _reasons(file) if file is not None else {}
-    release = paired(
-        PairingSample(sample_id, list(dict.fromkeys(filter(None, (*names, *reasons.get(sample_id, ()))))), where)
-        for sample_id, names, where in zip(ids, tags, map(sheet.where, range(len(ids))), strict=True)
-    )
-    unknown, untagged = len(reasons.keys() - set(ids)), len(set(ids) - reasons.keys()) if reasons else 0
-    notes = [f"{unknown} samples of {file.name} are not in {place.name}"] if file and unknown else []
-    notes += [f"{untagged} samples of {place.name} are not in {file.name}"] if file and untagged else []
-    return replace(release, notes=[*release.notes, *notes])
-
-
-def _reasons(file: Place) -> dict[str, list[str]]:
-    """Read the reasons by sample."""
-    assigned = read_json(file)
-    if not isinstance(assigned, dict):
-        raise SourceError(f"{file.url}: expected an object of tags by sample, found {type(assigned).__name__}")
-    for row, (sample_id, tags) in enumerate(assigned.items()):
-        if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
-            raise SourceError(f"{row_name(file.url, row, sample_id)}: expected a list of tags as texts, found {tags!r}")
-    return {sample_id: tags or [NO_TAG] for sample_id, tags in assigned.items()}
+    samples = []
+    for row, (sample_id, *names) in enumerate(zip(ids, *map(sheet.texts, TAGS), predicates, strict=True)):
+        tags = dict.fromkeys(filter(None, (*names, *reasons.get(sample_id, ()))))
+        samples.append(PairingSample(sample_id, list(tags), sheet.where(row)))
+    return replace(paired(samples), notes=notes)
 
 
 PAIR = ("image0", "image1", "caption0", "caption1")
 NAMES = ("c0i0", "c0i1", "c1i0", "c1i1")
-Records = Sequence[tuple[str, Mapping[str, Any]]]
-"""Records with their file and row."""
+Records = Sequence[tuple[str, Mapping[str, Any]]]  # records with their file and row
 
 
 def read_eqben(place: Place) -> Release:
@@ -89,7 +83,7 @@ def read_eqben(place: Place) -> Release:
       an image's path beginning with its part of the benchmark (eqbensd, eqbenkubric_cnt, eqbengebc, eqbenag,
       eqbenyoucook2);
     - ann_json_finegrained_random.json with its labels: `{"image", "caption", "private_info": {"dataset", "sample_cnt",
-      "name"}}`, one record for each pairing, in random order, where the name `c0i1` is caption 0 with image 1.
+      "name"}}`, one record for each pairing, in random order; the name `c0i1` is caption 0 with image 1.
     """
     records = read_list(place, "samples")
     return paired(_labelled_samples(records) if "private_info" in records[0][1] else _plain_samples(records))
@@ -108,7 +102,7 @@ def _plain_samples(records: Records) -> list[PairingSample]:
 
 def _labelled_samples(records: Records) -> list[PairingSample]:
     samples: dict[str, PairingSample] = {}
-    places: dict[tuple[str, str], str] = {}
+    rows_by_pairing: dict[tuple[str, str], str] = {}
     for where, record in records:
         label = as_object(record.get("private_info"), f"{where}, private_info")
         dataset, name = as_text(label, "dataset", where), as_text(label, "name", where)
@@ -117,10 +111,10 @@ def _labelled_samples(records: Records) -> list[PairingSample]:
             raise SourceError(
                 f"{where}: expected a name of {', '.join(NAMES)}, found {name!r}; is this EqBen's annotation?"
             )
-        remember(places, (sample.sample_id, name), where, f"pairing {name} of this sample occurs twice")
+        remember(rows_by_pairing, (sample.sample_id, name), where, f"pairing {name} of this sample occurs twice")
         samples.setdefault(sample.sample_id, sample)
     for sample_id, sample in samples.items():
-        if missing := [name for name in NAMES if (sample_id, name) not in places]:
+        if missing := [name for name in NAMES if (sample_id, name) not in rows_by_pairing]:
             raise SourceError(
                 f"{sample.where}: sample {sample_id!r} lacks the pairing(s) {', '.join(missing)}; the file may be "
                 "truncated: download it again"
@@ -129,13 +123,11 @@ def _labelled_samples(records: Records) -> list[PairingSample]:
 
 
 PICK_COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
-CAPTIONS = dict(zip(("caption", "image_0", "image_1", "label_0", "label_1"), PICK_COLUMNS, strict=True)) | {"id": "id"}
-"""Columns of the Parquet files by the fields of test_captions.json."""
-PICK_OTHERS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
+JSON_FIELDS = ("caption", "image_0", "image_1", "label_0", "label_1")  # of test_captions.json, as PICK_COLUMNS
+OPTIONAL_COLUMNS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
 PICK_A_PIC = "is this a file of yuvalkirstain/pickapic_v1 or _v2, or t2v_metrics' test_captions.json?"
 CHOICES = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
-IDENTITY = ("image_a", "image_b", "rater", "ranking_id")
-"""Fields that identify a choice; without a ranking_id, a rater may choose from the same pair again."""
+CHOICE_KEY = ("image_a", "image_b", "rater", "ranking_id")  # without a ranking_id, a rater may choose again
 
 
 def read_pick_a_pic(place: Place) -> Release:
@@ -146,71 +138,54 @@ def read_pick_a_pic(place: Place) -> Release:
     Source: yuvalkirstain/pickapic_v1 and pickapic_v2, data/test_unique-*.parquet (500 choices) or test-*.parquet, and
     their `_no_images` copies: caption, image_0_uid, image_1_uid, label_0 and label_1 (1 and 0, 0 and 1, or .5 each for
     a tie), has_label, model_0, model_1, user_id, ranking_id and others. The columns jpg_0 and jpg_1 are not read. A
-    caption's id is its text. If `has_label` is false, there was no choice, and `preferred` is null.
+    caption's id is its text. If `has_label` is false, the rater did not choose, and `preferred` is null.
 
     linzhiqiu/t2v_metrics' copy of the 500 choices, test_captions.json, is read too: a JSON list of `{"id", "caption",
     "image_0", "image_1", "label_0", "label_1"}`, where `image_0` is the file's name, and `id` is the position in the
     list, from 0.
     """
-    sheets = [_read_choices(file) for file in _files(place)]
-    choices = [choice for sheet in sheets for choice in _choices(sheet)]
+    files = files_in(place, ".parquet") if is_folder(place) else [place]
+    if not files:
+        raise SourceError(f"{place.url}: expected Parquet files in this folder, found none; check the path")
+    choices = [choice for file in files for choice in _read_choices(file)]
     counts = {
         f"of {len(choices)} pairs have no label": sum(choice["preferred"] is None for choice in choices),
         "choices repeat an earlier ranking, images and rater: all are kept": (
-            len(choices) - len({tuple(choice[name] for name in IDENTITY) for choice in choices})
+            len(choices) - len({tuple(choice[name] for name in CHOICE_KEY) for choice in choices})
         ),
     }
     return released(preferences=choices, notes=[f"{count} {what}" for what, count in counts.items() if count])
 
 
-def _files(place: Place) -> list[Place]:
-    if not is_folder(place):
-        return [place]
-    files = files_in(place, ".parquet")
-    if not files:
-        raise SourceError(f"{place.url}: expected Parquet files in this folder, found none; check the path")
-    return files
-
-
-def _read_choices(file: Place) -> Sheet:
-    """Read a file with the column names of Parquet files; ids of test_captions.json must be positions in the list."""
-    if not file.path.lower().endswith(".json"):
-        return read_sheet(file, [*PICK_COLUMNS, *PICK_OTHERS]).require(PICK_COLUMNS, PICK_A_PIC)
-    sheet = read_sheet(file, [*CAPTIONS, *PICK_OTHERS]).require(CAPTIONS, PICK_A_PIC)
-    for row, number in enumerate(sheet.texts("id")):
+def _read_choices(file: Place) -> Iterator[dict[str, Any]]:
+    is_json = file.path.lower().endswith(".json")
+    names = JSON_FIELDS if is_json else PICK_COLUMNS
+    needed = [*names, "id"] if is_json else names
+    sheet = read_sheet(file, [*needed, *OPTIONAL_COLUMNS]).require(needed, PICK_A_PIC)
+    for row, number in enumerate(sheet.texts("id") if is_json else ()):
         if number != str(row):
             raise SourceError(f"{sheet.where(row)}: expected the id {row}, found {number!r}; give the whole file")
-    names = [CAPTIONS.get(name, name) for name in sheet.table.column_names]
-    return replace(sheet, table=sheet.table.rename_columns(names))
-
-
-def _choices(sheet: Sheet) -> list[dict[str, Any]]:
+    caption, first, second, *label_names = names
+    labels = zip(*(sheet.numbers(name).to_pylist() for name in label_names), strict=True)
+    preferred: list[str | None] = []
+    for row, (has_label, label) in enumerate(zip(sheet.texts("has_label"), labels, strict=True)):
+        if (has_label or "").lower() in ("false", "0"):
+            preferred.append(None)
+        elif label in CHOICES:
+            preferred.append(CHOICES[label])
+        else:
+            raise SourceError(
+                f"{sheet.where(row)}: expected label_0 and label_1 of 1 and 0, 0 and 1, or .5 and .5, found "
+                f"{label[0]} and {label[1]}; correct them, or set has_label to false"
+            )
     columns = {
-        "prompt_id": sheet.ids("caption"),
-        "image_a": sheet.ids("image_0_uid"),
-        "image_b": sheet.ids("image_1_uid"),
+        "prompt_id": sheet.ids(caption),
+        "image_a": sheet.ids(first),
+        "image_b": sheet.ids(second),
         "generator_a": sheet.texts("model_0"),
         "generator_b": sheet.texts("model_1"),
         "rater": sheet.texts("user_id"),
-        "preferred": _preferred(sheet),
+        "preferred": preferred,
         "ranking_id": sheet.texts("ranking_id"),
     }
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _preferred(sheet: Sheet) -> list[str | None]:
-    labels = zip(sheet.numbers("label_0").to_pylist(), sheet.numbers("label_1").to_pylist(), strict=True)
-    labelled = [(text or "").lower() not in ("false", "0") for text in sheet.texts("has_label")]
-    return [
-        _choice(label, sheet.where(row)) if has_label else None
-        for row, (has_label, label) in enumerate(zip(labelled, labels, strict=True))
-    ]
-
-
-def _choice(label: tuple[float | None, float | None], where: str) -> str:
-    if label not in CHOICES:
-        raise SourceError(
-            f"{where}: expected label_0 and label_1 of 1 and 0, 0 and 1, or .5 and .5, found {label[0]} and {label[1]}"
-            "; correct them, or set has_label to false"
-        )
-    return CHOICES[label]
+    yield from (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))

@@ -1,13 +1,14 @@
 """Readers of releases by name, and the reader of users' own ratings."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.extensions import Extensions
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import LIKERT, Release, column_ratings, released, skills_of
-from plumbline.pipelines.metaeval.releases.sheets import Sheet, read_sheet
+from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,62 +61,38 @@ def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
     rating means that the rater was unsure. Without these columns, an image has the id `<prompt_id>/<generator>`, prompt
     and generator are null, the rater is `0`, and the template `likert`.
     """
-    names = columns.table_columns()
+    names, usual = columns.table_columns(), USUAL.table_columns()
     sheet = read_sheet(place, names.values())
-    _require(sheet, columns)
-    prompts, generators = sheet.texts(columns.prompt_id), sheet.texts(columns.generator)
+    remedy = f"name the image by {columns.image_id}, or by {columns.prompt_id} and {columns.generator}"
+    sheet.require([columns.rating], "set protocol.columns.rating to the column with the ratings")
+    renamed = [name for key, name in names.items() if name != usual[key]]
+    sheet.require(renamed, "set protocol.columns to the names of the table's columns")
+    if columns.image_id not in sheet.names:
+        sheet.require([columns.prompt_id, columns.generator], f"{remedy}, and set protocol.columns to these")
+    images, prompts, generators = map(sheet.texts, (columns.image_id, columns.prompt_id, columns.generator))
+    for row, (image, prompt, generator) in enumerate(zip(images, prompts, generators, strict=True)):
+        if image is None and (prompt is None or generator is None):
+            raise SourceError(
+                f"{sheet.where(row)}: no {columns.image_id}, and not both a {columns.prompt_id} and a "
+                f"{columns.generator}; {remedy}"
+            )
+        images[row] = image or f"{prompt}/{generator}"
     ratings = column_ratings(
         sheet,
-        list(_images(sheet, columns)),
+        map(str, images),
         prompts,
         sheet.numbers(columns.rating).to_pylist(),
         generators=generators,
-        raters=_or_all(sheet, columns.rater, "0"),
-        templates=_or_all(sheet, columns.template, LIKERT),
+        raters=sheet.ids(columns.rater) if columns.rater in sheet.names else repeat("0"),
+        templates=sheet.ids(columns.template) if columns.template in sheet.names else repeat(LIKERT),
     )
+    skills: list[tuple[str | None, str | None]] = []
+    if columns.skills in sheet.names:
+        for prompt, own in zip(prompts, sheet.lists(columns.skills), strict=True):
+            skills += [(prompt, skill) for skill in own] or [(prompt, None)]
     other = [name for name in sheet.names if name not in names.values()]
     notes = [f"column(s) {', '.join(other)} are not read"] if other else []
-    return released(ratings=ratings, skills=skills_of(_skills(sheet, columns)), notes=notes)
-
-
-def _require(sheet: Sheet, columns: RatingColumns) -> None:
-    """Raise SourceError if the columns of ratings or ids are missing, or any column that the protocol renames."""
-    usual = USUAL.table_columns()
-    renamed = [name for key, name in columns.table_columns().items() if name != usual[key]]
-    sheet.require([columns.rating], "set protocol.columns.rating to the column with the ratings")
-    sheet.require(renamed, "set protocol.columns to the names of the table's columns")
-    if columns.image_id not in sheet.names:
-        sheet.require(
-            [columns.prompt_id, columns.generator], f"{_id_remedy(columns)}, and set protocol.columns to these"
-        )
-
-
-def _id_remedy(columns: RatingColumns) -> str:
-    return f"name the image by {columns.image_id}, or by {columns.prompt_id} and {columns.generator}"
-
-
-def _images(sheet: Sheet, columns: RatingColumns) -> Iterator[str]:
-    ids = (sheet.texts(name) for name in (columns.image_id, columns.prompt_id, columns.generator))
-    for row, (image_id, prompt_id, generator) in enumerate(zip(*ids, strict=True)):
-        if image_id is None and (prompt_id is None or generator is None):
-            raise SourceError(
-                f"{sheet.where(row)}: no {columns.image_id}, and not both a {columns.prompt_id} and a "
-                f"{columns.generator}; {_id_remedy(columns)}"
-            )
-        yield image_id or f"{prompt_id}/{generator}"
-
-
-def _or_all(sheet: Sheet, name: str, default: str) -> Sequence[str]:
-    return sheet.ids(name) if name in sheet.names else [default] * len(sheet)
-
-
-def _skills(sheet: Sheet, columns: RatingColumns) -> Iterator[tuple[str | None, str | None]]:
-    if columns.skills not in sheet.names:
-        return
-    for prompt_id, names in zip(sheet.texts(columns.prompt_id), sheet.lists(columns.skills), strict=True):
-        yield from ((prompt_id, name) for name in names)
-        if not names:
-            yield prompt_id, None
+    return released(ratings=ratings, skills=skills_of(skills), notes=notes)
 
 
 RELEASES = Extensions[Callable[..., Release]](
@@ -123,22 +100,13 @@ RELEASES = Extensions[Callable[..., Release]](
     {
         name: f"{__package__}.{module}:read_{name}"
         for module, names in {
-            "error_graphs": ("shapes", "t2iscorescore"),
-            "image_ratings": (
-                "dsg_tifa160",
-                "flickr8k_cf",
-                "genai_bench",
-                "seetrue",
-                "stanfordt23d",
-                "t2vscore",
-                "tifa160",
-            ),
-            "own_graphs": ("error_graphs",),
-            "readers": ("long",),
-            "pairs": ("eqben", "pick_a_pic", "winoground"),
-            "word_ratings": ("gecko",),
+            "error_graphs": "error_graphs shapes t2iscorescore",
+            "image_ratings": "dsg_tifa160 flickr8k_cf genai_bench seetrue stanfordt23d t2vscore tifa160",
+            "readers": "long",
+            "pairs": "eqben pick_a_pic winoground",
+            "word_ratings": "gecko",
         }.items()
-        for name in names
+        for name in names.split()
     },
 )
 

@@ -52,7 +52,7 @@ class Rating(NamedTuple):
     where: str
 
     @property
-    def twice(self) -> str:
+    def duplicate(self) -> str:
         """Message if the rating occurs twice."""
         return f"rater {self.rater!r} rates image {self.image_id!r} twice as {self.template!r}"
 
@@ -70,19 +70,10 @@ class Part(NamedTuple):
     where: str
 
     @property
-    def twice(self) -> str:
+    def duplicate(self) -> str:
         """Message if the answer occurs twice."""
         about = f" about {self.part!r}" if self.part else ""
         return f"rater {self.rater!r} answers {self.template!r}{about} of image {self.image_id!r} twice"
-
-
-def part_means(parts: Iterable[Part]) -> list[Rating]:
-    """Return each person's rating of each image by template: the mean over rated parts, None if no part is rated."""
-    found: dict[tuple[str, str | None, str | None, str, str], tuple[str, list[float]]] = {}
-    for part in parts:
-        _, values = found.setdefault(part[:5], (part.where, []))
-        values += [] if part.rating is None else [part.rating]
-    return [Rating(*key, fmean(values) if values else None, where) for key, (where, values) in found.items()]
 
 
 class Word(NamedTuple):
@@ -99,7 +90,7 @@ class Word(NamedTuple):
     where: str
 
     @property
-    def twice(self) -> str:
+    def duplicate(self) -> str:
         """Message if the rating occurs twice."""
         return f"rater {self.rater!r} rates the word {self.word!r} of image {self.image_id!r} twice"
 
@@ -108,10 +99,8 @@ class PairingSample(NamedTuple):
     """Two captions and two images; caption i fits image i."""
 
     sample_id: str
-    skills: Sequence[str]
-    """Skills of both captions, and the sample's tags."""
-    where: str
-    """File and row."""
+    skills: Sequence[str]  # of both captions, and the sample's tags
+    where: str  # file and row
 
 
 def released(
@@ -131,7 +120,12 @@ def released(
     the same template about the same image and part.
     """
     answers = list(parts)
-    rated = _make_table([*ratings, *part_means(answers)], schemas.RATINGS)
+    by_image: dict[tuple[str, str | None, str | None, str, str], tuple[str, list[float]]] = {}
+    for part in answers:
+        _, values = by_image.setdefault(part[:5], (part.where, []))
+        values += [] if part.rating is None else [part.rating]
+    means = (Rating(*key, fmean(values) if values else None, where) for key, (where, values) in by_image.items())
+    rated = _make_table([*ratings, *means], schemas.RATINGS)
     scored = schemas.SCORES.empty_table() if scores is None else scores
     empty, gaps = rated.column("rating").null_count, scored.column("score").null_count
     unsure = [f"{empty} of {len(rated)} ratings are empty and count as unsure"] if empty else []
@@ -154,7 +148,7 @@ def _make_table(rated: Iterable[Rating | Part | Word], schema: pa.Schema) -> pa.
     columns: list[list[Any]] = [[] for _ in schema]
     for rating in rated:
         *key, _, where = rating
-        remember(rows_by_key, tuple(key), where, rating.twice)
+        remember(rows_by_key, tuple(key), where, rating.duplicate)
         for column, value in zip(columns, rating, strict=False):
             column.append(value)
     return pa.table(
@@ -168,11 +162,11 @@ def words_in(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:
     return [(text[a:b], a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
-def remember(places: dict[Any, str], key: object, where: str, message: str) -> None:
-    """Store the row of a key in `places`; raise SourceError with the message if the key has a row already."""
-    if key in places:
-        raise SourceError(f"{where}: {message} (first in {places[key]}); remove one")
-    places[key] = where
+def remember(rows_by_key: dict[Any, str], key: object, where: str, message: str) -> None:
+    """Store the row of a key; raise SourceError with the message if the key has a row already."""
+    if key in rows_by_key:
+        raise SourceError(f"{where}: {message} (first in {rows_by_key[key]}); remove one")
+    rows_by_key[key] = where
 
 
 def paired(samples: Iterable[PairingSample]) -> Release:
@@ -180,11 +174,11 @@ def paired(samples: Iterable[PairingSample]) -> Release:
 
     Captions are named `<sample>_c0` and `_c1`, and images `<sample>_i0` and `_i1`, after `c0_i0` of Winoground's code.
     """
-    places: dict[str, str] = {}
+    rows_by_sample: dict[str, str] = {}
     pairings: list[dict[str, Any]] = []
     skills: dict[str, Sequence[str]] = {}
     for sample_id, names, where in samples:
-        remember(places, sample_id, where, f"sample {sample_id!r} occurs twice")
+        remember(rows_by_sample, sample_id, where, f"sample {sample_id!r} occurs twice")
         for caption, image in product((0, 1), (0, 1)):
             ids = {"prompt_id": f"{sample_id}_c{caption}", "image_id": f"{sample_id}_i{image}"}
             pairings.append({"sample_id": sample_id, "tags": names, "caption": caption, "image": image, **ids})

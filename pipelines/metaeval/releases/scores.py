@@ -31,8 +31,8 @@ NOT_SCORED = ("not_scored", "the table has no score here; score the image, or le
 NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
 SCORES_FILE = "scores.parquet"
 MANIFEST = "manifest.json"
-WORDS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
-"""Columns of a wide table that are not metrics, such as the index that pandas writes; they are not read."""
+NO_METRICS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
+"""Columns of a wide table that are not read, such as the index that pandas writes."""
 NO_SCORE = f"{NO_NUMBER}, or name the columns that are metrics by metrics=[NAME,...]"
 REMEDY = (
     "give a run of plumbline (its folder or scores.parquet), a long table (image_id, or prompt_id and generator; "
@@ -52,13 +52,24 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
             f"scores {place.url}: not found; check the path, or name a run of a store by run=latest store=STORE"
         )
     sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
-    names = set(sheet.names)
-    if set(schemas.SCORES.names) <= names:
+    columns = [name for name in sheet.names if name not in (*IDS, *NO_METRICS)]
+    if set(schemas.SCORES.names) <= set(sheet.names):
         scores = _read_run(sheet)
-    elif {"metric", "score"} <= names:
-        scores = _read_long(sheet, metrics)
+    elif {"metric", "score"} <= set(sheet.names):
+        names = pa.array(sheet.ids("metric"), pa.string())
+        if metrics:  # scores of other metrics need not be numbers
+            column = sheet.table.column("score").combine_chunks()
+            selected = pc.if_else(pc.is_in(names, pa.array(list(metrics))), column, pa.scalar(None, column.type))
+            table = sheet.table.set_column(sheet.table.column_names.index("score"), "score", selected)
+            sheet = replace(sheet, table=table)
+        scores = _long_scores(_read_ids(sheet), names, sheet.numbers("score"))
+    elif columns and "metric" not in columns:
+        ids = _read_ids(sheet)
+        _require_metrics(metrics, columns)
+        wanted = [name for name in columns if not metrics or name in metrics]
+        scores = wide_scores(ids, {name: sheet.numbers(name, NO_SCORE) for name in wanted})
     else:
-        scores = _read_wide(sheet, metrics)
+        raise SourceError(f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {REMEDY}")
     return select_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
 
 
@@ -78,7 +89,7 @@ def _read_parts(place: Place) -> Sheet:
         return read_sheet(run)
     sheets = [read_sheet(file) for file in files_in(run, ".parquet")]
     if not sheets:
-        raise SourceError(f"{run.url}: holds no parts; {REMEDY}")
+        raise SourceError(f"{run.url}: contains no parts; {REMEDY}")
     try:
         table = pa.concat_tables([sheet.table for sheet in sheets])
     except pa.ArrowInvalid as error:
@@ -100,7 +111,7 @@ def _read_run(sheet: Sheet) -> pa.Table:
     return pa.table(columns, schema=schemas.SCORES)
 
 
-def _ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
+def _read_ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
     """Return the ids of each row; raise SourceError if a row does not name its image."""
     ids = {name: sheet.texts(name) for name in IDS}
     if "image_id" not in sheet.names and not {"prompt_id", "generator"} <= set(sheet.names):
@@ -113,25 +124,6 @@ def _ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
                 f"{sheet.where(row)}: no image_id, and not both a prompt_id and a generator; fill them in"
             )
     return ids
-
-
-def _read_long(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
-    names = pa.array(sheet.ids("metric"), pa.string())
-    if metrics:  # scores of other metrics need not be numbers
-        column = sheet.table.column("score").combine_chunks()
-        selected = pc.if_else(pc.is_in(names, pa.array(list(metrics))), column, pa.scalar(None, column.type))
-        sheet = replace(sheet, table=sheet.table.set_column(sheet.table.column_names.index("score"), "score", selected))
-    return _long_scores(_ids(sheet), names, sheet.numbers("score"))
-
-
-def _read_wide(sheet: Sheet, metrics: Collection[str]) -> pa.Table:
-    ids = _ids(sheet)
-    columns = [name for name in sheet.names if name not in (*IDS, *WORDS)]
-    if not columns or "metric" in columns:
-        raise SourceError(f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {REMEDY}")
-    _require_metrics(metrics, columns)
-    scores = {name: sheet.numbers(name, NO_SCORE) for name in columns if not metrics or name in metrics}
-    return wide_scores(ids, scores)
 
 
 def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, pa.Array]) -> pa.Table:
@@ -203,16 +195,13 @@ def check_once(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
     return scores
 
 
-ELEMENT_COLUMNS = (*IDS, "metric", "elements")
-
-
 def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
-    """Yield the rows with elements of a run, cell by cell (some columns of schema ELEMENT_SCORES).
+    """Yield a run's rows of these metrics (all if empty) with the scores of single questions, cell by cell.
 
-    They are those of these metrics, or of all if empty. Raises ConfigError if `run` is not a run in its store, and
+    The rows have some columns of schema ELEMENT_SCORES. Raises ConfigError if `run` is not a run in its store, and
     StoreError if a cell is missing or damaged.
     """
-    folder = run.parent if run.name == "scores.parquet" else run
+    folder = run.parent if run.name == SCORES_FILE else run
     runs = folder.parent
     if runs.name != "runs":
         raise ConfigError(
@@ -221,7 +210,7 @@ def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Tabl
         )
     store = Store(runs.parent)
     for cell in scores_cells(store, folder.name):
-        table = store.read_cell(cell.stored, ELEMENT_COLUMNS).table
+        table = store.read_cell(cell.stored, (*IDS, "metric", "elements")).table
         metric = table.column("metric")[0].as_py() if len(table) else ""
         if table.column("elements").null_count < len(table) and (not metrics or metric in metrics):
             yield table

@@ -16,13 +16,13 @@ from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object
 from plumbline.pipelines.base.view_types import remove_views
+from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.store.checksums import DamagedError, check_table
 
-MAX_EXACT = 2.0**53
-"""Integers below this are exact as floats."""
-MAX_DIGITS = 6
-"""Largest number of digits of a count."""
-NO_NUMBER = "correct it, or leave it empty where nothing was said"
+MAX_EXACT = 2.0**53  # integers below this are exact as floats
+MAX_DIGITS = 6  # of a count
+NO_NUMBER = "correct it, or leave it empty if there was no answer"
+EXAMPLE = "docs/metaeval.md has an example"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +33,7 @@ class Sheet:
     """
 
     url: str
-    names: Sequence[str]
-    """All columns of the file, including columns that were not read."""
+    names: Sequence[str]  # all columns of the file, including columns that were not read
     table: pa.Table
 
     def __len__(self) -> int:
@@ -55,7 +54,7 @@ class Sheet:
         """Return a column as text, integers without a decimal point; None if a cell is empty or the column missing."""
         if name not in self.table.column_names:
             return [None] * len(self)
-        column = _to_text(self.table.column(name).combine_chunks(), f"{self.url}: column {name!r}")
+        column = _convert_to_text(self.table.column(name).combine_chunks(), f"{self.url}: column {name!r}")
         return [text or None for text in column.to_pylist()]
 
     def ids(self, name: str) -> list[str]:
@@ -89,20 +88,21 @@ class Sheet:
         column = self.table.column(name).combine_chunks()
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
             return column.cast(pa.float64(), safe=False)
-        texts = pc.utf8_trim_whitespace(_to_text(column, f"{self.url}: column {name!r}, which should hold numbers,"))
+        texts = pc.utf8_trim_whitespace(
+            _convert_to_text(column, f"{self.url}: column {name!r}, which should contain numbers,")
+        )
         filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
         try:
             return filled.cast(pa.float64())
-        except pa.ArrowInvalid:
-            return pa.array(
-                [self._number(cell, name, row, remedy) for row, cell in enumerate(filled.to_pylist())], pa.float64()
-            )
-
-    def _number(self, cell: str | None, name: str, row: int, remedy: str) -> float | None:
-        try:
-            return None if cell is None else float(pa.scalar(cell).cast(pa.float64()).as_py())
         except pa.ArrowInvalid as error:
-            raise SourceError(f"{self.where(row)}: expected a number as {name}, found {cell!r}; {remedy}") from error
+            for row, cell in enumerate(filled):  # the error does not say which cell it is about
+                try:
+                    cell.cast(pa.float64())
+                except pa.ArrowInvalid:
+                    raise SourceError(
+                        f"{self.where(row)}: expected a number as {name}, found {cell.as_py()!r}; {remedy}"
+                    ) from error
+            raise
 
 
 def exists(place: Place) -> bool:
@@ -174,7 +174,7 @@ def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
     if not isinstance(records, dict):
         raise SourceError(f"{place.url}: expected an object of records by id, found {type(records).__name__}")
     if not records:
-        raise SourceError(f"{place.url}: holds no rows; {AGAIN}")
+        raise SourceError(f"{place.url}: contains no rows; {AGAIN}")
     return {key: as_object(value, row_name(place.url, row, key)) for row, (key, value) in enumerate(records.items())}
 
 
@@ -211,7 +211,7 @@ def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
         if place.path.lower().endswith(suffix):
             sheet = reader(place, only)
             if len(sheet) == 0:
-                raise SourceError(f"{place.url}: holds no rows; {AGAIN}")
+                raise SourceError(f"{place.url}: contains no rows; {AGAIN}")
             return sheet
     if is_folder(place):
         raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path")
@@ -219,8 +219,22 @@ def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
     raise SourceError(f"{place.url}: expected a {', '.join(_FORMATS)} file; {remedy}")
 
 
-def _parquet(place: Place, only: Collection[str] | None) -> Sheet:
-    with _file_errors(place), _opened(place, only) as stream:
+def read_image_rows(place: Place, columns: Sequence[str]) -> tuple[Sheet, InputColumnsConfig, str]:
+    """Read a table with a row per image, in the format that plumbline score reads, but not the images.
+
+    Returns:
+        The table with these columns, the names of the columns that plumbline score knows, and the column of the images'
+        ids, or of their paths.
+    """
+    sheet = read_sheet(place, (*columns, *DEFAULT_NAMES["image_id"]))
+    names = find_names(sheet.names, InputColumnsConfig())
+    if names.image_id is None and names.image is not None:
+        sheet = read_sheet(place, (*columns, names.image))
+    return sheet, names, names.image_id or names.image or "image_id"
+
+
+def _read_parquet(place: Place, only: Collection[str] | None) -> Sheet:
+    with _file_errors(place), _open(place, only) as stream:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             names = file.schema_arrow.names
@@ -234,7 +248,7 @@ def _parquet(place: Place, only: Collection[str] | None) -> Sheet:
     return Sheet(url=place.url, names=names, table=table)
 
 
-def _opened(place: Place, only: Collection[str] | None) -> IO[bytes]:
+def _open(place: Place, only: Collection[str] | None) -> IO[bytes]:
     """Open a file for reading columns; if all are read, its checksum (if we wrote it) is verified first."""
     if only is not None:
         return place.open()
@@ -259,13 +273,13 @@ def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
     return columns or schema.names[:1]
 
 
-def _records(place: Place, only: Collection[str] | None) -> Sheet:
+def _read_records(place: Place, only: Collection[str] | None) -> Sheet:
     with _file_errors(place), place.open() as stream:
         records = tables.read_records(stream, place.url)
     return sheet_of(place.url, records.names, records.rows, only)
 
 
-def _json_list(place: Place, only: Collection[str] | None) -> Sheet:
+def _read_json_list(place: Place, only: Collection[str] | None) -> Sheet:
     values = read_json(place)
     if not isinstance(values, list):
         raise SourceError(f"{place.url}: expected a list of objects, found {type(values).__name__}")
@@ -277,21 +291,19 @@ def _json_list(place: Place, only: Collection[str] | None) -> Sheet:
 def sheet_of(
     url: str, names: Sequence[str], records: Collection[Mapping[str, Any]], only: Collection[str] | None
 ) -> Sheet:
-    """Return records as a table, with `only` these columns if given."""
+    """Return records as a table, with `only` these columns if given; values of several types become text."""
     selected = [name for name in names if only is None or name in only] or names[:1]
-    columns = [_column([record.get(name) for record in records]) for name in selected]
+    columns = []
+    for name in selected:
+        values = [record.get(name) for record in records]
+        try:
+            columns.append(pa.array(values, from_pandas=False))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            columns.append(pa.array([None if value is None else str(value) for value in values], pa.string()))
     return Sheet(url=url, names=names, table=pa.table(columns, names=selected))
 
 
-def _column(values: Sequence[Any]) -> pa.Array:
-    """Convert values to a column: of text if they have several types."""
-    try:
-        return pa.array(values, from_pandas=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
-
-
-def _to_text(column: pa.Array, what: str) -> pa.Array:
+def _convert_to_text(column: pa.Array, what: str) -> pa.Array:
     """Convert a column to text; `7.0` becomes `7`, because pandas writes integers as floats if a cell is empty."""
     try:
         if pa.types.is_floating(column.type) and pc.all(pc.less(pc.abs(column), MAX_EXACT)).as_py():
@@ -299,11 +311,11 @@ def _to_text(column: pa.Array, what: str) -> pa.Array:
             column = whole if pc.all(pc.equal(whole, column)).as_py() else column
         return column.cast(pa.string())
     except pa.ArrowException as error:
-        raise SourceError(f"{what} holds {column.type}; leave it out or write it as text") from error
+        raise SourceError(f"{what} contains {column.type}; leave it out or write it as text") from error
 
 
 _FORMATS: Mapping[str, Callable[[Place, Collection[str] | None], Sheet]] = {
-    ".parquet": _parquet,
-    **dict.fromkeys((*SEPARATORS, *JSON_LINES), _records),
-    ".json": _json_list,
+    ".parquet": _read_parquet,
+    **dict.fromkeys((*SEPARATORS, *JSON_LINES), _read_records),
+    ".json": _read_json_list,
 }

@@ -22,7 +22,7 @@ from plumbline.pipelines.sources.prompt_files import read_prompt_file
 GECKO_UNSURE = ("unsure", "i do not know the answer", "subjective")
 GECKO_INVALID = "invalid"
 GECKO_SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}
-"""By template: what one answer is about, and the answers that count as 1 and 0."""
+"""Column with the subject of an answer, and the answers that count as 1 and 0, by template."""
 SIDE_BY_SIDE = "sxs"
 GECKO_SIDES = ("a", "b", "unsure")
 GECKO_PROMPTS = ("prompts.csv", "gecko_prompts.csv")
@@ -31,17 +31,17 @@ GECKO_LAYOUT = "see the layout in the documentation of pipelines/metaeval/releas
 
 
 def read_gecko(place: Place) -> Release:
-    """Read the folder's ratings by template, its side-by-side choices, and the prompts' skills with `reliable` as one.
+    """Read Gecko2K's human ratings: Likert, word level, DSG(H) and side by side, three people for each image.
 
-    Gecko2K's human ratings: Likert, word level, DSG(H) and side by side, three people for each image.
+    A prompt has the skill `reliable` if its raters agree.
 
-    google-deepmind/gecko_benchmark_t2i has released only the prompts: of the images and the human annotation its
-    DATABASE.md says "Working on". Whatever form they will have, THIS LAYOUT OF THE RATINGS IS OURS, after App. D.1 of
-    the paper, for whoever has such ratings; only prompts.csv is the released one. A folder with one or more of these
-    tables, each .csv or .parquet, of one row per answer:
+    google-deepmind/gecko_benchmark_t2i has released only the prompts. Its DATABASE.md announces images and ratings
+    ("Working on"). THIS LAYOUT OF THE RATINGS IS OURS, after App. D.1 of the paper, for owners of such ratings; only
+    prompts.csv is the released one. A folder with one or more of these tables, each .csv or .parquet, with a row per
+    answer:
     - likert: prompt_id, generator, rater, answer: 1 to 5, or Unsure;
-    - wl: prompt_id, generator, rater, word (its number in the prompt, from 0; spaces part words), answer: Aligned, Not
-      aligned or Unsure;
+    - wl: prompt_id, generator, rater, word (its number in the prompt, from 0; spaces separate words), answer: Aligned,
+      Not aligned or Unsure;
     - dsg_h: prompt_id, generator, rater, question_id, answer: Yes, No, Unsure (also "I do not know the answer" and
       "Subjective", which the paper counts so) or Invalid;
     - sxs: prompt_id, generator_a, generator_b, rater, answer: a, b or Unsure;
@@ -50,65 +50,66 @@ def read_gecko(place: Place) -> Release:
 
     An image is named `<prompt_id>/<generator>`.
 
-    A rating of wl is the share of words aligned, of dsg_h the share of questions answered yes, for each person; Unsure
-    answers are left out of both sides, and a rating without any other is null, as a Likert rating of Unsure is. Invalid
-    answers, of dsg_h alone, are left out. With the prompts' texts the words of wl are ratings of words too.
+    For each person, a rating of wl is the share of words that are aligned, and a rating of dsg_h the share of questions
+    answered yes. Unsure answers do not count; a rating that has only these is null, as a Likert rating of Unsure is.
+    Invalid answers, which only dsg_h has, are ignored. If the prompts' texts are known, the answers of wl are ratings
+    of words too.
     """
-    sheets = {name: _gecko_sheet(place, name) for name in (LIKERT, *GECKO_SHARES, SIDE_BY_SIDE)}
+    sheets: dict[str, Sheet | None] = {}
+    for name in (LIKERT, *GECKO_SHARES, SIDE_BY_SIDE):
+        file = first_that_exists(place, [f"{name}.csv", f"{name}.parquet"])
+        sheets[name] = read_sheet(file) if file else None
     if not any(sheets.values()):
         raise SourceError(
             f"{place.url}: expected likert, wl, dsg_h or sxs as .csv or .parquet, found none; {GECKO_LAYOUT}"
         )
-    likert, votes = sheets[LIKERT], sheets[SIDE_BY_SIDE]
-    ratings = _gecko_likert(likert) if likert else []
-    parts = [part for name in GECKO_SHARES if (sheet := sheets[name]) for part in _gecko_parts(name, sheet)]
-    prompts = _gecko_prompts(place)
-    skills = {str(prompt["prompt_id"]): _gecko_skills(prompt) for prompt in prompts}
-    texts = {str(prompt["prompt_id"]): str(prompt["prompt"]) for prompt in prompts}
-    rated_words = sheets["wl"]
+    likert, words, choices = sheets[LIKERT], sheets["wl"], sheets[SIDE_BY_SIDE]
     notes = [f"no table of {name}" for name, sheet in sheets.items() if sheet is None]
+    texts: dict[str, str] = {}
+    skills: dict[str, list[str]] = {}
+    if file := first_that_exists(place, GECKO_PROMPTS):
+        columns = ("prompt_id", "dataset_id", "prompt", "prompt_type")
+        for prompt in read_prompt_file(read_content(file), file.url, columns):
+            reliable = next((str(prompt[name]) for name in RELIABLE if name in prompt), "").lower() == "true"
+            texts[str(prompt["prompt_id"])] = str(prompt["prompt"])
+            skills[str(prompt["prompt_id"])] = [*prompt["skills"], *(["reliable"] if reliable else [])]
+    if not texts:
+        notes.append("no prompts.csv: no skills and no words")
     return released(
-        ratings=ratings,
-        parts=parts,
-        preferences=list(_gecko_choices(votes)) if votes else [],
-        words=_gecko_words(rated_words, texts) if rated_words and texts else (),
+        ratings=_read_likert(likert) if likert else (),
+        parts=[part for name in GECKO_SHARES if (sheet := sheets[name]) for part in _read_parts(name, sheet)],
+        preferences=_read_choices(choices) if choices else (),
+        words=_read_words(words, texts) if words and texts else (),
         skills=skills,
-        notes=[*notes, *([] if prompts else ["no prompts.csv: no skills and no words"])],
+        notes=notes,
     )
 
 
-def _gecko_sheet(folder: Place, name: str) -> Sheet | None:
-    file = first_that_exists(folder, [f"{name}.csv", f"{name}.parquet"])
-    return read_sheet(file) if file else None
-
-
-def _gecko_answers(sheet: Sheet, *names: str) -> Iterator[tuple[str, ...]]:
-    """Of each row its place, the columns named, and the answer in lower case."""
+def _read_answers(sheet: Sheet, *names: str) -> Iterator[tuple[str, ...]]:
+    """Yield for each row its name in messages, its columns with these names, and the answer in lower case."""
     sheet.require([*names, "answer"], GECKO_LAYOUT)
     answers = [answer.strip().lower() for answer in sheet.ids("answer")]
-    places = map(sheet.where, range(len(sheet)))
-    return zip(places, *(sheet.ids(name) for name in names), answers, strict=True)
+    rows = map(sheet.where, range(len(sheet)))
+    return zip(rows, *(sheet.ids(name) for name in names), answers, strict=True)
 
 
-def _require_known(answer: str, known: Sequence[str], said: str, where: str) -> None:
+def _require_known(answer: str, known: Sequence[str], expected: str, where: str) -> None:
     if answer not in known:
-        raise SourceError(f"{where}: expected {said}, found {answer!r}; correct it")
+        raise SourceError(f"{where}: expected {expected}, found {answer!r}; correct it")
 
 
-def _gecko_likert(sheet: Sheet) -> list[Rating]:
-    ratings = []
-    for where, prompt_id, generator, rater, answer in _gecko_answers(sheet, "prompt_id", "generator", "rater"):
+def _read_likert(sheet: Sheet) -> Iterator[Rating]:
+    for where, prompt_id, generator, rater, answer in _read_answers(sheet, "prompt_id", "generator", "rater"):
         value = None if answer in GECKO_UNSURE else rating_value(answer, where)
         if value is not None and not 1 <= value <= 5:
             raise SourceError(f"{where}: expected 1 to 5 or Unsure, found {answer!r}; correct it")
-        ratings.append(Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, LIKERT, value, where))
-    return ratings
+        yield Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, LIKERT, value, where)
 
 
-def _gecko_parts(template: str, sheet: Sheet) -> Iterator[Part]:
+def _read_parts(template: str, sheet: Sheet) -> Iterator[Part]:
     """Yield every answer about a word or a valid question: 1 for the first of the two sure answers, else 0."""
     about, yes, no = GECKO_SHARES[template]
-    for where, *key, subject, answer in _gecko_answers(sheet, "prompt_id", "generator", "rater", about):
+    for where, *key, subject, answer in _read_answers(sheet, "prompt_id", "generator", "rater", about):
         prompt_id, generator, rater = key
         if template == "dsg_h" and answer == GECKO_INVALID:
             continue
@@ -117,24 +118,23 @@ def _gecko_parts(template: str, sheet: Sheet) -> Iterator[Part]:
         yield Part(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, subject, value, where)
 
 
-def _gecko_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:
+def _read_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:
     columns = ("prompt_id", "generator_a", "generator_b", "rater")
-    places: dict[tuple[str, ...], str] = {}
-    for where, prompt_id, a, b, rater, answer in _gecko_answers(sheet, *columns):
-        said = f"rater {rater!r} compares this pair for the second time"
-        remember(places, (prompt_id, *sorted((a, b)), rater), where, said)
+    rows_by_choice: dict[tuple[str, ...], str] = {}
+    for where, prompt_id, a, b, rater, answer in _read_answers(sheet, *columns):
+        message = f"rater {rater!r} compares this pair for the second time"
+        remember(rows_by_choice, (prompt_id, *sorted((a, b)), rater), where, message)
         _require_known(answer, GECKO_SIDES, "a, b or Unsure", where)
         images = {"image_a": f"{prompt_id}/{a}", "image_b": f"{prompt_id}/{b}"}
         ids = dict(zip(columns, (prompt_id, a, b, rater), strict=True))
         yield {**ids, **images, "preferred": answer}
 
 
-def _gecko_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
-    """Yield the answers about words whose prompt is known; raise SourceError for a number that is no word of it."""
+def _read_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
+    """Yield the answers about words whose prompt is known; raise SourceError if the prompt has no such word."""
     words = {prompt_id: words_in(text) for prompt_id, text in texts.items()}
-    for where, prompt_id, generator, rater, word, answer in _gecko_answers(
-        sheet, "prompt_id", "generator", "rater", "word"
-    ):
+    columns = ("prompt_id", "generator", "rater", "word")
+    for where, prompt_id, generator, rater, word, answer in _read_answers(sheet, *columns):
         known = words.get(prompt_id)
         if known is None:
             continue
@@ -145,15 +145,3 @@ def _gecko_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
             )
         aligned = None if answer in GECKO_UNSURE else float(answer == GECKO_SHARES["wl"][1])
         yield Word(f"{prompt_id}/{generator}", prompt_id, generator, rater, *known[int(word)], aligned, where)
-
-
-def _gecko_prompts(folder: Place) -> Sequence[Mapping[str, Any]]:
-    file = first_that_exists(folder, GECKO_PROMPTS)
-    if file is None:
-        return ()
-    return read_prompt_file(read_content(file), file.url, ("prompt_id", "dataset_id", "prompt", "prompt_type"))
-
-
-def _gecko_skills(prompt: Mapping[str, Any]) -> list[str]:
-    said = next((str(prompt[name]) for name in RELIABLE if name in prompt), "")
-    return [*prompt["skills"], *(["reliable"] if said.lower() == "true" else [])]

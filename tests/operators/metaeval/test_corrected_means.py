@@ -152,7 +152,7 @@ def test_with_all_prompts_rated_the_corrected_mean_is_peoples() -> None:
 @pytest.mark.parametrize(
     ("labels", "reason"),
     [
-        ([1.0, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1], "not enough ratings: 11 prompts, of 12 that are wanted"),
+        ([1.0, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1], "not enough ratings: 11 prompts, at least 12 are needed"),
         ([5.0] * 15 + [4] * 5, "not enough ratings that differ: 15 of 20 prompts are rated alike"),
     ],
 )

@@ -192,9 +192,7 @@ def test_the_few_off_the_scale_of_the_others_are_counted(values: list[float], ou
 
 def test_one_negative_number_among_many_ratings_looks_like_none() -> None:
     [warning] = warned(*([*range(1, 6)] * 18 + [-1] * 10))
-    assert warning.startswith(
-        "10 of 100 ratings (likert) are -1, the only negative number, as if nothing had been said"
-    )
+    assert warning.startswith("10 of 100 ratings (likert) are -1, the only negative number, as if it meant no answer")
     assert "leave these cells empty" in warning and "protocol.out_of_range=left_out" in warning
 
 

@@ -291,7 +291,7 @@ def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={tmp_path / 's.csv'}"]
     for names, unit in [
         ("image_id prompt_id generator", "no interval: too few of 5 prompts differ"),
-        ("image_id", "bootstrap of 10 images, which name no prompt,"),
+        ("image_id", "bootstrap of 10 images without a prompt,"),
     ]:
         written(tmp_path / "s.csv", {**ids(names), "m": list(range(10))})
         found = run_metaeval(config(tmp_path, *asked))

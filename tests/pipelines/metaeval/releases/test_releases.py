@@ -458,7 +458,7 @@ def test_a_checkout_of_t2iscorescore_has_every_metric_and_names_the_scores_that_
     assert "output/scores_final_all_2.csv is not read, because output/scores_final_all_3.csv is" in release.notes
     protocol = config_of("metaeval", "protocol=t2iscorescore", f"protocol.path={tmp_path}").protocol
     (warning,) = open_release(protocol, StorageConfig()).warnings
-    assert "output/Scores of mine.csv may hold scores and is not read; to judge them, write output/sc" in warning
+    assert "output/Scores of mine.csv may contain scores and is not read; to judge them, write output/sc" in warning
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "jsonl"])
@@ -538,7 +538,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (tifa(text_id=""), "row 0: expected a text_id, found none; fill it in"),
         (tifa(text_id="x_1"), "expected an image named x_1_<generator>"),
         (tifa(meteor="high"), "expected a number as meteor, found 'high'"),
-        ({}, "holds no rows; it may be truncated"),
+        ({}, "contains no rows; it may be truncated"),
         ([], "expected an object of records by id, found list"),
         (b"\xff\xfe{}", "line 1: expected UTF-8 text, found the byte 0xff, as UTF-16 has; save the"),
     ],
@@ -571,7 +571,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ([{**SEETRUE[0], "label": ""}], "row 0: expected a label of 0 or 1, found None"),
         ([{**SEETRUE[0], "label": "yes"}], "row 0: expected a number as label, found 'yes'"),
         ([SEETRUE[0]] * 2, "row 1: rater '0' rates image '0133_sd.png' twice as 'label' .*row 0"),
-        ("image,text,label,dataset_source\n", "holds no rows"),
+        ("image,text,label,dataset_source\n", "contains no rows"),
     ],
     "pick_a_pic": [
         ([{**PICK_A_PIC[0], "label_1": 1.0}], "row 0: expected label_0 and label_1 of 1 and"),
@@ -646,7 +646,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "long, Parquet": [
         (b"", "not readable as Parquet"),
-        ([{"image_id": "1", "rating": [3]}], "column 'rating', which should hold numbers, holds"),
+        ([{"image_id": "1", "rating": [3]}], "column 'rating', which should contain numbers, contains"),
         (as_parquet([{"image_id": "word", "rating": 1}]).replace(b"word", b"w\xffrd"), "not readable as Parquet"),
     ],
 }  # fmt: skip

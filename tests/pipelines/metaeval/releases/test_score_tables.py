@@ -144,7 +144,7 @@ def test_any_number_comes_through_csv_bit_by_bit(values: list[float], tmp_path: 
             r"row 2: scored for the second time \(image_id '1', metric",
         ),
         ("image_id,clip,tifa\n1,2,3\n1,2,3\n", "row 1: scored for the second time .image_id '1'"),
-        ("image_id,metric,score\n", "holds no rows"),
+        ("image_id,metric,score\n", "contains no rows"),
         ("image_id,metric,score\n1,clip\n", r"row 0 \(line 2\): expected 3 fields, found 2"),
         ("", "the file is empty"),
     ],
@@ -175,7 +175,7 @@ def test_what_is_not_asked_for_need_be_no_number(content: str, tmp_path: Path) -
 
 
 def test_parquet_of_another_kind_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"column 'vector', which should hold numbers, holds list"):
+    with pytest.raises(SourceError, match=r"column 'vector', which should contain numbers, contains list"):
         scores(put(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
     with pytest.raises(SourceError, match=r"not readable as Parquet"):
         scores(put(tmp_path / "s.parquet", as_parquet(LONG)[:-30]))
