@@ -41,7 +41,7 @@ class Thumbnail(NamedTuple):
     url: str | None
     """Data URI, or a URL on the page's server."""
     missing: str = ""
-    """Reason if there is no thumbnail."""
+    """Reason if the url is None."""
 
 
 class ImageDetail(NamedTuple):

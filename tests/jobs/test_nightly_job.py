@@ -204,7 +204,7 @@ def test_a_rewritten_report_of_a_night_keeps_the_changes_on_both_pages(nights: N
 
     def pages() -> set[bool]:
         own = nights.store.read_text(f"runs/{newest_run(nights.store)}/report.html") or ""
-        return {f"Compared with run {first}," in page for page in (own, nights.latest_report())}
+        return {f"Changes since run {first}," in page for page in (own, nights.latest_report())}
 
     report = ("report", f"store={nights.store.place.url}", "run=latest")
     for words, changed in (((), True), (("compare=none",), False), ((), False)):
@@ -465,7 +465,7 @@ def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_cont
         signal.setitimer(signal.ITIMER_REAL, 0.01)  # the hour is over
         signal.pause()
 
-    monkeypatch.setattr(regressions, "_outcome", never)
+    monkeypatch.setattr(regressions, "_make_outcome", never)
     ended = nights.run("nightly.deadline=3600")
     assert ended.code == 6 and "nightly.deadline: 3600 seconds are over; all computed cells are kept" in ended.out
     assert read_lease(nights.store, LEASE).is_free
