@@ -8,7 +8,7 @@ from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.ingest import show_rejected
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.ingest.score_input import take_in
+from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.planning import check_installed
 
@@ -37,7 +37,7 @@ COMMAND = Command(
 def main(config: SweepConfig) -> int:
     """Ingest image files or tars if needed, and score; rejected rows count as rows without a score."""
     check_installed(config)
-    scored, ingested = take_in(config, lambda record: None)
+    scored, ingested = ingest_images(config)
     if ingested is not None:
         console = make_console()
         say(console, f"{ingested.rows} images ingested: {ingested.url}")

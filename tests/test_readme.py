@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.jobs.table import JOBS
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.preparing import decode_picture
+from plumbline.operators.images.preparing import decode_row_image
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
 from tests.bench_of import images, sources_of
@@ -35,7 +35,7 @@ def test_the_recipe_for_ones_own_images_makes_a_benchmark(tmp_path: Path, monkey
     assert [sources.skills.find(prompt) for prompt in ("p0", "p1")] == [("counting",), ("attribute",)]
     for shard in sources.image_shards:
         for row in read_shard(shard, IMAGE_COLUMNS).to_pylist():
-            assert decode_picture(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]
+            assert decode_row_image(row, ImageLimits(), Path.read_bytes).size == (96, 96)  # type: ignore[arg-type,union-attr]
 
 
 def test_four_lines_of_python_score_two_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

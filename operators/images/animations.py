@@ -3,25 +3,18 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.images.image_formats import (
-    PNG,
-    BrokenImage,
-    CostlyImage,
-    open_image,
-    png_chunks,
-)
+from plumbline.operators.images.image_formats import PNG, BrokenImage, CostlyImage, open_image, png_chunks
 from plumbline.operators.images.videos import FRAME_SECONDS, Clips
 
-MAX_PICTURES = 10_000
-"""Limit on the pictures of one animation."""
+MAX_FRAMES = 10_000
+"""Maximum frames of one animation."""
 MIN_DELAY, DEFAULT_DELAY = 10, 100
-"""Milliseconds. Browsers show a picture for DEFAULT_DELAY if its delay is MIN_DELAY or shorter."""
-GIF_TRAILER, GIF_EXTENSION, GIF_PICTURE, GIF_CONTROL = 0x3B, 0x21, 0x2C, 0xF9
+"""Milliseconds. Browsers show a frame for DEFAULT_DELAY if its delay is MIN_DELAY or shorter."""
+GIF_TRAILER, GIF_EXTENSION, GIF_FRAME, GIF_CONTROL = 0x3B, 0x21, 0x2C, 0xF9
 AVIF_SEQUENCE = b"ftypavis"
 
 
@@ -30,18 +23,18 @@ class Animation:
     """Header data of an animation, read before any frame is decoded."""
 
     delays: list[float]
-    """Milliseconds for which each picture is shown; empty for AVIF, whose reader gives them only with the pictures."""
+    """Milliseconds for which each frame is shown; empty for AVIF, whose reader gives them only with the frames."""
     width: int = 0
     height: int = 0
-    """Size of the smallest canvas that contains all pictures; 0 if Pillow reads it from the header."""
+    """Size of the smallest canvas that contains all frames; 0 if Pillow reads it from the header."""
     first: int = 0
-    """Pillow's number of the first picture: a PNG may have one before it for readers that show no animations."""
+    """Pillow's number of the first frame: a PNG may have an image before it for readers that show no animations."""
 
 
 def find_animation(encoded: bytes) -> Animation | None:
     """Return the header data of an animation of several frames, or None for any other file.
 
-    Raises BrokenImage if the file ends early or has more than MAX_PICTURES.
+    Raises BrokenImage if the file ends early or has more than MAX_FRAMES.
     """
     animation: Animation | None = None
     if encoded.startswith((b"GIF87a", b"GIF89a")):
@@ -52,37 +45,39 @@ def find_animation(encoded: bytes) -> Animation | None:
         animation = _read_webp(encoded)
     elif encoded[4:12] == AVIF_SEQUENCE:
         return Animation([])
-    if animation is None or len(animation.delays) < 2:
-        return None
-    return animation
+    return animation if animation is not None and len(animation.delays) > 1 else None
 
 
-def sample_pictures(
-    encoded: bytes, animation: Animation, clips: Clips, *, seconds: float, check: Callable[[int, int], Any]
+def sample_animation(
+    encoded: bytes, animation: Animation, clips: Clips, *, seconds: float, check_size: Callable[[int, int], None]
 ) -> Iterator[Image.Image]:
     """Yield sampled frames of an animation as RGB, evenly in time from the first to the last.
 
     The sample is that of a video whose frames are as long as the shortest delay. Pillow lays each frame over the frames
-    before it. No frame is kept. `check` is called with the width and height before any is decoded, and may raise.
+    before it. No frame is kept. `check_size` is called with the width and height before any is decoded, and may raise.
 
     Raises BrokenImage if a frame is damaged, CostlyImage after `seconds` of processor time.
     """
     stop = time.thread_time() + seconds
     with open_image(encoded, seconds, max(len(animation.delays), 1)) as image:
-        check(max(image.width, animation.width), max(image.height, animation.height))
-        delays = animation.delays or _read_delays(image, stop)
-        shown = np.array([delay if delay > MIN_DELAY else DEFAULT_DELAY for delay in delays])
-        length = float(shown.sum())
-        ticks = max(round(length / shown.min()), 1)
-        places = clips.places(ticks, length / 1000)
-        middles = (np.array(places) + 0.5) * length / ticks
-        wanted = np.searchsorted(np.cumsum(shown), middles, side="right").tolist()
+        check_size(max(image.width, animation.width), max(image.height, animation.height))
+        delays = [*animation.delays]
+        if not delays:  # only the decoded frames of an AVIF have delays
+            for number in range(_check_count(getattr(image, "n_frames", 1))):
+                _load(image, number, stop)
+                delays.append(float(image.info.get("duration", DEFAULT_DELAY)))
+        durations = np.array([delay if delay > MIN_DELAY else DEFAULT_DELAY for delay in delays])
+        length = float(durations.sum())
+        ticks = max(round(length / durations.min()), 1)
+        sampled = clips.sample(ticks, length / 1000)
+        middles = (np.array(sampled) + 0.5) * length / ticks
+        wanted = np.searchsorted(np.cumsum(durations), middles, side="right").tolist()
         for number in range(len(delays)):
             _load(image, animation.first + number, stop)
             for _ in range(wanted.count(number)):
-                picture = image.convert("RGB")
-                picture.info = {FRAME_SECONDS: length / 1000 / len(places)}
-                yield picture
+                frame = image.convert("RGB")
+                frame.info = {FRAME_SECONDS: length / 1000 / len(sampled)}
+                yield frame
 
 
 def _load(image: Image.Image, number: int, stop: float) -> None:
@@ -92,68 +87,59 @@ def _load(image: Image.Image, number: int, stop: float) -> None:
     image.load()
 
 
-def _read_delays(image: Image.Image, stop: float) -> list[float]:
-    """Return the delays of an AVIF's frames, which are decoded for this."""
-    delays: list[float] = []
-    for number in range(_check_count(getattr(image, "n_frames", 1))):
-        _load(image, number, stop)
-        delays.append(float(image.info.get("duration", DEFAULT_DELAY)))
-    return delays
-
-
 def _check_count(count: int) -> int:
-    """Return the number of frames; raise BrokenImage if there are too many."""
-    if count > MAX_PICTURES:
-        raise BrokenImage(f"it has over {MAX_PICTURES} pictures")
+    """Return the number of frames; raises BrokenImage if there are too many."""
+    if count > MAX_FRAMES:
+        raise BrokenImage(f"it has over {MAX_FRAMES} frames")
     return count
 
 
 def _read_gif(gif: bytes) -> Animation:
-    """Read the blocks of a GIF; raise BrokenImage if it has several frames and does not end."""
+    """Read the blocks of a GIF; raises BrokenImage if it has several frames and does not end."""
     delays: list[float] = []
-    width, height, delay, place = 0, 0, 0, 13 + _colours(gif[10])
-    while place < len(gif) and gif[place] != GIF_TRAILER:
-        if gif[place] == GIF_EXTENSION:
-            if gif[place + 1 : place + 2] == bytes([GIF_CONTROL]):
-                delay = 10 * int.from_bytes(gif[place + 4 : place + 6], "little")
-            place += 2
-        elif gif[place] == GIF_PICTURE and place + 10 <= len(gif):
+    width, height, delay, position = 0, 0, 0, 13 + _colour_table_size(gif[10])
+    while position < len(gif) and gif[position] != GIF_TRAILER:
+        if gif[position] == GIF_EXTENSION:
+            if gif[position + 1 : position + 2] == bytes([GIF_CONTROL]):
+                delay = 10 * int.from_bytes(gif[position + 4 : position + 6], "little")
+            position += 2
+        elif gif[position] == GIF_FRAME and position + 10 <= len(gif):
             left, top, right, below = (
-                int.from_bytes(gif[at : at + 2], "little") for at in range(place + 1, place + 9, 2)
+                int.from_bytes(gif[at : at + 2], "little") for at in range(position + 1, position + 9, 2)
             )
             width, height = max(width, left + right), max(height, top + below)
             delays.append(delay)
             _check_count(len(delays))
-            place, delay = place + 11 + _colours(gif[place + 9]), 0
+            position, delay = position + 11 + _colour_table_size(gif[position + 9]), 0
         else:
             break
-        while place < len(gif) and gif[place]:
-            place += 1 + gif[place]
-        place += 1
-    if len(delays) > 1 and gif[place : place + 1] != bytes([GIF_TRAILER]):
-        raise BrokenImage("it ends before its last picture")
+        while position < len(gif) and gif[position]:
+            position += 1 + gif[position]
+        position += 1
+    if len(delays) > 1 and gif[position : position + 1] != bytes([GIF_TRAILER]):
+        raise BrokenImage("it ends before its last frame")
     return Animation(delays, width, height)
 
 
-def _colours(flags: int) -> int:
+def _colour_table_size(flags: int) -> int:
     """Return the size in bytes of a GIF's colour table."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
 def _read_webp(webp: bytes) -> Animation:
     delays: list[float] = []
-    place, end = 12, min(8 + int.from_bytes(webp[4:8], "little"), len(webp))
-    while place + 8 <= end:
-        if webp.startswith(b"ANMF", place):
-            delays.append(int.from_bytes(webp[place + 20 : place + 23], "little"))
+    position, end = 12, min(8 + int.from_bytes(webp[4:8], "little"), len(webp))
+    while position + 8 <= end:
+        if webp.startswith(b"ANMF", position):
+            delays.append(int.from_bytes(webp[position + 20 : position + 23], "little"))
             _check_count(len(delays))
-        size = int.from_bytes(webp[place + 4 : place + 8], "little")
-        place += 8 + size + size % 2
+        size = int.from_bytes(webp[position + 4 : position + 8], "little")
+        position += 8 + size + size % 2
     return Animation(delays)
 
 
 def _read_png(png: bytes) -> Animation | None:
-    """Read the frame controls of an animated PNG; raise BrokenImage if their number is not the declared one."""
+    """Read the frame controls of an animated PNG; raises BrokenImage if fewer or more are declared."""
     declared, first = 0, 0
     delays: list[float] = []
     try:
@@ -173,5 +159,5 @@ def _read_png(png: bytes) -> Animation | None:
             return None
         raise
     if declared != len(delays):
-        raise BrokenImage(f"it has {len(delays)} of {declared} pictures")
+        raise BrokenImage(f"it has {len(delays)} of {declared} frames")
     return Animation(delays, first=first)

@@ -1,8 +1,7 @@
 """Decodes bytes to RGB images within the size limits, or to the reason why this is not possible."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -10,21 +9,20 @@ from PIL import Image, UnidentifiedImageError
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.images.animations import find_animation, sample_pictures
+from plumbline.operators.images.animations import find_animation, sample_animation
 from plumbline.operators.images.image_formats import (
     FORMATS,
     JPEG,
     STORED,
-    BrokenImage,
     CostlyImage,
     UncheckedImage,
     decode_jpeg,
     decode_png,
+    load_whole,
     open_image,
     read_jpeg,
-    require_pixels,
 )
-from plumbline.operators.images.videos import Clips, demuxer_of, sample_frames
+from plumbline.operators.images.videos import Clips, find_demuxer, sample_video
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
 
@@ -58,21 +56,16 @@ class ImageLimits(BoundsChecked):
     max_bytes: Positive = 64_000_000
     """Largest encoded size that is decoded."""
     max_scans: Positive = 64
-    """Most scans of a JPEG that is decoded; a progressive one has about ten, and each costs as much as all pixels."""
+    """Maximum scans of a JPEG: a progressive JPEG has about ten, and each costs as much as all pixels."""
     max_seconds: Seconds = 10.0
     """Processor time after which decoding an image, or a video, is given up."""
     max_images: Positive = 64
-    """Most images of one row, such as the frames of a film."""
+    """Maximum images of one row, such as the frames of a film."""
 
     def semantic(self) -> dict[str, int]:
         """Return the limits that refuse an image for good; the next run tries images again that took too long."""
-        return {
-            "max_pixels": self.max_pixels,
-            "max_bytes": self.max_bytes,
-            "max_scans": self.max_scans,
-            "max_images": self.max_images,
-            "decoding": DECODING,
-        }
+        names = ("max_pixels", "max_bytes", "max_scans", "max_images")
+        return {**{name: getattr(self, name) for name in names}, "decoding": DECODING}
 
     def admit(self, then: Mapping[str, int]) -> bool:
         """Return True if these limits accept every image that earlier limits, as `semantic` returns them, accepted."""
@@ -81,35 +74,49 @@ class ImageLimits(BoundsChecked):
         return same and all(then[name] <= now[name] for name in now)
 
 
+class RowFailure(Exception):
+    """Ends the work on a row whose images cannot be read, decoded or preprocessed."""
+
+    def __init__(self, error: RowError) -> None:
+        self.error = error
+
+
 def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
     """Yield an encoded image as RGB, or the sampled frames of a video or animation.
 
-    If decoding fails, the last item is a RowError.
+    If decoding fails, the last item is a RowError. Any exception of a decoder is about these bytes, so it costs this
+    row alone. If a decoder is not installed, the shard fails and is tried again.
     """
-    if len(encoded) > limits.max_bytes:
-        yield decode_bytes(encoded, limits)
-        return
+
+    def check_size(width: int, height: int) -> None:
+        if refusal := _refuse_oversize(width, height, limits):
+            raise RowFailure(refusal)
+
+    kind = "animation"
     try:
-        animation = find_animation(encoded)
-    except BrokenImage as error:
-        yield _broken_clip("animation", error)
-        return
-    demuxer = demuxer_of(encoded)
-    if animation is not None:
-        sample = partial(sample_pictures, encoded, animation, clips)
-        yield from _frames("animation", sample, limits)
-    elif demuxer is not None:
-        yield from _frames("video", partial(sample_frames, encoded, demuxer, clips), limits)
+        too_long = len(encoded) > limits.max_bytes
+        if not too_long and (animation := find_animation(encoded)) is not None:
+            yield from sample_animation(encoded, animation, clips, seconds=limits.max_seconds, check_size=check_size)
+            return
+        kind = "video"
+        if not too_long and (demuxer := find_demuxer(encoded)) is not None:
+            yield from sample_video(encoded, demuxer, clips, seconds=limits.max_seconds, check_size=check_size)
+            return
+    except RowFailure as failure:
+        yield failure.error
+    except CostlyImage:
+        yield _slow_error(limits)
+    except ImportError:  # it is the machine's fault
+        raise
+    except Exception as error:
+        message = f"the {kind} does not decode: {error or type(error).__name__}; generate it again"
+        yield RowError("corrupt_video", message, retryable=isinstance(error, MemoryError))
     else:
         yield decode_bytes(encoded, limits)
 
 
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Return an encoded image as RGB, or the reason why it does not decode.
-
-    Any exception of Pillow is about these bytes, so it costs this row alone. If a decoder is not installed, the shard
-    fails and is tried again.
-    """
+    """Return an encoded image as RGB, or the reason why it does not decode; decode_each describes the exceptions."""
     if len(encoded) > limits.max_bytes:
         return too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
     if encoded == CLOSED_IMAGE:
@@ -118,9 +125,8 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     try:
         return _decode(encoded, limits)
     except UnidentifiedImageError:
-        expected, video = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})", _unsupported_video(encoded)
-        found = f"{video}; convert it to MP4" if video else f"{_describe_bytes(encoded)}; generate it again"
-        return RowError("corrupt_image", f"{expected}, found {found}")
+        expected = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})"
+        return RowError("corrupt_image", f"{expected}, found {_describe_unreadable(encoded)}")
     except UncheckedImage as error:
         message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
         return RowError("corrupt_image", message)
@@ -133,44 +139,19 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
 
 
-class _Refused(Exception):
-    """A frame that the limits refuse."""
-
-    def __init__(self, error: RowError) -> None:
-        self.error = error
-
-
-def _frames(
-    kind: str, sample: Callable[..., Iterator[Image.Image]], limits: ImageLimits
-) -> Iterator[Image.Image | RowError]:
-    """Yield the frames of a clip; if decoding fails, the last item is a RowError.
-
-    Any exception of a decoder is about these bytes, so it costs this row alone.
-    """
-
-    def check(width: int, height: int) -> None:
-        if refusal := _refuse_oversize(width, height, limits):
-            raise _Refused(refusal)
-
-    try:
-        yield from sample(seconds=limits.max_seconds, check=check)
-    except _Refused as refused:
-        yield refused.error
-    except CostlyImage:
-        yield _slow_error(limits)
-    except ImportError:  # it is the machine's fault
-        raise
-    except Exception as error:
-        yield _broken_clip(kind, error)
-
-
-def _broken_clip(kind: str, error: Exception) -> RowError:
-    message = f"the {kind} does not decode: {error or type(error).__name__}; generate it again"
-    return RowError("corrupt_video", message, retryable=isinstance(error, MemoryError))
+def _describe_unreadable(encoded: bytes) -> str:
+    """Describe the kind of file that the bytes look like, without quoting any of their content, and the remedy."""
+    kinds = [kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)]
+    if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
+        kinds = ["an MPEG transport stream"]
+    if kinds:
+        return f"{kinds[0]}; convert it to MP4"
+    kinds = [kind for signature, kind in LIKENESSES.items() if encoded.lstrip().startswith(signature)]
+    return f"{kinds[0] if kinds else 'something else'}; generate it again"
 
 
 def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Decode an image; its header is checked before any pixel is decoded, so that a decompression bomb is free."""
+    # The header is checked before any pixel is decoded, so that a decompression bomb costs nothing.
     jpeg = read_jpeg(encoded) if encoded.startswith(JPEG) else None
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
         return too_large(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
@@ -183,8 +164,8 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     elif image.format == "PNG" and (pixels := decode_png(image, encoded)) is not None:
         image = pixels
     else:
-        require_pixels(image, encoded)
-    return _to_rgb(image)
+        load_whole(image, encoded)
+    return _convert_to_rgb(image)
 
 
 def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
@@ -202,19 +183,6 @@ def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
     return RowError("too_many_images", f"found a TIFF of {pages} pages; {remedy}, or each") if pages > 1 else None
 
 
-def _unsupported_video(encoded: bytes) -> str | None:
-    """Return the kind of an unsupported video, or None for anything else."""
-    if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
-        return "an MPEG transport stream"
-    return next((kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)), None)
-
-
-def _describe_bytes(encoded: bytes) -> str:
-    """Describe the kind of file that the bytes look like, without quoting any of their content."""
-    kinds = [kind for signature, kind in LIKENESSES.items() if encoded.lstrip().startswith(signature)]
-    return kinds[0] if kinds else "something else"
-
-
 def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
     """Return an error if an image is too large, or would be in the square that models pad it to."""
     if width * height > limits.max_pixels:
@@ -224,15 +192,14 @@ def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError |
     return None
 
 
-def _to_rgb(image: Image.Image) -> Image.Image | RowError:
+def _convert_to_rgb(image: Image.Image) -> Image.Image | RowError:
     """Return the first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
 
     `info[STORED]` keeps the original image if resizing it gives other pixels than resizing its RGB form.
     """
     if image.mode in ("I", "F"):
-        return RowError(
-            "corrupt_image", f"pixels of mode {image.mode} have no fixed range; save the image as 8-bit RGB"
-        )
+        message = f"pixels of mode {image.mode} have no fixed range; save the image as 8-bit RGB"
+        return RowError("corrupt_image", message)
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8))
     if image.mode == "RGB":

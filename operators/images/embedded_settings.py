@@ -1,4 +1,4 @@
-"""Reads the settings that generating tools write into pictures, in the texts of a PNG and in EXIF.
+"""Reads the settings that generating tools write into images, in the texts of a PNG and in EXIF.
 
 These texts are from strangers: their length is bounded, only JSON is parsed, nothing is evaluated, and unreadable texts
 are ignored. Where each tool writes: AUTOMATIC1111/stable-diffusion-webui 00952fb, modules/images.py (PNG `parameters`,
@@ -25,7 +25,7 @@ from plumbline.operators.images.image_formats import BoundedBytes
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")  # such EXIF is ignored
 
 HEAD_BYTES = 1 << 20
-"""Bytes of a picture that are read, as texts precede the pixels. A WebP, whose texts follow them, is read whole."""
+"""Bytes of an image that are read, as texts precede the pixels. A WebP, whose texts follow them, is read whole."""
 HEADER_SECONDS = 1.0
 FORMATS = ("PNG", "JPEG", "WEBP")
 EXIF_IFD, USER_COMMENT, CAMERA_MODEL = 0x8769, 0x9286, 0x0110
@@ -48,24 +48,18 @@ NOVELAI_CFG = "scale"
 """NovelAI's name of cfg; in ComfyUI's nodes `scale` is a scale of pixels."""
 
 
-def picture_settings(encoded: bytes) -> dict[str, str]:
+def read_image_settings(encoded: bytes) -> dict[str, str]:
     """Return the settings and the size in pixels that an image file has; empty for any other bytes."""
     try:
         head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
         with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=FORMATS) as image:
-            size, settings = value_text("size", image.size), _read_info(image.info)
-    except Exception:  # any exception of Pillow is about these bytes; scoring the picture reports what is wrong
+            texts = ((read, image.info.get(key)) for key, read in READERS.items())
+            in_texts = (read(text) for read, text in texts if isinstance(text, str))
+            settings = next(filter(None, in_texts), None) or _read_exif(image.info.get("exif"))
+            size = value_text("size", image.size)
+    except Exception:  # any exception of Pillow is about these bytes; scoring the image reports what is wrong
         return {}
     return {**settings, **({"size": size} if size else {})}
-
-
-def _read_info(info: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the settings in the first of the tools' texts that has any."""
-    for key, read in READERS.items():
-        text = info.get(key)
-        if isinstance(text, str) and (found := read(text)):
-            return found
-    return _read_exif(info.get("exif"))
 
 
 def _read_exif(exif: bytes | None) -> dict[str, str]:
@@ -78,18 +72,14 @@ def _read_exif(exif: bytes | None) -> dict[str, str]:
     if isinstance(nodes, str) and nodes.startswith(NODES_PREFIX):
         return _read_nodes(nodes.removeprefix(NODES_PREFIX).rstrip("\0"))
     comment = parsed.get_ifd(EXIF_IFD).get(USER_COMMENT) or parsed.get(USER_COMMENT)  # Fooocus has no EXIF directory
-    texts = _decode_comment(comment) if isinstance(comment, bytes) else [str(comment or "")]
-    return next(filter(None, map(_read_parameters, texts)), {})
-
-
-def _decode_comment(comment: bytes) -> list[str]:
-    """Return possible texts of EXIF's UserComment: tools write UTF-16 of either byte order, mostly without a mark."""
+    if not isinstance(comment, bytes):
+        return _read_parameters(str(comment or ""))
     code, text = comment[: len(UNICODE)], comment[len(UNICODE) :]
     if code != UNICODE:
-        return [(text if code == ASCII else comment).decode("utf-8", "replace")]
-    if text.startswith((b"\xfe\xff", b"\xff\xfe")):
-        return [text.decode("utf-16", "replace")]
-    return [text.decode(order, "replace") for order in ("utf-16-be", "utf-16-le")]
+        return _read_parameters((text if code == ASCII else comment).decode("utf-8", "replace"))
+    # Tools write UTF-16 of either byte order, mostly without a byte order mark.
+    orders = ("utf-16",) if text.startswith((b"\xfe\xff", b"\xff\xfe")) else ("utf-16-be", "utf-16-le")
+    return next(filter(None, (_read_parameters(text.decode(order, "replace")) for order in orders)), {})
 
 
 def _read_parameters(text: str) -> dict[str, str]:
@@ -97,7 +87,7 @@ def _read_parameters(text: str) -> dict[str, str]:
     if text.lstrip().startswith("{"):
         fields = _parse_object(text)
         swarm = fields.get("sui_image_params")
-        return _read_fields(swarm if isinstance(swarm, dict) else fields)
+        return _format_settings(_select_settings(swarm if isinstance(swarm, dict) else fields))
     line = next((line for line in reversed(text.splitlines()) if line.startswith("Steps: ")), "")[:MAX_LINE]
     found = {name: value for name, value in LINE.findall(line) if not value.startswith('"')}
     schedule = found.get("Schedule type", found.get("Scheduler"))
@@ -124,10 +114,6 @@ def _read_nodes(text: str) -> dict[str, str]:
     if len(found["cfg"]) > 1 or len(found["distilled"]) > 1:
         found["cfg"] = found["distilled"] = set()
     return _format_settings({name: values.pop() for name, values in found.items() if len(values) == 1})
-
-
-def _read_fields(fields: Mapping[str, Any]) -> dict[str, str]:
-    return _format_settings(_select_settings(fields))
 
 
 def _select_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,12 +145,12 @@ def _parse_object(text: str) -> dict[str, Any]:
 def _read_invokeai(text: str) -> dict[str, str]:
     fields = _parse_object(text)
     image = fields.get("image")
-    return _read_fields(image if isinstance(image, dict) else fields)
+    return _format_settings(_select_settings(image if isinstance(image, dict) else fields))
 
 
 def _read_novelai(text: str) -> dict[str, str]:
     fields = _parse_object(text)
-    return _read_fields({"cfg": fields.get(NOVELAI_CFG), **fields})
+    return _format_settings(_select_settings({"cfg": fields.get(NOVELAI_CFG), **fields}))
 
 
 READERS: Mapping[str, Callable[[str], dict[str, str]]] = {

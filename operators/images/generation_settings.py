@@ -1,7 +1,7 @@
 """The settings that images were generated with: their columns, the counts of their values, and differences in words.
 
-A setting's values are texts by name, such as `cfg: 7.5`. Two sides that differ in a setting are not compared clearly:
-the setting may cause the difference.
+A setting's values are texts by name, such as `cfg: 7.5`. No difference is called clear between two sides that differ in
+a setting, because the setting may cause it.
 """
 
 import math
@@ -36,9 +36,10 @@ COMPARE: Choice = "compare"
 MAX_VALUES = 16
 """Maximum number of values of a setting that are counted one by one."""
 MAX_SHOWN = 3
+"""Maximum number of values or differences that a text lists."""
 MAX_VALUE_LENGTH = 80
 MAX_SIDE = 1 << 16
-SAME = 0.05
+MIN_DIFFERENT = 0.05
 """Two sides differ in a setting if at least this fraction of one side's images would have to change its value."""
 WHOLE, NUMBER = re.compile(r"[+-]?\d{1,40}"), re.compile(r"[+-]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})(e[+-]?\d{1,3})?", re.I)
 SIZE = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.I)
@@ -50,7 +51,7 @@ Known = Mapping[str, Values | int]
 
 
 def setting_ways(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, Ways]:
-    """Return the columns to look for each setting in: the configured ones, or the usual ones.
+    """Return the columns to look for each setting in: the configured columns, or the usual columns.
 
     Configured columns may be a list, whose usual columns contain their usual settings, or columns by setting.
     """
@@ -78,9 +79,19 @@ def columns_of(ways: Mapping[str, Ways]) -> list[str]:
 
 
 def value_text(name: str, value: Any) -> str | None:
-    """Return a value as text, the same for 7.5, "7.50" and 7.5e0; None if it is missing or cannot be a setting."""
+    """Return a value as text, the same for 7.5, "7.50" and 7.5e0; None if it is missing or cannot be a setting.
+
+    A size becomes width x height; a single number means a square.
+    """
     if name == "size":
-        return _size_text(value)
+        text = " x ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        if isinstance(value, float) and value.is_integer():
+            text = str(int(value))
+        found = SIZE.fullmatch(text.strip()) if len(text) <= MAX_VALUE_LENGTH else None
+        if found is None:
+            return None
+        width, height = int(found[1]), int(found[2] or found[1])
+        return f"{width}x{height}" if min(width, height) > 0 and max(width, height) <= MAX_SIDE else None
     if isinstance(value, bool):
         return str(value).lower()
     if rows.is_missing(value) or not isinstance(value, (str, int, float)):
@@ -94,26 +105,15 @@ def value_text(name: str, value: Any) -> str | None:
     return text[:MAX_VALUE_LENGTH] or None
 
 
-def _size_text(value: Any) -> str | None:
-    """Return width x height; a single number means a square."""
-    text = " x ".join(str(side) for side in value) if isinstance(value, (list, tuple)) else str(value)
-    if isinstance(value, float) and value.is_integer():
-        text = str(int(value))
-    found = SIZE.fullmatch(text.strip()) if len(text) <= MAX_VALUE_LENGTH else None
-    if found is None:
-        return None
-    width, height = int(found[1]), int(found[2] or found[1])
-    return f"{width}x{height}" if min(width, height) > 0 and max(width, height) <= MAX_SIDE else None
-
-
-def field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
+def read_field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings in the usual fields of one row."""
     found = columns_in(fields, USUAL)
-    texts = {
-        name: value_text(name, [fields[column] for column in columns] if len(columns) > 1 else fields[columns[0]])
-        for name, columns in found.items()
-    }
+    texts = {name: _join_cells(name, [fields[column] for column in columns]) for name, columns in found.items()}
     return {name: text for name, text in texts.items() if text}
+
+
+def _join_cells(name: str, cells: Sequence[Any]) -> str | None:
+    return value_text(name, cells if len(cells) > 1 else cells[0])
 
 
 def settings_type(names: Iterable[str]) -> pa.StructType:
@@ -126,52 +126,34 @@ def read_settings(table: pa.Table, ways: Mapping[str, Ways]) -> pa.StructArray:
 
     Settings that are missing in the columns come from the column `settings`, if the table has it.
     """
-    kept, columns = _kept_values(table), columns_in(table.column_names, ways)
-    fields = {name: _fill_gaps(_texts(table, name, columns.get(name, ())), kept.get(name)) for name in ways}
-    valid = [any(values) for values in zip(*fields.values(), strict=True)]
+    columns = columns_in(table.column_names, ways)
+    kept = table.column(COLUMN).to_pylist() if has_settings(table.schema) else [None] * len(table)
+    fields: dict[str, list[str | None]] = {}
+    for name in ways:
+        cells = [table.column(column).to_pylist() for column in columns.get(name, ())]
+        texts = [_join_cells(name, row) for row in zip(*cells, strict=True)] if cells else [None] * len(table)
+        fields[name] = [
+            text or (value_text(name, row[name]) if row and name in row else None)
+            for text, row in zip(texts, kept, strict=True)
+        ]
+    missing = [not any(values) for values in zip(*fields.values(), strict=True)]
     arrays = [pa.array(values, pa.string()) for values in fields.values()]
-    return pa.StructArray.from_arrays(arrays, list(fields), mask=pa.array([not each for each in valid], pa.bool_()))
+    return pa.StructArray.from_arrays(arrays, list(fields), mask=pa.array(missing, pa.bool_()))
 
 
-def is_kept(schema: pa.Schema) -> bool:
+def has_settings(schema: pa.Schema) -> bool:
     """Return True if a table has a column of settings."""
     return COLUMN in schema.names and pa.types.is_struct(schema.field(COLUMN).type)
-
-
-def _kept_values(table: pa.Table) -> dict[str, list[str | None]]:
-    """Return the values of that column by setting."""
-    if not is_kept(table.schema):
-        return {}
-    rows_of = [value or {} for value in table.column(COLUMN).to_pylist()]
-    return {
-        field.name: [value_text(field.name, value.get(field.name)) for value in rows_of]
-        for field in table.schema.field(COLUMN).type
-    }
-
-
-def _texts(table: pa.Table, name: str, columns: tuple[str, ...]) -> list[str | None]:
-    if not columns:
-        return [None] * len(table)
-    values = [table.column(column).to_pylist() for column in columns]
-    if len(values) == 1:
-        return [value_text(name, value) for value in values[0]]
-    return [
-        None if any(map(rows.is_missing, sides)) else value_text(name, sides) for sides in zip(*values, strict=True)
-    ]
-
-
-def _fill_gaps(texts: list[str | None], other: Sequence[str | None] | None) -> list[str | None]:
-    return texts if other is None else [text or kept for text, kept in zip(texts, other, strict=True)]
 
 
 def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, Values | int]:
     """Return the number of rows with each value of each setting; settings without any value are left out."""
     combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     counted = {}
-    for place, field in enumerate(combined.type):
-        values = combined.flatten()[place].drop_null().value_counts()
-        pairs = zip(*(values.field(part).to_pylist() for part in ("values", "counts")), strict=True)
-        if len(values):
+    for field, values in zip(combined.type, combined.flatten(), strict=True):
+        counts = values.drop_null().value_counts()
+        if len(counts):
+            pairs = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
             counted[field.name] = _limit_values(dict(pairs))
     return counted
 
@@ -182,13 +164,14 @@ def _limit_values(values: Values) -> Values | int:
 
 def add_settings(known: Known, more: Known) -> dict[str, Values | int]:
     """Add the counts of two disjoint sets of images."""
-    return {name: _add_counts(known.get(name, {}), more.get(name, {})) for name in dict.fromkeys([*known, *more])}
-
-
-def _add_counts(values: Values | int, more: Values | int) -> Values | int:
-    if isinstance(values, int) or isinstance(more, int):
-        return _count_images(values) + _count_images(more)
-    return _limit_values(Counter(values) + Counter(more))
+    added: dict[str, Values | int] = {}
+    for name in dict.fromkeys([*known, *more]):
+        ours, theirs = known.get(name, {}), more.get(name, {})
+        if isinstance(ours, int) or isinstance(theirs, int):
+            added[name] = _count_images(ours) + _count_images(theirs)
+        else:
+            added[name] = _limit_values(Counter(ours) + Counter(theirs))
+    return added
 
 
 def _count_images(values: Values | int) -> int:
@@ -203,39 +186,31 @@ class Difference(NamedTuple):
     """Values of one side, in words."""
     theirs: str
 
-    @property
-    def against(self) -> str:
-        """The difference of two generators in words: cfg 4 against 7.5."""
-        return f"{self.name} {self.ours} against {self.theirs}"
-
     def turned(self) -> "Difference":
         """Return the difference seen from the other side."""
         return self._replace(ours=self.theirs, theirs=self.ours)
 
-    def between(self, run_id: str) -> str:
-        """Return the difference of two runs in words: cfg 4 here, 7.5 in RUN."""
-        return f"{self.name} {self.ours} here, {self.theirs} in {run_id}"
 
-
-def differences(ours: Known, theirs: Known) -> list[Difference]:
+def compare_settings(ours: Known, theirs: Known) -> list[Difference]:
     """Return the settings that both sides know and that differ between them, except seeds."""
-    return [
-        Difference(name, in_words(values), in_words(theirs[name]))
-        for name, values in ours.items()
-        if name != REPEATS and name in theirs and _distance(values, theirs[name]) >= SAME
-    ]
+    found = []
+    for name, values in ours.items():
+        others = theirs.get(name)
+        if name == REPEATS or others is None:
+            continue
+        if isinstance(values, int) or isinstance(others, int):
+            different = isinstance(values, int) != isinstance(others, int)
+        else:
+            # The fraction of images that would have to change their value to give both sides the same frequencies.
+            n_ours, n_theirs = max(_count_images(values), 1), max(_count_images(others), 1)
+            gaps = (abs(values.get(each, 0) / n_ours - others.get(each, 0) / n_theirs) for each in {*values, *others})
+            different = math.fsum(gaps) / 2 >= MIN_DIFFERENT
+        if different:
+            found.append(Difference(name, _describe_values(values), _describe_values(others)))
+    return found
 
 
-def _distance(values: Values | int, others: Values | int) -> float:
-    """Return the fraction of images that would have to change their value to give both sides the same frequencies."""
-    if isinstance(values, int) or isinstance(others, int):
-        return float(isinstance(values, int) != isinstance(others, int))
-    shares, of_others = ({value: n / _count_images(each) for value, n in each.items()} for each in (values, others))
-    apart = (abs(shares.get(value, 0) - of_others.get(value, 0)) for value in {*shares, *of_others})
-    return math.fsum(apart) / 2
-
-
-def in_words(values: Values | int) -> str:
+def _describe_values(values: Values | int) -> str:
     """Return a single value unchanged; several with their fractions, the most frequent first."""
     if isinstance(values, int):
         return f"more than {MAX_VALUES} values"
@@ -245,58 +220,47 @@ def in_words(values: Values | int) -> str:
     return names([f"{value} ({n / _count_images(values):.0%})" for value, n in most], MAX_SHOWN)
 
 
-def against(found: Sequence[Difference]) -> str:
-    """Describe how two generators' settings differ, such as `cfg 4 against 7.5`."""
-    return names([difference.against for difference in found], MAX_SHOWN)
+def describe_differences(found: Sequence[Difference], run_id: str | None = None) -> str:
+    """Describe how the settings of two generators differ, such as `cfg 4 against 7.5`; empty without differences.
+
+    With the `run_id` of an earlier run, describe those of one generator in two runs: `cfg 4 here, 7.5 in RUN`.
+    """
+    texts = [
+        f"{name} {ours} against {theirs}" if run_id is None else f"{name} {ours} here, {theirs} in {run_id}"
+        for name, ours, theirs in found
+    ]
+    return names(texts, MAX_SHOWN) if texts else ""
 
 
-def between(found: Sequence[Difference], run_id: str) -> str:
-    """Describe how a generator's settings differ from those in an earlier run, such as `cfg 4 here, 7.5 in RUN`."""
-    return names([difference.between(run_id) for difference in found], MAX_SHOWN)
-
-
-def differ(ours: Known, theirs: Known) -> str:
-    """Describe how two generators' settings differ; empty if they do not."""
-    return against(found) if (found := differences(ours, theirs)) else ""
-
-
-def differ_from_run(before: Mapping[str, Any], after: Mapping[str, Any], generator: str) -> str:
+def describe_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any], generator: str) -> str:
     """Describe how a generator's settings differ between two manifests; empty if they do not."""
-    ours, theirs = (known_settings(manifest, generator) for manifest in (after, before))
-    return between(found, str(before.get("run_id", ""))) if (found := differences(ours, theirs)) else ""
+    ours, theirs = (all_settings(manifest).get(generator, {}) for manifest in (after, before))
+    return describe_differences(compare_settings(ours, theirs), str(before.get("run_id", "")))
 
 
-def known_settings(manifest: Mapping[str, Any], generator: str) -> Known:
-    """Return the settings of a generator in a run's manifest."""
-    return all_settings(manifest, COMPARE).get(generator, {})
-
-
-def all_settings(manifest: Mapping[str, Any], choice: Choice) -> dict[str, Known]:
-    """Return the settings of each generator of a run; none if `choice` ignores settings."""
+def all_settings(manifest: Mapping[str, Any], choice: Choice = COMPARE) -> dict[str, Known]:
+    """Return the settings of each generator in a run's manifest; none if `choice` ignores settings."""
     known: Mapping[str, Known] = manifest.get(COLUMN) or {}
     return dict(known) if choice == COMPARE else {}
 
 
-def mixed(known: Known) -> str:
-    """Describe the settings that differ among one generator's images; empty if none does."""
-    several = [f"{name} {in_words(values)}" for name, values in known.items()
-               if name != REPEATS and (isinstance(values, int) or len(values) > 1)]  # fmt: skip
-    return names(several, MAX_SHOWN) if several else ""
-
-
 def setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
     """Return notes on the settings of a run's generators: which are mixed, and for which generators none are known."""
-    settings = all_settings(manifest, COMPARE)
-    notes = [
-        f"The images of {name} were made with several settings: {several}."
-        for name in generators
-        if (several := mixed(settings.get(name, {})))
-    ]
+    settings = all_settings(manifest)
+    notes = []
+    for generator in generators:
+        mixed = [
+            f"{name} {_describe_values(values)}"
+            for name, values in settings.get(generator, {}).items()
+            if name != REPEATS and (isinstance(values, int) or len(values) > 1)
+        ]
+        if mixed:
+            notes.append(f"The images of {generator} were made with several settings: {names(mixed, MAX_SHOWN)}.")
     if settings and (unknown := [name for name in generators if name not in settings]):
         notes.append(f"No settings are known of {names(unknown)}.")
     return notes
 
 
-def settings_in_words(known: Known) -> str:
+def describe_settings(known: Known) -> str:
     """Describe all settings of a generator: cfg 4, steps 20."""
-    return ", ".join(f"{name} {in_words(values)}" for name, values in known.items())
+    return ", ".join(f"{name} {_describe_values(values)}" for name, values in known.items())

@@ -89,9 +89,9 @@ class BoundedBytes(io.BytesIO):
         self.stop = time.thread_time() + seconds
         self.left = MAX_TIFF_HEADER if encoded.startswith(TIFF) else MAX_READS * self.size
 
-    def end_header(self, pictures: int) -> None:
+    def end_header(self, n_frames: int) -> None:
         """Reset the limit for reading the pixels of the frames; each may read up to a block too much."""
-        self.left = MAX_READS * self.size + pictures * ImageFile.MAXBLOCK
+        self.left = MAX_READS * self.size + n_frames * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
         piece = super().read(size)
@@ -114,37 +114,37 @@ class Jpeg(NamedTuple):
 
 def read_jpeg(encoded: bytes) -> Jpeg:
     """Return a JPEG's frame and scans; raises BrokenImage if it has more segments than any image."""
-    bare, frame, scans = [JPEG[:2]], b"", []
-    for code, segment in _segments(encoded):
+    bare, scans = [JPEG[:2]], list[bytes]()
+    frame = b""
+    marker = MARKER.search(encoded, len(JPEG[:2]))
+    for _ in range(MAX_SEGMENTS):
+        if marker is None:
+            return Jpeg(b"".join(bare), frame, scans)
+        code, after = marker[1][0], marker.end()
+        stop = after if code == END else after + int.from_bytes(encoded[after : after + 2])
+        following = MARKER.search(encoded, stop) if code != END else None
+        if code == SCAN:  # it includes the data after it
+            stop = following.start() if following is not None else len(encoded)
+        segment = encoded[marker.start() : stop]
         if code in PIXEL_SEGMENTS:
             bare.append(segment)
         if code == SCAN:
             scans.append(segment)
         frame = segment if code in FRAMES else frame
-    return Jpeg(b"".join(bare), frame, scans)
-
-
-def _segments(encoded: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each segment with its marker up to the end of the image; a scan includes the data after it."""
-    marker = MARKER.search(encoded, len(JPEG[:2]))
-    for _ in range(MAX_SEGMENTS):
-        if marker is None:
-            return
-        code, after = marker[1][0], marker.end()
-        stop = after if code == END else after + int.from_bytes(encoded[after : after + 2])
-        following = MARKER.search(encoded, stop) if code != END else None
-        if code == SCAN:
-            stop = following.start() if following is not None else len(encoded)
-        yield code, encoded[marker.start() : stop]
         marker = following
     raise BrokenImage(f"it has over {MAX_SEGMENTS} segments")
 
 
-def open_image(encoded: bytes, seconds: float, pictures: int = 1) -> Image.Image:
+def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image:
     """Return the image with its header read; verify a PNG's checksums, which Pillow's decoding does not do."""
-    stream = BoundedBytes(_drop_packed_notes(encoded), seconds)
+    bare = encoded
+    if encoded.startswith(PNG) and any(note in encoded for note in PACKED_NOTES):
+        # Pillow limits the size of compressed texts and profiles. No pixel depends on them, and image generators write
+        # whole workflows there.
+        bare = _select_chunks(encoded, lambda chunk_type: chunk_type not in PACKED_NOTES)
+    stream = BoundedBytes(bare, seconds)
     image = Image.open(stream, formats=FORMATS)
-    stream.end_header(pictures)
+    stream.end_header(n_frames)
     if image.format == "PNG":
         for chunk_type, data, checksum in png_chunks(encoded):
             if zlib.crc32(data, zlib.crc32(chunk_type)) != checksum:
@@ -163,25 +163,11 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
     if not plain or image.info.get("interlace") or getattr(image, "is_animated", False):
         return None
     try:
-        pixels = imagecodecs.spng_decode(_strip_metadata(png))
+        only_pixels = _select_chunks(png, lambda chunk_type: chunk_type in (b"IHDR", b"IDAT", b"IEND"))
+        pixels = imagecodecs.spng_decode(only_pixels)
     except imagecodecs.SpngError:
         return None
     return Image.fromarray(pixels)
-
-
-def _strip_metadata(png: bytes) -> bytes:
-    """Return a PNG with only the chunks that make its pixels."""
-    return _select_chunks(png, lambda chunk_type: chunk_type in (b"IHDR", b"IDAT", b"IEND"))
-
-
-def _drop_packed_notes(encoded: bytes) -> bytes:
-    """Return a PNG without compressed texts and profiles, on whose size Pillow has a limit; others are unchanged.
-
-    No pixel depends on them, and image generators write whole workflows there.
-    """
-    if not encoded.startswith(PNG) or not any(note in encoded for note in PACKED_NOTES):
-        return encoded
-    return _select_chunks(encoded, lambda chunk_type: chunk_type not in PACKED_NOTES)
 
 
 def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
@@ -193,15 +179,23 @@ def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
     return b"".join(kept)
 
 
-def require_pixels(image: Image.Image, encoded: bytes) -> None:
-    """Raise BrokenImage if a PNG, TIFF or BMP lacks pixels, which Pillow fills up; Pillow reports other formats."""
+def load_whole(image: Image.Image, encoded: bytes) -> None:
+    """Decode an image; raises BrokenImage if a PNG, TIFF or BMP lacks pixels.
+
+    Pillow reports missing pixels of other formats, and fills them up in these.
+    """
     if image.format == "TIFF":
         _require_strips(image)
     image.load()
-    if image.format == "PNG" and _ends_black(image) and not _has_every_row(encoded):
-        raise BrokenImage("its data end before its last row")
-    if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4) and not _has_every_run(image, encoded):
-        raise BrokenImage("its runs leave out some of its pixels")
+    if image.format == "PNG":
+        last = image.crop((0, image.height - 1, image.width, image.height))
+        # Missing rows are black, or hidden between the passes of an interlaced PNG.
+        if (image.info.get("interlace") or not np.asarray(last).any()) and not _has_every_row(encoded):
+            raise BrokenImage("its data end before its last row")
+    if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4):
+        n_pixels = sum(_runs(encoded, pixels_in_byte=image.info["compression"]))
+        if n_pixels < image.width * image.height:
+            raise BrokenImage("its runs leave out some of its pixels")
 
 
 def _require_strips(image: Image.Image) -> None:
@@ -209,30 +203,16 @@ def _require_strips(image: Image.Image) -> None:
     compression = image.info.get("compression", "raw")
     if compression not in CHECKED_TIFFS:
         raise UncheckedImage(f"a TIFF compressed as {compression}")
-    if not _is_covered(image):
+    covered: Counter[object] = Counter()
+    """Number of pixels that the strips or tiles cover, for each colour if colours are stored separately."""
+    for _, (left, upper, right, lower), _, arguments in image.tile:  # type: ignore[attr-defined]
+        covered[arguments[0]] += (right - left) * (lower - upper)
+    if min(covered.values(), default=0) < image.width * image.height:
         raise BrokenImage("its strips do not cover it")
 
 
-def _is_covered(image: Image.Image) -> bool:
-    """Return True if the strips or tiles of a TIFF cover it; those of each colour if colours are stored separately."""
-    covered: Counter[object] = Counter()
-    for _, (left, upper, right, lower), _, arguments in image.tile:  # type: ignore[attr-defined]
-        covered[arguments[0]] += (right - left) * (lower - upper)
-    return min(covered.values(), default=0) >= image.width * image.height
-
-
-def _has_every_run(image: Image.Image, bmp: bytes) -> bool:
-    """Return True if the runs of a run-length encoded BMP have as many pixels as the image."""
-    missing = image.width * image.height
-    for run in _runs(bmp, pixels_in_byte=image.info["compression"]):
-        missing -= run
-        if missing <= 0:
-            return True
-    return False
-
-
 def _runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
-    """Yield the number of pixels of each run up to the end of the bitmap; skipped pixels are in no run."""
+    """Yield the number of pixels of each run of a run-length encoded BMP; skipped pixels are in no run."""
     position = int.from_bytes(bmp[10:14], "little")
     while position + 1 < len(bmp):
         run, code = bmp[position : position + 2]
@@ -249,39 +229,27 @@ def _runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
             position += position % 2
 
 
-def _ends_black(image: Image.Image) -> bool:
-    """Return True if a PNG's last row may be missing: it is black, or the passes of an interlaced PNG would hide it."""
-    last = image.crop((0, image.height - 1, image.width, image.height))
-    return bool(image.info.get("interlace")) or not np.asarray(last).any()
-
-
 def _has_every_row(png: bytes) -> bool:
     """Return True if a PNG's inflated data have all bytes of its rows."""
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", png, 16)
-    missing = _row_bytes(width, height, depth * PNG_SAMPLES[colour], ADAM7 if interlaced else ((0, 0, 1, 1),))
+    bits = depth * PNG_SAMPLES[colour]
+    missing = 0
+    for left, top, right, down in ADAM7 if interlaced else ((0, 0, 1, 1),):
+        columns, rows = -(-(width - left) // right), -(-(height - top) // down)
+        if columns > 0 and rows > 0:
+            missing += rows * (1 + -(-columns * bits // 8))  # the first byte of a row names its filter
     inflate = zlib.decompressobj()
-    for piece in _png_data(png):
-        missing -= len(inflate.decompress(piece))
-        if missing <= 0:
-            return True
+    for chunk_type, data, _ in png_chunks(png):
+        # Pieces stay small when they are inflated.
+        for start in range(0, len(data) if chunk_type == b"IDAT" else 0, PIECE):
+            missing -= len(inflate.decompress(data[start : start + PIECE]))
+            if missing <= 0:
+                return True
     return False
 
 
-def _row_bytes(width: int, height: int, bits: int, passes: tuple[tuple[int, int, int, int], ...]) -> int:
-    """Return the bytes of all rows of all passes; each row has one more byte, which names its filter."""
-    sizes = [(-(-(width - left) // right), -(-(height - top) // down)) for left, top, right, down in passes]
-    return sum(rows * (1 + -(-columns * bits // 8)) for columns, rows in sizes if columns > 0 and rows > 0)
-
-
-def _png_data(png: bytes) -> Iterator[memoryview]:
-    """Yield the compressed pixels, in pieces that stay small when inflated."""
-    for chunk_type, data, _ in png_chunks(png):
-        if chunk_type == b"IDAT":
-            yield from (data[at : at + PIECE] for at in range(0, len(data), PIECE))
-
-
 def png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
-    """Yield each chunk's type, data and checksum up to the end of the image; raise BrokenImage if the end is missing.
+    """Yield each chunk's type, data and checksum up to the end of the image; raises BrokenImage if the end is missing.
 
     This is faster than Pillow's `verify`, after which a file has to be opened again.
     """
@@ -316,22 +284,15 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
         raise
     if image.mode == "CMYK":  # Pillow takes inks to be stored the other way round, as Adobe does
         pixels = ~pixels
-    _require_scans(jpeg)
-    return Image.frombytes(image.mode, image.size, pixels)
-
-
-def _require_scans(jpeg: Jpeg) -> None:
-    """Raise BrokenImage unless the scans have every bit of every coefficient; libjpeg accepts missing ones."""
     if jpeg.frame[1] not in CHECKED_FRAMES:
         raise UncheckedImage("an arithmetic-coded or lossless JPEG")
-    sent = {coefficient for scan in jpeg.scans for coefficient in _sent_coefficients(scan)}
+    # libjpeg accepts missing scans: together they must have the last bit of each coefficient of each component.
+    sent: set[tuple[int, int]] = set()
+    for scan in jpeg.scans:
+        components = scan[5 : 5 + 2 * scan[4] : 2]
+        first, last, low_bits = scan[5 + 2 * scan[4] : 8 + 2 * scan[4]]
+        if not low_bits % 16:
+            sent.update(product(components, range(first, last + 1)))
     if len(sent) < COEFFICIENTS * jpeg.frame[9]:
         raise BrokenImage("it lacks some of its scans")
-
-
-def _sent_coefficients(scan: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the component and index of each coefficient whose last bit is in the scan."""
-    components = scan[5 : 5 + 2 * scan[4] : 2]
-    first, last, low_bits = scan[5 + 2 * scan[4] : 8 + 2 * scan[4]]
-    if not low_bits % 16:
-        yield from product(components, range(first, last + 1))
+    return Image.frombytes(image.mode, image.size, pixels)

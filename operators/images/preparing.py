@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import fmean
 from threading import BoundedSemaphore
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from PIL import Image
@@ -13,7 +13,7 @@ from PIL import Image
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.rows import input_digest
 from plumbline.operators.base.stopping import STOP, STOPPED
-from plumbline.operators.images.decoding import ImageLimits, decode_bytes, decode_each, too_large
+from plumbline.operators.images.decoding import ImageLimits, RowFailure, decode_bytes, decode_each, too_large
 from plumbline.operators.images.rows import (
     ADDRESSES,
     FetchUri,
@@ -29,25 +29,10 @@ from plumbline.operators.images.rows import (
     read_row_images,
     read_sources,
 )
-from plumbline.operators.images.videos import FRAME_SECONDS, LISTED_SECONDS, STANDARD, Clips, grid
+from plumbline.operators.images.videos import DEFAULT_CLIPS, FRAME_SECONDS, LISTED_SECONDS, Clips, make_grid
 
 FETCHES = 8
 """Number of threads that read addresses while others decode: a server takes about as long to answer as a decoder."""
-
-
-def decode_picture(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """Return the image of a row that people see, as RGB: its image, or a grid.
-
-    The image comes from `image` (bytes, or the {bytes, path} struct of HF datasets) or else from `uri`. Several images,
-    a video or an animation become a grid.
-
-    As in the papers' released code, neither transparency nor an EXIF orientation is applied.
-    """
-    encoded = read_images(row, limits.max_images, fetch)
-    if isinstance(encoded, RowError):
-        return encoded
-    return next(_make_grid(_decode_images(encoded, limits, STANDARD), limits))
-
 
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
@@ -65,13 +50,8 @@ class Edit(NamedTuple):
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
 IsKnown = Callable[[int, ImageRow, str, str | None], bool]
-"""Returns True if the result for a row of a table is already known. Arguments: the row's place, its ids, the digest of
+"""Returns True if the result for a row of a table is already known. Arguments: the row's number, its ids, the digest of
 its image, and that of its sources if they are looked at."""
-
-
-def nothing_known(place: int, row: ImageRow, digest: str, sources: str | None) -> bool:
-    """Return False: no result is known, so every row is computed."""
-    return False
 
 
 @dataclass(slots=True)
@@ -86,7 +66,7 @@ class PreparedImages:
     """Error of each row that has no pixels."""
     pixels: list[Any] = field(default_factory=list)
     """Preprocessed images of all rows without error, in row order, on the CPU."""
-    places: list[int] = field(default_factory=list)
+    row_numbers: list[int] = field(default_factory=list)
     """Numbers of the rows in the table, as rows that are already known are left out."""
     counts: list[int] = field(default_factory=list)
     """Number of `pixels` of each row: 0 for an error, more than 1 for rows of several images and videos."""
@@ -95,29 +75,46 @@ class PreparedImages:
 
     def add(
         self,
-        place: int,
+        row_number: int,
         row: ImageRow,
         digest: str | None,
         pixels: Sequence[Any] | RowError,
         sources: str | None = None,
     ) -> None:
         """Add a row with its preprocessed images, or with the error in their place."""
-        error = pixels if isinstance(pixels, RowError) else None
-        of_row = [] if isinstance(pixels, RowError) else pixels
+        error, of_row = (pixels, ()) if isinstance(pixels, RowError) else (None, pixels)
         self.rows.append(row)
         self.digests.append(digest)
         self.errors.append(error)
         self.pixels.extend(of_row)
-        self.places.append(place)
+        self.row_numbers.append(row_number)
         self.counts.append(len(of_row))
         self.sources.append(sources)
 
 
-class _PreparedRow(NamedTuple):
-    row: ImageRow
-    digest: str | None
-    pixels: list[Any] | RowError
-    sources: str | None = None
+Value = TypeVar("Value")
+
+
+def _require(found: Value | RowError) -> Value:
+    """Return a value; raises RowFailure for an error."""
+    if isinstance(found, RowError):
+        raise RowFailure(found)
+    return found
+
+
+def decode_row_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
+    """Return the image of a row that people see, as RGB: its image, or a grid.
+
+    The image comes from `image` (bytes, or the {bytes, path} struct of HF datasets) or else from `uri`. Several images,
+    a video or an animation become a grid.
+
+    As in the papers' released code, neither transparency nor an EXIF orientation is applied.
+    """
+    try:
+        encoded = _require(read_images(row, limits.max_images, fetch))
+        return _join_images(_decode_images(encoded, limits, DEFAULT_CLIPS), limits)
+    except RowFailure as failure:
+        return failure.error
 
 
 def prepare_images(
@@ -127,11 +124,11 @@ def prepare_images(
     preprocess: Preprocess,
     limits: ImageLimits,
     fetch: FetchUri,
-    clips: Clips = STANDARD,
+    clips: Clips = DEFAULT_CLIPS,
     preprocess_video: PreprocessVideo | None = None,
     preprocess_edit: PreprocessEdit | None = None,
     masked: bool = False,
-    is_known: IsKnown = nothing_known,
+    is_known: IsKnown = lambda number, row, digest, sources: False,
     decoders: int = 1,
 ) -> PreparedImages:
     """Decode and preprocess a shard's images; a row that fails has its error.
@@ -145,40 +142,40 @@ def prepare_images(
     """
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
-    def prepare(place: int, record: Mapping[str, Any]) -> _PreparedRow | None:
+    def prepare(number: int, record: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """Return the arguments of PreparedImages.add after the first; None for a row that is known."""
         row = identify(record, generator)
-        if STOP.is_set():
-            return _PreparedRow(row, None, STOPPED)
-        encoded = read_row_images(row, record, limits.max_images, fetch)
-        if isinstance(encoded, RowError):
-            return _PreparedRow(row, None, encoded)
-        sources = [] if preprocess_edit is None else read_sources(record, limits.max_images, fetch)
-        mask = read_mask(record, limits.max_images, fetch) if masked else None
-        digest = digest_of(encoded)
-        if isinstance(sources, RowError):
-            return _PreparedRow(row, digest, sources)
-        if isinstance(mask, RowError):
-            return _PreparedRow(row, digest, mask)
-        sources_digest = _digest_sources(sources, mask)
-        if is_known(place, row, digest, sources_digest):
-            return None
-        with decoding:
-            if preprocess_edit is None:
-                pixels = _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
-            else:
-                pixels = _preprocess_edits(encoded, sources, mask, preprocess_edit, limits, clips)
-        return _PreparedRow(row, digest, pixels, sources_digest)
+        digest = sources_digest = None
+        try:
+            if STOP.is_set():
+                raise RowFailure(STOPPED)
+            encoded = _require(read_row_images(row, record, limits.max_images, fetch))
+            digest = digest_of(encoded)
+            sources = [] if preprocess_edit is None else _require(read_sources(record, limits.max_images, fetch))
+            mask = _require(read_mask(record, limits.max_images, fetch)) if masked else None
+            sources_digest = digest_of(sources) if sources else None
+            if mask is not None:
+                sources_digest = input_digest(sources_digest or "", digest_of([mask]))
+            if is_known(number, row, digest, sources_digest):
+                return None
+            with decoding:
+                if preprocess_edit is None:
+                    pixels = _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
+                else:
+                    edit = _decode_edit(sources, mask, limits)
+                    pixels = _preprocess_row(encoded, lambda image: preprocess_edit(image, edit), None, limits, clips)
+            return row, digest, pixels, sources_digest
+        except RowFailure as failure:
+            return row, digest, failure.error, sources_digest
 
-    fetches = (
-        FETCHES if any(not is_embedded(record) or any(map(record.get, ADDRESSES[1:])) for record in records) else 0
-    )
-    threads = min(decoders + fetches, len(records))
+    has_addresses = any(not is_embedded(record) or any(map(record.get, ADDRESSES[1:])) for record in records)
+    threads = min(decoders + (FETCHES if has_addresses else 0), len(records))
     prepared = PreparedImages()
     with ThreadPoolExecutor(max(threads, 1)) as pool:
         in_order = (pool.map if threads > 1 else map)(prepare, range(len(records)), records)
-        for place, outcome in enumerate(in_order):
+        for number, outcome in enumerate(in_order):
             if outcome is not None:
-                prepared.add(place, *outcome)
+                prepared.add(number, *outcome)
     return prepared
 
 
@@ -188,94 +185,66 @@ def _preprocess_row(
     preprocess_video: PreprocessVideo | None,
     limits: ImageLimits,
     clips: Clips,
-) -> list[Any] | RowError:
-    """Preprocess each of a row's images, or all as one grid or video; a RowError if one fails."""
+) -> list[Any]:
+    """Preprocess each of a row's images, or all as one grid or video."""
     images = _decode_images(encoded, limits, clips)
     if clips.shown == "video" and preprocess_video is not None:
         frames = _collect(images, limits, "video")
-        if isinstance(frames, RowError):
-            return frames
         if len(frames) > 1:
             seconds = fmean(frame.info.get(FRAME_SECONDS, LISTED_SECONDS) for frame in frames)
-            video = _preprocess(frames[0], lambda first: preprocess_video(frames, seconds))
-            return video if isinstance(video, RowError) else [video]
+            return [_preprocess(frames[0], lambda first: preprocess_video(frames, seconds))]
         images = iter(frames)  # a single image is shown as an image
     if clips.shown == "grid":
-        images = _make_grid(images, limits)
-    pixels: list[Any] = []
-    for image in images:
-        made = image if isinstance(image, RowError) else _preprocess(image, preprocess)
-        if isinstance(made, RowError):
-            return made
-        pixels.append(made)
-    return pixels
+        images = iter([_join_images(images, limits)])
+    return [_preprocess(image, preprocess) for image in images]
 
 
-def _digest_sources(sources: Sequence[bytes], mask: bytes | None) -> str | None:
-    """Return the digest of a row's sources and mask; None if there are none."""
-    digest = digest_of(sources) if sources else None
-    return digest if mask is None else input_digest(digest or "", digest_of([mask]))
+def _decode_edit(sources: Sequence[bytes], mask: bytes | None, limits: ImageLimits) -> Edit:
+    """Decode the source and the mask of an edit."""
+    try:
+        decoded = _collect(_decode_images(sources, limits, DEFAULT_CLIPS), limits, "source")
+        if len(decoded) > 1:
+            found = f"{len(decoded)} images in the row, where metrics look at one"
+            raise RowFailure(RowError("too_many_images", f"{found}; keep the image that was edited"))
+    except RowFailure as failure:
+        raise RowFailure(edit_error(failure.error, "source")) from failure
+    decoded_mask = None if mask is None else decode_bytes(mask, limits)
+    if isinstance(decoded_mask, RowError):
+        raise RowFailure(edit_error(decoded_mask, "mask"))
+    return Edit(decoded[0], decoded_mask)
 
 
-def _preprocess_edits(
-    encoded: Sequence[bytes],
-    sources: Sequence[bytes],
-    mask: bytes | None,
-    preprocess: PreprocessEdit,
-    limits: ImageLimits,
-    clips: Clips,
-) -> list[Any] | RowError:
-    """Preprocess each of a row's images with its source and its mask."""
-    before = _collect(_decode_images(sources, limits, STANDARD), limits, "source")
-    where = None if mask is None else decode_bytes(mask, limits)
-    if isinstance(before, RowError):
-        return edit_error(before, "source")
-    if isinstance(where, RowError):
-        return edit_error(where, "mask")
-    if len(before) > 1:
-        found = f"{len(before)} pictures in the row, where metrics look at one"
-        return edit_error(
-            RowError("too_many_images", f"{found}; keep the one that the image was edited from"), "source"
-        )
-    edit = Edit(before[0], where)
-    return _preprocess_row(encoded, lambda image: preprocess(image, edit), None, limits, clips)
+def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image]:
+    """Yield a row's images and the frames of its videos, one after the other, so that only one is in memory."""
+    for index in clips.select_listed(len(encoded)):
+        for image in decode_each(encoded[index], limits, clips):
+            if isinstance(image, RowError):
+                raise RowFailure(numbered_error(image, index + 1, len(encoded)))
+            yield image
 
 
-def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
-    """Yield a row's images and the frames of its videos, one after the other; none is kept."""
-    for place in clips.select_listed(len(encoded)):
-        for image in decode_each(encoded[place], limits, clips):
-            yield numbered_error(image, place + 1, len(encoded)) if isinstance(image, RowError) else image
-
-
-def _make_grid(images: Iterator[Image.Image | RowError], limits: ImageLimits) -> Iterator[Image.Image | RowError]:
-    """Yield all of a row's images as one grid, which must be within the limits too."""
+def _join_images(images: Iterator[Image.Image], limits: ImageLimits) -> Image.Image:
+    """Return all of a row's images as one grid, which must be within the limits too."""
     frames = _collect(images, limits, "grid")
-    if isinstance(frames, RowError):
-        yield frames
-    else:
-        yield frames[0] if len(frames) == 1 else grid(frames)
+    return frames[0] if len(frames) == 1 else make_grid(frames)
 
 
-def _collect(images: Iterator[Image.Image | RowError], limits: ImageLimits, what: str) -> list[Image.Image] | RowError:
-    """Return all of a row's images; a RowError if one fails, or if together they exceed the limits of one image."""
+def _collect(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> list[Image.Image]:
+    """Return all of a row's images, which together must be within the limits of one image."""
     frames: list[Image.Image] = []
     for image in images:
-        if isinstance(image, RowError):
-            return image
         frames.append(image)
         first = frames[0]
         if len(frames) * first.width * first.height > limits.max_pixels:
             found = f"a {what} of {len(frames)} or more images of {first.width}x{first.height} pixels"
-            return too_large(found, f"max_pixels={limits.max_pixels}")
+            raise RowFailure(too_large(found, f"max_pixels={limits.max_pixels}"))
     return frames
 
 
 def _preprocess(image: Image.Image, preprocess: Preprocess) -> Any:
-    """Preprocess one image, or return a RowError."""
     try:
         return preprocess(image)
     except Exception as error:
         message = f"a {image.width}x{image.height} image cannot be resized: {error or type(error).__name__}; replace it"
         of_the_image = isinstance(error, (ValueError, OSError, ArithmeticError))
-        return RowError("corrupt_image", message, retryable=not of_the_image)
+        raise RowFailure(RowError("corrupt_image", message, retryable=not of_the_image)) from error

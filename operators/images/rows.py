@@ -27,73 +27,6 @@ ADDRESSES = ("uri", "source_uri", "mask_uri")
 """Columns with addresses of images."""
 
 
-def _split_images(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a row for each image of a row with several; the row itself if it has at most one."""
-    images, uris = _list_images(row.get("image")), _list_images(row.get("uri"))
-    if not images and (_embedded_image(row) or not uris):
-        return [row]
-    return [{"image": image, "uri": uri} for image, uri in zip_longest(images, uris)]
-
-
-def _list_images(value: Any) -> list[Any]:
-    """Return the images or addresses of a cell with several; none for any other cell."""
-    images = isinstance(value, list) and all(part is None or isinstance(part, (bytes, str, Mapping)) for part in value)
-    return value if images else []
-
-
-def _read_image(row: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
-    """Return the bytes of the row's image, embedded or fetched, or why there are none; never empty."""
-    embedded, uri = _embedded_image(row), row.get("uri")
-    if embedded is not None and not isinstance(embedded, bytes):
-        found = "text" if isinstance(embedded, str) else f"a value of type {type(embedded).__name__}"
-        return RowError(
-            "corrupt_image",
-            f"expected encoded bytes in the `image` column, found {found}; put bytes there, or addresses in `uri`",
-        )
-    if embedded:
-        return embedded
-    if uri:
-        return fetch_image(uri, fetch)
-    image, error = row.get("image"), row.get("error")
-    if isinstance(error, Mapping) and error.get("kind") in REMEDIES and isinstance(error.get("message"), str):
-        return RowError(error["kind"], error["message"][:MAX_REASON])  # the table itself says why it has no image
-    if isinstance(image, Mapping) and image.get("path"):
-        found = f"only the path {image['path']!r} in `image`"
-        return RowError("image_not_embedded", f"{found}; embed the bytes, or put the address in `uri`")
-    return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
-
-
-def _embedded_image(row: Mapping[str, Any]) -> Any:
-    """Return the content of the `image` column, bare or in a struct; None if it is empty."""
-    image = row.get("image")
-    embedded = image.get("bytes") if isinstance(image, Mapping) else image
-    return None if embedded == [] else embedded
-
-
-def is_embedded(row: Mapping[str, Any]) -> bool:
-    """Return True if the row contains its image."""
-    return bool(_embedded_image(row))
-
-
-def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
-    """Return the bytes at an address, or why they cannot be read; a storage client's exception costs this row alone."""
-    if not isinstance(uri, str):
-        return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
-    shown = hide_secrets(uri[:MAX_ADDRESS])
-    try:
-        encoded = fetch(uri)
-    except RefusedUri as error:
-        return RowError("uri_refused", f"{shown!r} is not read: {error}", retryable=True)
-    except FileNotFoundError:
-        return RowError(
-            "missing_image", f"nothing at {shown!r}; check the address, or generate the image again", retryable=True
-        )
-    except Exception as error:
-        found = hide_secrets(str(error)) or type(error).__name__
-        return RowError("unreadable_uri", f"cannot read {shown!r}: {found}; check the address", retryable=True)
-    return encoded or RowError("missing_image", f"an empty file at {shown!r}; generate the image again", retryable=True)
-
-
 class ImageRow(NamedTuple):
     """Ids of a row's image."""
 
@@ -115,52 +48,116 @@ def read_row_images(row: ImageRow, record: Mapping[str, Any], limit: int, fetch:
 
 def read_images(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
     """Read the images of a row, at most `limit`; a RowError if one cannot be read."""
-    each = _split_images(record)
-    if len(each) > limit:
-        found = f"{len(each)} images in the row, where limits.max_images={limit}"
+    images = _split_images(record)
+    if len(images) > limit:
+        found = f"{len(images)} images in the row, where limits.max_images={limit}"
         return RowError("too_many_images", f"{found}; keep fewer")
     encoded: list[bytes] = []
-    for number, image in enumerate(each, 1):
+    for number, image in enumerate(images, 1):
         content = _read_image(image, fetch)
         if isinstance(content, RowError):
-            return numbered_error(content, number, len(each))
+            return numbered_error(content, number, len(images))
         encoded.append(content)
     return encoded
 
 
+def _split_images(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a row for each image of a row with several; the row itself if it has at most one."""
+    images, uris = _list_images(record.get("image")), _list_images(record.get("uri"))
+    if not images and (_embedded_image(record) or not uris):
+        return [record]
+    return [{"image": image, "uri": uri} for image, uri in zip_longest(images, uris)]
+
+
+def _list_images(cell: Any) -> list[Any]:
+    """Return the images or addresses of a cell with several; none for any other cell."""
+    several = isinstance(cell, list) and all(item is None or isinstance(item, (bytes, str, Mapping)) for item in cell)
+    return cell if several else []
+
+
+def _embedded_image(record: Mapping[str, Any]) -> Any:
+    """Return the content of the `image` column, bare or in a struct; None if it is empty."""
+    image = record.get("image")
+    embedded = image.get("bytes") if isinstance(image, Mapping) else image
+    return None if embedded == [] else embedded
+
+
+def is_embedded(record: Mapping[str, Any]) -> bool:
+    """Return True if the row contains its image."""
+    return bool(_embedded_image(record))
+
+
+def _read_image(record: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
+    """Return the bytes of the row's image, embedded or fetched, or why there are none; never empty."""
+    embedded, uri = _embedded_image(record), record.get("uri")
+    if embedded is not None and not isinstance(embedded, bytes):
+        found = "text" if isinstance(embedded, str) else f"a value of type {type(embedded).__name__}"
+        return RowError(
+            "corrupt_image",
+            f"expected encoded bytes in the `image` column, found {found}; put bytes there, or addresses in `uri`",
+        )
+    if embedded:
+        return embedded
+    if uri:
+        return fetch_image(uri, fetch)
+    image, error = record.get("image"), record.get("error")
+    if isinstance(error, Mapping) and error.get("kind") in REMEDIES and isinstance(error.get("message"), str):
+        return RowError(error["kind"], error["message"][:MAX_REASON])  # the table itself says why it has no image
+    if isinstance(image, Mapping) and image.get("path"):
+        found = f"only the path {image['path']!r} in `image`"
+        return RowError("image_not_embedded", f"{found}; embed the bytes, or put the address in `uri`")
+    return RowError("missing_image", "the row has neither image bytes nor a uri; generate the image again")
+
+
+def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
+    """Return the bytes at an address, or why they cannot be read; a storage client's exception costs this row alone."""
+    if not isinstance(uri, str):
+        return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
+    shown = hide_secrets(uri[:MAX_ADDRESS])
+    try:
+        encoded = fetch(uri)
+    except RefusedUri as error:
+        return RowError("uri_refused", f"{shown!r} is not read: {error}", retryable=True)
+    except FileNotFoundError:
+        return RowError(
+            "missing_image", f"nothing at {shown!r}; check the address, or generate the image again", retryable=True
+        )
+    except Exception as error:
+        found = hide_secrets(str(error)) or type(error).__name__
+        return RowError("unreadable_uri", f"cannot read {shown!r}: {found}; check the address", retryable=True)
+    return encoded or RowError("missing_image", f"an empty file at {shown!r}; generate the image again", retryable=True)
+
+
 def read_sources(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
     """Read the sources of a row's image; a RowError if one cannot be read."""
-    return _read_beside(
-        record, SOURCES, edit_error(RowError("missing_image", "the row has none; fill it in"), "source"), limit, fetch
-    )
+    return _read_edit_images(record, SOURCES, "the row has none; fill it in", limit, fetch)
 
 
 def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes | RowError | None:
     """Read the row's mask; a RowError if it cannot be read, None if the table has no masks."""
     if not any(name in record for name in MASKS):
         return None
-    missing = edit_error(
-        RowError("missing_image", "the row has none; fill it in, or give a black one where all pixels count"), "mask"
-    )
-    masks = _read_beside(record, MASKS, missing, limit, fetch)
+    missing = "the row has none; fill it in, or give a black one where all pixels count"
+    masks = _read_edit_images(record, MASKS, missing, limit, fetch)
     if isinstance(masks, RowError):
         return masks
     return masks[0] if len(masks) == 1 else mask_error(f"{len(masks)} in the row; keep one")
 
 
-def _read_beside(
-    record: Mapping[str, Any], names: tuple[str, str], missing: RowError, limit: int, fetch: FetchUri
+def _read_edit_images(
+    record: Mapping[str, Any], columns: tuple[str, str], missing: str, limit: int, fetch: FetchUri
 ) -> list[bytes] | RowError:
-    """Read the images in two columns, one with bytes and one with addresses; `missing` if the row has none."""
-    embedded, uri = (record.get(name) for name in names)
-    if not any(any(_list_images(value)) if isinstance(value, list) else value for value in (embedded, uri)):
-        return missing
-    encoded = read_images({"image": embedded, "uri": uri}, limit, fetch)
-    return edit_error(encoded, names[0]) if isinstance(encoded, RowError) else encoded
+    """Read the images in two columns, with bytes and with addresses; the message is `missing` if the row has none."""
+    image, uri = (record.get(column) for column in columns)
+    if any(any(_list_images(cell)) if isinstance(cell, list) else cell for cell in (image, uri)):
+        encoded = read_images({"image": image, "uri": uri}, limit, fetch)
+    else:
+        encoded = RowError("missing_image", missing)
+    return edit_error(encoded, columns[0]) if isinstance(encoded, RowError) else encoded
 
 
 def edit_error(error: RowError, what: str) -> RowError:
-    """Return the error of a `source` or a `mask` with a message that names it as one."""
+    """Return the error with a message that names the source or the mask (`what`)."""
     return error._replace(message=f"the {what} of the edit: {error.message}")
 
 
@@ -177,8 +174,8 @@ def numbered_error(error: RowError, number: int, count: int) -> RowError:
 def digest_of(encoded: Sequence[bytes]) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of a row's encoded image, or of all its images' digests."""
     digests = [hashlib.sha256(content) for content in encoded]
-    whole = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))
-    return whole.hexdigest()[:16]
+    joined = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))
+    return joined.hexdigest()[:16]
 
 
 def image_records(images: pa.Table) -> list[dict[str, Any]]:
@@ -186,15 +183,15 @@ def image_records(images: pa.Table) -> list[dict[str, Any]]:
     try:
         return list(images.to_pylist())
     except UnicodeDecodeError:
-        columns = {name: [_value(scalar) for scalar in images.column(name)] for name in images.column_names}
+        columns = {name: [_read_value(scalar) for scalar in images.column(name)] for name in images.column_names}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _value(scalar: pa.Scalar) -> Any:
+def _read_value(scalar: pa.Scalar) -> Any:
     if isinstance(scalar, pa.ListScalar) and scalar.is_valid:
-        return [_value(part) for part in scalar]
+        return [_read_value(item) for item in scalar]
     if isinstance(scalar, pa.StructScalar) and scalar.is_valid:
-        return {name: _value(scalar[name]) for name in scalar}
+        return {name: _read_value(scalar[name]) for name in scalar}
     try:
         return scalar.as_py()
     except UnicodeDecodeError:
@@ -205,19 +202,15 @@ def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
     """Return the ids of a source row; a row without `image_id` gets a hash of its generator, prompt and content."""
     prompt_id, image_id = id_text(record.get("prompt_id")), id_text(record.get("image_id"))
     if image_id is None:
-        image_id = _content_id(record, prompt_id, generator)
+        contents = [_content(image) for image in _split_images(record)]
+        content = contents[0] if len(contents) == 1 else b"".join(hashlib.sha256(one).digest() for one in contents)
+        image_id = hashlib.sha256(f"{generator}\0{prompt_id}\0".encode() + content).hexdigest()[:16]
     return ImageRow(image_id, prompt_id, generator)
 
 
 def id_text(value: Any) -> str | None:
     """Return an id as text; None for NaN, which pandas writes for a missing number."""
     return None if rows.is_missing(value) else str(value)
-
-
-def _content_id(record: Mapping[str, Any], prompt_id: str | None, generator: str) -> str:
-    contents = [_content(image) for image in _split_images(record)]
-    content = contents[0] if len(contents) == 1 else b"".join(hashlib.sha256(one).digest() for one in contents)
-    return hashlib.sha256(f"{generator}\0{prompt_id}\0".encode() + content).hexdigest()[:16]
 
 
 def _content(record: Mapping[str, Any]) -> bytes:

@@ -15,8 +15,8 @@ from plumbline.operators.images.generation_settings import (
     Choice,
     Difference,
     all_settings,
-    between,
-    differences,
+    compare_settings,
+    describe_differences,
 )
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
@@ -173,7 +173,7 @@ def compare(
         skills=skills,
         lower_is_better=read_lower_is_better(manifests[1]),
         unranked=unranked_metrics(manifests[1]),
-        unlike={name: tuple(differences(own, earlier[name])) for name, own in later.items() if name in earlier},
+        unlike={name: tuple(compare_settings(own, earlier[name])) for name, own in later.items() if name in earlier},
         joined=joined,
     )
     runs = _add_reward(runs, reward, each)
@@ -282,7 +282,7 @@ def _excluded_sentences(
     for found, generators in alike.items():
         were, them = ("was", "it") if len(generators) == 1 else ("were", "them")
         lead = f"{names([*generators])} {were} generated with other settings:"
-        yield Sentence(lead, f"{between(found, run_id)}. No change of {them} is clear.")
+        yield Sentence(lead, f"{describe_differences(found, run_id)}. No change of {them} is clear.")
     for metric, (settings, bridge) in altered.items():
         compared = "so its scores are not compared" if bridge is None else describe_use(bridge)
         values = names([" ".join(setting) for setting in settings], 1)

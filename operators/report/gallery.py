@@ -10,7 +10,7 @@ from PIL import Image
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.preparing import decode_picture
+from plumbline.operators.images.preparing import decode_row_image
 from plumbline.operators.images.rows import SOURCES, FetchUri, edit_error, numbered_error, read_sources
 from plumbline.operators.report.marked_words import (
     ComparedWords,
@@ -182,7 +182,7 @@ def encode_thumbnail(
     max_bytes: int = THUMBNAIL_BYTES,
 ) -> bytes | RowError:
     """Return the row's image as WebP with at most `max_bytes`, no larger than a square of this `side` in pixels."""
-    image = decode_picture(row, limits, fetch)
+    image = decode_row_image(row, limits, fetch)
     if isinstance(image, RowError):
         return image
     image.thumbnail((side, side))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, ShownTable, first_rows, number, plural
-from plumbline.operators.images.generation_settings import COMPARE, all_settings, setting_notes, settings_in_words
+from plumbline.operators.images.generation_settings import COMPARE, all_settings, describe_settings, setting_notes
 from plumbline.operators.metaeval.decided_pairs import decisions_table, describe_subsample
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import find_story, read_lower_is_better
@@ -246,7 +246,7 @@ def build_page(
         leaderboard_rows=ranked,
         baseline=baseline,
         seeds=page_tables.seed_table(repeats) if repeats else None,
-        settings=[(name, settings_in_words(known)) for name, known in all_settings(run.manifest, COMPARE).items()],
+        settings=[(name, describe_settings(known)) for name, known in all_settings(run.manifest, COMPARE).items()],
         ranking=list(ranking),
         has_skills=len(run.skills.names) > 1 or any(row.skill != OVERALL for row in ranked),
     )

@@ -26,7 +26,7 @@ from plumbline.operators.base.sentences import (
     plural,
     signed,
 )
-from plumbline.operators.images.generation_settings import against
+from plumbline.operators.images.generation_settings import describe_differences
 from plumbline.operators.report.page import Page
 from plumbline.operators.report.page_tables import MAX_EFFECT_COLUMNS, MAX_NAMED_COLUMNS
 from plumbline.operators.report.picked_images import KIND_WORDS
@@ -199,7 +199,7 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
         "signed_interval": partial(interval_text, show=signed),
         "interval_sentence": interval_sentence,
         "plural": plural,
-        "against": against,
+        "against": describe_differences,
     }
     environment.globals |= {
         "WHY_NO_INTERVAL": WHY_NO_INTERVAL,

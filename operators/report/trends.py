@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, number, plural
-from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings, differ_from_run
+from plumbline.operators.images.generation_settings import COMPARE, Choice, all_settings, describe_changed_settings
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import altered_settings
@@ -118,7 +118,7 @@ def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tupl
     for run in runs:
         for generator in all_settings(run.manifest, choice):
             before = earlier.get(generator)
-            if before is not None and (found := differ_from_run(before.manifest, run.manifest, generator)):
+            if before is not None and (found := describe_changed_settings(before.manifest, run.manifest, generator)):
                 yield run, generator, found
             earlier[generator] = run
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.base.spilled import ALL, Spilled
-from plumbline.operators.images.generation_settings import Difference, Known, against, differences
+from plumbline.operators.images.generation_settings import Difference, Known, compare_settings, describe_differences
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
 from plumbline.operators.results.summary import OVERALL, Skills, best_first
@@ -318,7 +318,7 @@ def build_boards(
 def not_compared(duels: Iterable[Duel]) -> list[str]:
     """Return `a and b (20 steps against 30)` for each pair of generators whose settings differ, each pair once."""
     pairs = {(duel.generator_a, duel.generator_b): duel.unlike for duel in duels if duel.unlike}
-    return [f"{a} and {b} ({against(unlike)})" for (a, b), unlike in pairs.items()]
+    return [f"{a} and {b} ({describe_differences(unlike)})" for (a, b), unlike in pairs.items()]
 
 
 def rank_generators(
@@ -434,7 +434,7 @@ def compare_generators(
         apart, step = towards * (of_a - of_b), step_of(of_a, of_b)
         for skill, mask in masks.items():
             tests[skill].append(signed_rank_of(apart if skill == OVERALL else apart[mask], step))
-    unlike = [tuple(differences(settings.get(a, {}), settings.get(b, {}))) for a, b in pairs]
+    unlike = [tuple(compare_settings(settings.get(a, {}), settings.get(b, {}))) for a, b in pairs]
     duels = []
     for skill, sums in _sum_differences(means, masks, pairs).items():
         compared = [pair for pair, test in enumerate(tests[skill]) if test.n]

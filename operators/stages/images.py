@@ -166,7 +166,7 @@ class ImagesStage(RowStage):
             computed = tables[name]
             both = pa.concat_tables([reused.table, computed.replace_schema_metadata(None)])
             # A row that another metric lacked was computed for all metrics; the reused row takes precedence.
-            number_of = {place: len(reused.table) + row for row, place in enumerate(prepared.images.places)}
+            number_of = {place: len(reused.table) + row for row, place in enumerate(prepared.images.row_numbers)}
             number_of |= {place: row for row, place in enumerate(reused.places)}
             in_order = both.take(pa.array([number_of[place] for place in sorted(number_of)], pa.int64()))
             counted = in_order.replace_schema_metadata(computed.schema.metadata)
@@ -190,7 +190,7 @@ class ImagesStage(RowStage):
         """
         records, left = [], iter(results)
         for row, place, image_digest, source, error, count in zip(
-            images.rows, images.places, images.digests, images.sources, images.errors, images.counts, strict=True
+            images.rows, images.row_numbers, images.digests, images.sources, images.errors, images.counts, strict=True
         ):
             of_row = [next(left) for _ in range(count)]
             failed = error or next((result for result in of_row if isinstance(result, RowError)), None)

@@ -142,7 +142,7 @@ class SimilaritiesStage(ImagesStage):
         tables = {}
         for name, prompts in questions.items():
             metric = prompts.metric
-            places = zip(images.rows, images.places, strict=True)
+            places = zip(images.rows, images.row_numbers, strict=True)
             texts = tuple(prompts.texts(row.prompt_id, place) for row, place in places)
             comparison = texts, metric.measure, metric.pixels, metric.compares
             if comparison not in by_comparison:

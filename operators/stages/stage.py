@@ -11,7 +11,7 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError, RowError, check_prompt, unknown_prompt
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import FetchUri
-from plumbline.operators.images.videos import STANDARD, Clips
+from plumbline.operators.images.videos import DEFAULT_CLIPS, Clips
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric, repeats_of
 from plumbline.operators.models.calls import Call
@@ -76,7 +76,7 @@ class StageOptions(NamedTuple):
     """Number of images that a model encodes together."""
     decoders: int = 1
     """Number of images that are decoded at once."""
-    clips: Clips = STANDARD
+    clips: Clips = DEFAULT_CLIPS
     """Display of rows of several images, and of videos, to models."""
 
 

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -16,16 +16,16 @@ from plumbline.pipelines.base.storage import Place, first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.placing import Shards
-from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardDraft, ShardReport
+from plumbline.pipelines.ingest.shards import Drafted, Placement, ShardDraft, ShardRecord, ShardReport
 from plumbline.pipelines.sources.origins import Origins
 
 PATIENCE = 5.0
 """Seconds of drafting in this process after which starting Ray is worth its cost."""
-UNITS_PER_WORKER = 3
+MAX_UNITS_PER_WORKER = 3
 """Units of a worker that are in progress at once: one is drafted while others wait to be placed."""
-RESTART_SECONDS = 0.2
+RESTART_INTERVAL = 0.2
 """Seconds between checks whether a worker has restarted."""
-GOODBYE_SECONDS = 10.0
+CLEANUP_TIMEOUT = 10.0
 """Seconds allowed for a worker to remove its drafts."""
 MAX_ATTEMPTS = 3
 """Number of deaths of workers on a unit after which the ingest fails."""
@@ -64,8 +64,8 @@ class Source(ABC):
     def origins(self) -> Origins:
         """Origins of the prompts and generators; complete once every unit has been drafted or restored."""
 
-    def landmarks(self) -> list[SourceFile]:
-        """Return the files that every machine must be able to see."""
+    def visible_files(self) -> list[SourceFile]:
+        """Return files of the input that every machine of a cluster must be able to read."""
         return self.files[:1]
 
     @abstractmethod
@@ -83,9 +83,6 @@ class Source(ABC):
     @abstractmethod
     def end(self, unit: Any, drafted: Drafted, output: Place) -> None:
         """Record that the unit's shards are in the output."""
-
-
-NOTHING = Drafted((), ())
 
 
 class WorkerDied(Exception):
@@ -114,14 +111,14 @@ class Drafter:
             return drafts[-1]
 
         rejected = self.source.draft(unit, begin)
-        return Drafted([shard.drafted() for shard in drafts], rejected)
+        return Drafted([shard.finish() for shard in drafts], rejected)
 
-    def commit(self, number: int, places: list[Placement | None]) -> list[int]:
-        """Move a unit's drafts to their places, drop those without one; return the size of each shard in bytes."""
+    def commit(self, number: int, placements: list[Placement | None]) -> list[int]:
+        """Commit a unit's drafts, without those that have no placement; return the size of each shard in bytes."""
         if number not in self.drafts:
             raise WorkerDied
-        drafts = zip(self.drafts[number], places, strict=True)
-        sizes = [shard.commit(place) if place else 0 for shard, place in drafts]
+        drafts = zip(self.drafts[number], placements, strict=True)
+        sizes = [draft.commit(placement) if placement else 0 for draft, placement in drafts]
         self.abandon(number)
         return sizes
 
@@ -141,23 +138,22 @@ class Workers:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.drafters: list[Any] = [Drafter(source)]
-        self.output = self.drafters[0].output
         self._on_ray = False
         self._started = time.monotonic()
         self._session = ExitStack()
 
     @property
-    def room(self) -> int:
+    def max_units(self) -> int:
         """Number of units that may be in progress at once."""
-        return UNITS_PER_WORKER * len(self.drafters) if self._on_ray else 1
+        return MAX_UNITS_PER_WORKER * len(self.drafters) if self._on_ray else 1
 
     def call(self, drafter: Any, method: str, *arguments: Any) -> Any:
-        """Begin a call of a drafter's method; `answer` returns its result."""
+        """Begin a call of a drafter's method; `get_result` returns its result."""
         called = getattr(drafter, method)
         return called.remote(*arguments) if self._on_ray else called(*arguments)
 
-    def answer(self, call: Any, timeout: float | None = None) -> Any:
-        """Return the answer to a call; raises the exception that the call raised, or WorkerDied."""
+    def get_result(self, call: Any, timeout: float | None = None) -> Any:
+        """Return the result of a call; raises the exception that the call raised, or WorkerDied."""
         if not self._on_ray:
             return call
         import ray
@@ -180,40 +176,39 @@ class Workers:
                 ray.get(drafter.__ray_ready__.remote())
                 return
             except ActorUnavailableError:
-                time.sleep(RESTART_SECONDS)
+                time.sleep(RESTART_INTERVAL)
 
-    def spread_in_time(self) -> None:
-        """Start a drafter on Ray for each CPU, if there are several and the ingest takes longer than PATIENCE."""
-        cluster = self.source.config.cluster
+    def start_ray_if_slow(self) -> None:
+        """Start a drafter on Ray for each CPU, if there are several and the ingest takes longer than PATIENCE.
+
+        Raises RunnerError if a machine of the cluster cannot reach the input or the output.
+        """
+        config = self.source.config
+        cluster, locate = config.cluster, config.storage.locate
         address = cluster.address or os.environ.get("RAY_ADDRESS")
         cpus = cluster.num_cpus or len(os.sched_getaffinity(0))
-        late = time.monotonic() - self._started > PATIENCE
-        if self._on_ray or not late or cluster.num_cpus == 1 or (address is None and cpus == 1):
+        is_late = time.monotonic() - self._started > PATIENCE
+        if self._on_ray or not is_late or cluster.num_cpus == 1 or (address is None and cpus == 1):
             return
         import ray  # takes a second, and only a large ingest needs it
 
         from plumbline.pipelines.base.cluster_config import ClusterConfig
+        from plumbline.pipelines.running.driver_environment import VisibilityProbe, driver_environment
         from plumbline.pipelines.running.session import ray_session
 
         self._session.enter_context(ray_session(ClusterConfig(address=address, num_cpus=cpus, pools={})))
         count = int(ray.cluster_resources().get("CPU", 1)) if address else cpus
-        worker, enter = ray.remote(Drafter).options(num_cpus=1, max_restarts=-1), self._open_environment()
-        self.drafters = [worker.remote(self.source, enter) for _ in range(count)]
+        probes = [
+            VisibilityProbe(f"source {file.url}", locate(file.url), file.bytes, file.etag)
+            for file in self.source.visible_files()
+        ]
+        output = self.drafters[0].output
+        environment = self._session.enter_context(driver_environment(f"output {output}", output / ".ingest", probes))
+        worker = ray.remote(Drafter).options(num_cpus=1, max_restarts=-1)
+        self.drafters = [worker.remote(self.source, environment.apply) for _ in range(count)]
         self._on_ray = True
 
-    def _open_environment(self) -> Callable[[], None]:
-        """Return a function that prepares a process; raise RunnerError if a machine lacks the input or the output."""
-        from plumbline.pipelines.running.driver_environment import VisibilityProbe, driver_environment
-
-        locate = self.source.config.storage.locate
-        seen = [
-            VisibilityProbe(f"source {file.url}", locate(file.url), file.bytes, file.etag)
-            for file in self.source.landmarks()
-        ]
-        environment = driver_environment(f"output {self.output}", self.output / ".ingest", seen)
-        return self._session.enter_context(environment).apply
-
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -221,20 +216,18 @@ class Workers:
         with self._session:
             for call in [self.call(drafter, "abandon") for drafter in self.drafters]:
                 with suppress(WorkerDied):
-                    self.answer(call, GOODBYE_SECONDS)
+                    self.get_result(call, CLEANUP_TIMEOUT)
 
 
 @dataclass(slots=True)
 class Job:
-    """A unit in progress."""
-
     number: int
     unit: Any
     drafter: Any
     call: Any
     """The pending call of the drafter."""
-    drafted: Drafted = NOTHING
-    places: list[Placement | None] | None = None
+    drafted: Drafted = Drafted((), ())  # noqa: RUF009  # it is immutable
+    placements: list[Placement | None] | None = None
     """Placements of its drafts, once decided; from then on `call` is the commit."""
     deaths: int = 0
 
@@ -256,57 +249,48 @@ class DraftingQueue:
     def run(self) -> None:
         """Bring every unit into the output."""
         for number, unit in enumerate(self.source.units(self.shards.rejected)):
-            if not self.drafting and self._restore(unit):
-                continue
-            self.workers.spread_in_time()
+            if not self.drafting and (outline := self.source.outline(unit, self.shards)) is not None:
+                restored = self.shards.restore(outline)
+                for record in restored or ():
+                    self.report(record)
+                if restored is not None:
+                    continue
+            self.workers.start_ray_if_slow()
             busy = Counter(job.drafter for job in (*self.drafting, *self.committing))
             drafter = min(self.workers.drafters, key=lambda drafter: busy[drafter])
             self.drafting.append(Job(number, unit, drafter, self.workers.call(drafter, "draft", number, unit)))
-            while len(self.drafting) + len(self.committing) >= self.workers.room:
+            while len(self.drafting) + len(self.committing) >= self.workers.max_units:
                 self._advance()
         while self.drafting or self.committing:
             self._advance()
 
-    def _restore(self, unit: Any) -> bool:
-        outline = self.source.outline(unit, self.shards)
-        records = self.shards.restore(outline) if outline is not None else None
-        for record in records or ():
-            self.report(record)
-        return records is not None
-
     def _advance(self) -> None:
         """Place the next draft, and await the oldest commit if enough are pending or nothing is being drafted."""
         if self.drafting:
-            self._place(self.drafting.popleft())
-        if len(self.committing) >= self.workers.room // 2 or not self.drafting:
-            self._end(self.committing.popleft())
+            job = self.drafting.popleft()
+            job.drafted = self._await_result(job)
+            self.shards.rejected += job.drafted.rejected
+            job.placements = []
+            for draft in job.drafted.shards:
+                placed = self.shards.place(draft)
+                if isinstance(placed, ShardRecord):  # the same shard is in the output already
+                    self.report(placed)
+                job.placements.append(placed if isinstance(placed, Placement) else None)
+            job.call = self.workers.call(job.drafter, "commit", job.number, job.placements)
+            self.committing.append(job)
+        if len(self.committing) >= self.workers.max_units // 2 or not self.drafting:
+            job = self.committing.popleft()
+            sizes = self._await_result(job)
+            for draft, placement, size in zip(job.drafted.shards, job.placements or (), sizes, strict=True):
+                if placement is not None:
+                    self.report(self.shards.add_committed(draft, placement, size))
+            self.source.end(job.unit, job.drafted, self.shards.output)
 
-    def _place(self, job: Job) -> None:
-        job.drafted = self._answer(job)
-        self.shards.rejected += job.drafted.rejected
-        job.places = [self._place_draft(draft) for draft in job.drafted.shards]
-        job.call = self.workers.call(job.drafter, "commit", job.number, job.places)
-        self.committing.append(job)
-
-    def _place_draft(self, draft: DraftedShard) -> Placement | None:
-        """Return the placement of a draft; None if the same shard is in the output already."""
-        place = self.shards.place(draft)
-        if isinstance(place, Placement):
-            return place
-        self.report(place)
-        return None
-
-    def _end(self, job: Job) -> None:
-        for draft, place, size in zip(job.drafted.shards, job.places or (), self._answer(job), strict=True):
-            if place is not None:
-                self.report(self.shards.committed(draft, place, size))
-        self.source.end(job.unit, job.drafted, self.shards.output)
-
-    def _answer(self, job: Job) -> Any:
-        """Return the answer to the job's call; if its worker dies, the unit is drafted again."""
+    def _await_result(self, job: Job) -> Any:
+        """Return the result of the job's call; if its worker dies, the unit is drafted again."""
         while True:
             try:
-                return self.workers.answer(job.call)
+                return self.workers.get_result(job.call)
             except WorkerDied as error:
                 job.deaths += 1
                 if job.deaths == MAX_ATTEMPTS:
@@ -317,5 +301,5 @@ class DraftingQueue:
                     ) from error
                 self.workers.await_restart(job.drafter)
                 job.call = self.workers.call(job.drafter, "draft", job.number, job.unit)
-                if job.places is not None:
-                    job.call = self.workers.call(job.drafter, "commit", job.number, job.places)
+                if job.placements is not None:
+                    job.call = self.workers.call(job.drafter, "commit", job.number, job.placements)

@@ -5,17 +5,18 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unicodedata import normalize
 
 import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.embedded_settings import HEAD_BYTES, picture_settings
+from plumbline.operators.images.embedded_settings import HEAD_BYTES, read_image_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
@@ -38,11 +39,11 @@ from plumbline.pipelines.ingest.input_rows import (
 )
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard
-from plumbline.pipelines.ingest.typed_tables import Table, source_file
+from plumbline.pipelines.ingest.text_tables import Table, source_file
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
-READERS = 16
+N_READERS = 16
 """Number of image files that are read at once."""
 N_HASHED = 6
 """Number of fields of an image file or a rejection that are hashed; fields that were added later are not."""
@@ -56,6 +57,14 @@ class ImageFile(NamedTuple):
     etag: str
 
 
+class TableRow(NamedTuple):
+    candidate: Candidate
+    path: str
+    """Path of its image below the folder of images."""
+    sources: Sequence[str]
+    """Paths of the sources of an edit."""
+
+
 class FoundRow(NamedTuple):
     """A row with its image file, or with its rejection."""
 
@@ -63,15 +72,6 @@ class FoundRow(NamedTuple):
     image: ImageFile | Rejection
     sources: Sequence[ImageFile | str] = ()
     """Source images of an edit; the path of each that cannot be read."""
-
-
-class TableRow(NamedTuple):
-    """A row of a table with the path of its image below the folder of images."""
-
-    candidate: Candidate
-    path: str
-    sources: Sequence[str] = ()
-    """Paths of the sources of an edit."""
 
 
 class FileUnit(NamedTuple):
@@ -94,7 +94,7 @@ class FileSource(Source):
 
     @cached_property
     def _roots(self) -> list[Path]:
-        return _roots(self.folder, self.config)
+        return _link_roots(self.folder, self.config)
 
     @cached_property
     def names(self) -> InputColumnsConfig:
@@ -106,29 +106,27 @@ class FileSource(Source):
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
-        clash = [name for name in extras if name in (*COLUMNS.names, "uri", *(field.name for field in self._sources))]
-        if clash:
+        own_names = (*COLUMNS.names, "uri", *(field.name for field in self._source_columns))
+        if clash := next((name for name in extras if name in own_names), None):
             raise ConfigError(
-                f"{self.table.url}: column {clash[0]!r} has the name of a shard's own; "
-                f"take it by columns.*={clash[0]}, or rename it in the table"
+                f"{self.table.url}: column {clash!r} has the name of a shard's own column; "
+                f"use it by columns.*={clash}, or rename it in the table"
             )
         return extras
 
     @property
     def schema(self) -> pa.Schema:
-        kept = [] if KEPT_SETTINGS.name in self.extras else [KEPT_SETTINGS]
-        return pa.schema([*self.named, *kept])
+        return pa.schema([*self._hashed_schema, *([] if KEPT_SETTINGS.name in self.extras else [KEPT_SETTINGS])])
 
     @property
-    def named(self) -> pa.Schema:
-        """Columns without the settings in images. The keys of existing shards contain this schema."""
+    def _hashed_schema(self) -> pa.Schema:
+        """Columns that are in the keys of shards: all except the settings in images, which were added later."""
         columns = [ADDRESS if field.name == "image" and not self.config.copy else field for field in COLUMNS]
         skills = [SKILLS] if self.names.skills is not None else []
-        return pa.schema([*columns, *skills, *self._sources, *self.table.schema(self.extras)])
+        return pa.schema([*columns, *skills, *self._source_columns, *self.table.schema(self.extras)])
 
     @property
-    def _sources(self) -> list[pa.Field]:
-        """Column of the sources of edits, if the input has any."""
+    def _source_columns(self) -> list[pa.Field]:
         return [] if self.names.source is None else [SOURCE if self.config.copy else SOURCE_ADDRESS]
 
     @property
@@ -139,18 +137,18 @@ class FileSource(Source):
     def origins(self) -> Origins:
         return self.table.origins(self.config)
 
-    def landmarks(self) -> list[SourceFile]:
+    def visible_files(self) -> list[SourceFile]:
         """Return the table and the first image that exists."""
         rows = next((unit.rows for unit in self.units([])), [])
-        there = (row for row in rows if isinstance(self._find(row).image, ImageFile))
-        images = [self.config.storage.locate(f"{self.folder.url}/{row.path}") for row in islice(there, 1)]
+        existing = (row for row in rows if isinstance(self._find(row).image, ImageFile))
+        images = [self.config.storage.locate(f"{self.folder.url}/{row.path}") for row in islice(existing, 1)]
         return [*self.files, *(source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
-        """Yield the rows of each shard, the last, incomplete ones by generator; reject unreadable lines."""
+        """Yield the rows of each shard, the last, incomplete shards by generator; reject unreadable lines."""
         waiting: dict[str, list[TableRow]] = defaultdict(list)
         for line in self.table.rows(self.names.image or ""):
-            row = line if isinstance(line, Rejection) else self._candidate(line)
+            row = line if isinstance(line, Rejection) else self._read_row(line)
             if isinstance(row, Rejection):
                 rejected.append(row)
                 continue
@@ -160,8 +158,8 @@ class FileSource(Source):
                 yield FileUnit(generator, waiting.pop(generator))
         yield from (FileUnit(generator, waiting[generator]) for generator in sorted(waiting))
 
-    def _candidate(self, row: Row) -> TableRow | Rejection:
-        file, line = self.table.source(row)
+    def _read_row(self, row: Row) -> TableRow | Rejection:
+        file, line = self.table.locate_row(row)
         try:
             path = relative_path(row.values.get(self.names.image or ""), self.folder)
             candidate = make_candidate(
@@ -177,25 +175,27 @@ class FileSource(Source):
             image = text_or_none(row.values, self.names.image)
             ids = read_known_ids(row.values, self.names, self.config.generator, default_id=image)
             return refused.at(file, line, **ids)
-        return TableRow(candidate, path, _paths(row.values.get(self.names.source or "")))
+        cell = row.values.get(self.names.source or "")
+        sources = [path for path in (cell if isinstance(cell, list) else [cell]) if path and isinstance(path, str)]
+        return TableRow(candidate, path, sources)
 
     def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
         """Return the content of the unit's shard, a hash of its rows and of each image's size and etag.
 
         None if the output does not have that shard yet.
         """
-        if not shards.next_is_taken(unit.generator):
+        if not shards.next_exists(unit.generator):
             return None
-        with ThreadPoolExecutor(READERS) as pool:
-            content = self._content(list(pool.map(self._find, unit.rows)))
+        with ThreadPoolExecutor(N_READERS) as pool:
+            content = self._hash(list(pool.map(self._find, unit.rows)))
         return Drafted([DraftedShard(unit.generator, content)], [])
 
     def draft(self, unit: FileUnit, begin: Begin) -> list[Rejection]:
         """Draft the unit's shard; raises ConfigError if the storage does not answer."""
-        with ThreadPoolExecutor(READERS) as pool:
+        with ThreadPoolExecutor(N_READERS) as pool:
             found_rows = list(pool.map(self._find, unit.rows))
-            shard = begin(unit.generator, self._content(found_rows))
-            for group in _groups(found_rows, self.config):
+            shard = begin(unit.generator, self._hash(found_rows))
+            for group in _group_rows(found_rows, self.config):
                 for found, (images, settings) in zip(group, pool.map(self._read, group), strict=True):
                     if isinstance(found.image, Rejection):
                         shard.rows.append(found.image)
@@ -206,29 +206,27 @@ class FileSource(Source):
     def end(self, unit: FileUnit, drafted: Drafted, output: Place) -> None:
         """Do nothing: the shard itself shows that the unit is finished."""
 
-    def _content(self, found_rows: Sequence[FoundRow]) -> str:
-        sources = [[found.sources for found in found_rows]] if self._sources else []
+    def _hash(self, found_rows: Sequence[FoundRow]) -> str:
+        sources = [[found.sources for found in found_rows]] if self._source_columns else []
         rows = [(self.table.hashed(found.candidate), found.image[:N_HASHED]) for found in found_rows]
-        return digest([self.config.recipe, str(self.named), self.folder.url, rows, *sources])
+        return digest([self.config.recipe, str(self._hashed_schema), self.folder.url, rows, *sources])
 
     def _find(self, row: TableRow) -> FoundRow:
         """Find the files of a row; raises ConfigError if the storage does not answer."""
-        candidate = row.candidate
+
+        def find_file(path: str) -> ImageFile:
+            return find_image(self.folder, path, self._roots, self.config.limits.max_bytes)
+
+        def find_source(path: str) -> ImageFile | str:
+            try:
+                return find_file(relative_path(path, self.folder))
+            except Refused:  # only metrics that need the source fail, so its path is kept
+                return path
+
         try:
-            image = self._find_file(row.path)
+            return FoundRow(row.candidate, find_file(row.path), [find_source(path) for path in row.sources])
         except Refused as refused:
-            return FoundRow(candidate, candidate.reject(refused))
-        return FoundRow(candidate, image, [self._find_source(path) for path in row.sources])
-
-    def _find_file(self, path: str) -> ImageFile:
-        return _find_image(self.folder, path, self._roots, self.config.limits.max_bytes)
-
-    def _find_source(self, path: str) -> ImageFile | str:
-        """Find a source image; if it cannot be read, only metrics that need the source fail, so its path is kept."""
-        try:
-            return self._find_file(relative_path(path, self.folder))
-        except Refused:
-            return path
+            return FoundRow(row.candidate, row.candidate.reject(refused))
 
     def _read(self, found: FoundRow) -> tuple[Sequence[bytes | str], Mapping[str, str]]:
         """Return the image and its readable sources, and the settings that the image was generated with.
@@ -239,31 +237,15 @@ class FileSource(Source):
         if isinstance(found.image, Rejection):
             return [], {}
         files = (found.image, *found.sources)
-        if not self.config.copy:
-            place = found.image.place
-            settings = picture_settings(_head(place)) if place.is_local else {}
-            return [self._address(file) for file in files], settings
-        images = [_read_file(file, self.folder) for file in files if isinstance(file, ImageFile)]
-        return images, picture_settings(images[0])
-
-    def _address(self, file: ImageFile | str) -> str:
-        place = file.place if isinstance(file, ImageFile) else self.folder / file
-        return self.config.storage.locate(place.uri).url
-
-
-def _head(place: Place) -> bytes:
-    """Return the beginning of a local file; empty if it cannot be read, which scoring will report."""
-    try:
-        with place.open() as stream:
-            head: bytes = stream.read(HEAD_BYTES)
-            return head
-    except OSError:
-        return b""
-
-
-def _paths(value: Any) -> list[str]:
-    """Return the paths of one or several sources in a cell."""
-    return [path for path in (value if isinstance(value, list) else [value]) if path and isinstance(path, str)]
+        if self.config.copy:
+            images = [_read_file(file, self.folder) for file in files if isinstance(file, ImageFile)]
+            return images, read_image_settings(images[0])
+        places = [file.place if isinstance(file, ImageFile) else self.folder / file for file in files]
+        head = b""
+        if places[0].is_local:
+            with suppress(OSError), places[0].open() as stream:  # scoring will report an unreadable file
+                head = stream.read(HEAD_BYTES)
+        return [self.config.storage.locate(place.uri).url for place in places], read_image_settings(head)
 
 
 def _read_file(file: ImageFile, folder: Place) -> bytes:
@@ -277,18 +259,15 @@ def _read_file(file: ImageFile, folder: Place) -> bytes:
 
 def read_image(path: str, folder: Place, config: IngestConfig) -> bytes:
     """Read the image file that a table's cell names; raises Refused if the folder has no such image."""
-    relative = relative_path(path, folder)
-    image = _find_image(folder, relative, _roots(folder, config), config.limits.max_bytes)
-    with readable_errors(folder, f"{image.place} in images"):
-        return image.place.read()
+    image = find_image(folder, relative_path(path, folder), _link_roots(folder, config), config.limits.max_bytes)
+    return _read_file(image, folder)
 
 
-def _roots(folder: Place, config: IngestConfig) -> list[Path]:
+def _link_roots(folder: Place, config: IngestConfig) -> list[Path]:
     return link_roots(folder.path, config.link_roots) if folder.is_local else []
 
 
-def _groups(found_rows: Sequence[FoundRow], limits: IngestConfig) -> Iterator[list[FoundRow]]:
-    """Group rows whose images fit into one row group."""
+def _group_rows(found_rows: Sequence[FoundRow], limits: IngestConfig) -> Iterator[list[FoundRow]]:
     group: list[FoundRow] = []
     total = 0
     for found in found_rows:
@@ -302,12 +281,16 @@ def _groups(found_rows: Sequence[FoundRow], limits: IngestConfig) -> Iterator[li
         yield group
 
 
-def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
-    """Return the size and etag of an image file.
+def find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
+    """Return the size and etag of an image file; its name may be in another Unicode form.
 
     Raises Refused if the file is missing or unreadable, or if a link leads out of `roots`.
     """
-    place = folder / _match_unicode_form(folder, relative)
+    if not relative.isascii():  # an é may be one character in a table, and two in the file's name on another system
+        forms = dict.fromkeys((relative, normalize("NFC", relative), normalize("NFD", relative)))
+        with readable_errors(folder, "images"):
+            relative = next((form for form in forms if (folder / form).exists()), relative)
+    place = folder / relative
     if place.is_local and leads_out(place.path, roots):
         message = (
             f"{place}: a link leads out of {folder.url}; put the file itself there, or add its folder to link_roots"
@@ -315,7 +298,7 @@ def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: 
         raise Refused("outside_folder", message)
     with readable_errors(folder, "images"):
         try:
-            entry = _local_entry(place.path) if place.is_local else place.entry()
+            entry = _read_local_entry(place.path) if place.is_local else place.entry()
         except (FileNotFoundError, NotADirectoryError) as error:
             message = f"no file at {place}; generate the image again, or correct the path"
             raise Refused("missing_image", message) from error
@@ -334,20 +317,8 @@ def _find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: 
     return ImageFile(place, entry.size, entry.etag)
 
 
-def _match_unicode_form(folder: Place, relative: str) -> str:
-    """Return a path in the Unicode form of its file's name.
-
-    An é may be one character in a table and two in the file's name on another system.
-    """
-    if relative.isascii():
-        return relative
-    forms = dict.fromkeys((relative, normalize("NFC", relative), normalize("NFD", relative)))
-    with readable_errors(folder, "images"):
-        return next((form for form in forms if (folder / form).exists()), relative)
-
-
-def _local_entry(path: str) -> Entry:
-    found = os.stat(path)  # noqa: PTH116  # a path of a table: once per row
+def _read_local_entry(path: str) -> Entry:
+    found = os.stat(path)  # noqa: PTH116  # a path of a table: once per row, where pathlib is slow
     entry_type = "file" if stat.S_ISREG(found.st_mode) else "folder" if stat.S_ISDIR(found.st_mode) else "device"
     if entry_type == "file" and not os.access(path, os.R_OK):
         raise PermissionError(13, "access denied")

@@ -17,7 +17,7 @@ from plumbline.pipelines.sources.benchmark import generator_of_folder, name_gene
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.store.store import exclude_stores
 
-READERS = 16
+N_READERS = 16
 """Number of small files that are read at once."""
 MAX_READ_AHEAD = 1024
 """Number of small files whose reading is scheduled ahead."""
@@ -33,8 +33,6 @@ NUMBER_AT_END = re.compile(r"(?<![ _-])[ _-]*(?<!\d)(?P<number>\d+)$")
 """Number at the end of a name, with what separates it from the words before it."""
 CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
 """Name of an image that shows several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
-
-
 NO_NAMES_OF_GENERATORS = frozenset(
     {*NO_GENERATORS, *SOURCES, *RESULTS, *EDIT_SOURCES, *EDIT_RESULTS}
     | {"image", "img", "sample", "prompt", "seed", "target", "mask", "depth", "control", "cond", "before", "after"}
@@ -52,6 +50,26 @@ class PromptsOutside(NamedTuple):
     """True if the file has ids; if not, the numbers of its rows are in the images' names."""
 
 
+class DescribedImage(NamedTuple):
+    """An image file with its description, by the names of a table's columns."""
+
+    image: str
+    """Its path below the folder."""
+    values: Mapping[str, Any]
+    origin: str
+    """Origin of the description, in words."""
+    has_columns: bool = False
+    """True if people chose the names of `values`, which are columns or fields."""
+    generator: str | None = None
+    """The generator that neither a column nor a folder names."""
+    generator_origin: str = "the images' names"
+    """The part of the input that names `generator`, in words."""
+    file: str = ""
+    """The address of the file that describes it; empty if only its name does."""
+    line: int | None = None
+    """The line of that file, from 1."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Folder:
     """The files of a folder without the hidden ones, by their paths below it."""
@@ -61,7 +79,7 @@ class Folder:
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
     """Names of the columns in its tables."""
     hidden: Sequence[str] = ()
-    """Images whose paths begin with a dot somewhere; none of them is among `names`."""
+    """Images in hidden folders, or with hidden names; none of them is among `names`."""
     outside: Mapping[str, str] = field(default_factory=dict)
     """Images that the configuration leaves out, by name with the reason; none of them is among `names`."""
     badly_named: Sequence[str] = ()
@@ -72,36 +90,35 @@ class Folder:
     """Warnings for people that came up while the folder was read."""
 
     @cached_property
+    def _images_and_sources(self) -> list[str]:
+        return [name for name in self.names if is_image(name)]
+
+    @cached_property
     def images(self) -> list[str]:
         """Image files and videos, without the sources of edits."""
-        return [name for name in self._pictures if name not in self.source_paths]
+        return [name for name in self._images_and_sources if name not in self.source_paths]
+
+    @property
+    def foreign(self) -> list[str]:
+        """Image files in formats that are not decoded."""
+        return [name for name in self.names if _suffix(name) in FOREIGN]
 
     @property
     def text_tables(self) -> list[str]:
-        """CSV and JSON Lines files."""
         return [name for name in self.names if name.lower().endswith((*SEPARATORS, *JSON_LINES))]
 
     @cached_property
-    def known_images(self) -> frozenset[str]:
+    def nameable_images(self) -> frozenset[str]:
         """All images that a row may name."""
-        return frozenset((*self._pictures, *self.hidden, *self.outside))
+        return frozenset((*self._images_and_sources, *self.hidden, *self.outside))
 
     @cached_property
-    def _generators(self) -> dict[str, str]:
-        """Generators by the names of the folder's direct subfolders."""
-        return name_generators(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
+    def _nameable_by_nfc(self) -> dict[str, str]:
+        return {normalize("NFC", name): name for name in self.nameable_images if not name.isascii()}
 
     def find(self, path: str) -> str | None:
         """Return the image of this path in any Unicode form of its name: é is one character or two."""
-        return path if path in self.known_images else self._names_by_nfc.get(normalize("NFC", path))
-
-    @cached_property
-    def _names_by_nfc(self) -> dict[str, str]:
-        return {normalize("NFC", name): name for name in self.known_images if not name.isascii()}
-
-    @cached_property
-    def _pictures(self) -> list[str]:
-        return [name for name in self.names if _is_image(name)]
+        return path if path in self.nameable_images else self._nameable_by_nfc.get(normalize("NFC", path))
 
     @cached_property
     def source_paths(self) -> dict[str, str]:
@@ -110,12 +127,12 @@ class Folder:
         Empty if all images are in such folders.
         """
         paths: dict[str, str] = {}
-        for name in self._pictures:
+        for name in self._images_and_sources:
             parts = PurePosixPath(name).with_suffix("").parts
-            place = next((place for place, part in enumerate(parts[:-1]) if part.lower() in SOURCES), None)
-            if place is not None:
-                paths[name] = "/".join((*parts[:place], *parts[place + 1 :]))
-        return paths if len(paths) < len(self._pictures) else {}
+            depth = next((depth for depth, folder in enumerate(parts[:-1]) if folder.lower() in SOURCES), None)
+            if depth is not None:
+                paths[name] = "/".join((*parts[:depth], *parts[depth + 1 :]))
+        return paths if len(paths) < len(self._images_and_sources) else {}
 
     @cached_property
     def _sources_by_path(self) -> dict[str, list[str]]:
@@ -133,16 +150,11 @@ class Folder:
             return []
         path = PurePosixPath(image).with_suffix("")
         below = [(above, path.relative_to(above).parts) for above in path.parents]
-        named = [str(PurePosixPath(above, *parts[first:])) for above, parts in below for first in range(len(parts))]
-        paths = (each for name in named for each in (name, NUMBERED.sub("", name)))
+        names = [str(PurePosixPath(above, *parts[first:])) for above, parts in below for first in range(len(parts))]
+        paths = (each for name in names for each in (name, NUMBERED.sub("", name)))
         return next((self._sources_by_path[path] for path in paths if path in self._sources_by_path), [])
 
-    @property
-    def foreign(self) -> list[str]:
-        """Image files in formats that nothing here decodes."""
-        return [name for name in self.names if PurePosixPath(name).suffix[1:].lower() in FOREIGN]
-
-    def inside(self, name: str | None) -> "Folder":
+    def keep_inside(self, name: str | None) -> "Folder":
         """Return the folder without the images outside subfolders of this name; if it has none, the whole folder.
 
         Other files, which may contain prompts, stay if they are in such a subfolder or in a folder above one.
@@ -151,12 +163,13 @@ class Folder:
         if not inner:
             return self
         above = {str(folder) for path in inner for folder in PurePosixPath(path).parents}
+        images = {path for path in self.names if _suffix(path) in (*IMAGES, *FOREIGN)}
         kept = [
             path
             for path in self.names
-            if path in inner or (not _is_picture(path) and str(PurePosixPath(path).parent) in above)
+            if path in inner or (path not in images and str(PurePosixPath(path).parent) in above)
         ]
-        outside = [path for path in self.names if _is_picture(path) and path not in inner]
+        outside = [path for path in self.names if path in images and path not in inner]
         return replace(self, names=kept, outside=dict.fromkeys(outside, f"outside images_inside={name}"))
 
     @property
@@ -164,17 +177,22 @@ class Folder:
         """Generator that the folder itself is named after."""
         return generator_of_folder(PurePosixPath(self.place.path).name)
 
+    @cached_property
+    def _generators(self) -> dict[str, str]:
+        """Generators by the names of the folder's direct subfolders."""
+        return name_generators(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
+
     def generator(self, image: str) -> str:
         """Return the generator of an image: the name of its first folder, or else that of the whole folder.
 
         A first folder that is a number, or a word such as `samples`, does not name a generator.
         """
         first, _, rest = image.partition("/")
-        everybodys = NO_GENERATORS | RESULTS if self.source_paths else NO_GENERATORS
-        inner = bool(rest) and not first.isdecimal() and first.lower() not in everybodys
-        return self._generators.get(first, first) if inner else self.own_generator
+        shared = NO_GENERATORS | RESULTS if self.source_paths else NO_GENERATORS
+        is_named = bool(rest) and not first.isdecimal() and first.lower() not in shared
+        return self._generators.get(first, first) if is_named else self.own_generator
 
-    def generators_in_names(self, prompts: Sequence[str]) -> dict[str, str]:
+    def find_generators_in_names(self, prompts: Sequence[str]) -> dict[str, str]:
         """Return generators by image, if no folder names one and the names do: flux_0.png, flux_1.png, sdxl_0.png, ...
 
         Each generator must have as many numbers as there are prompts, the same as the others. Names that differ by a
@@ -183,17 +201,16 @@ class Folder:
         in_folders: dict[PurePosixPath, dict[str, tuple[str, int]]] = defaultdict(dict)
         for image in self.images:
             path = PurePosixPath(image)
-            own = self.generator(image) == self.own_generator and not any(part.isdecimal() for part in path.parts)
-            if own and not is_contact_sheet(image) and (number := NUMBER_AT_END.search(path.stem)):
+            unnamed = self.generator(image) == self.own_generator and not any(part.isdecimal() for part in path.parts)
+            if unnamed and not is_contact_sheet(image) and (number := NUMBER_AT_END.search(path.stem)):
                 in_folders[path.parent][image] = (path.stem[: number.start()], int(number["number"]))
         found: dict[str, str] = {}
         for numbered in in_folders.values():
-            if _name_generators(numbered.values(), prompts):
+            if _are_generators(numbered.values(), prompts):
                 found |= {image: name for image, (name, _) in numbered.items()}
         return found
 
-    def at(self, name: str) -> str:
-        """Return the address of a file, for a message."""
+    def url(self, name: str) -> str:
         return f"{self.place.url}/{name}"
 
     def reject_without_prompt(self, image: str, message: str) -> Rejection:
@@ -203,11 +220,10 @@ class Folder:
         return self.reject(image, Refused("empty_prompt", message))
 
     def reject(self, image: str, refused: Refused) -> Rejection:
-        return refused.at(self.at(image), generator=self.generator(image), image_id=image)
+        return refused.at(self.url(image), generator=self.generator(image), image_id=image)
 
     def skip(self, image: str, reason: str) -> Rejection:
-        """Return a rejection that marks an image as left out on purpose."""
-        return Refused(SKIPPED, reason).at(self.at(image))
+        return Refused(SKIPPED, reason).at(self.url(image))
 
     def read(self, name: str) -> bytes:
         """Read a small file; raises Refused if it is too large, or missing by now."""
@@ -215,22 +231,23 @@ class Folder:
             try:
                 content = (self.place / name).read(MAX_TEXT_BYTES + 1)
             except FileNotFoundError as error:
-                raise Refused("unreadable_line", f"{self.at(name)} is gone; run again") from error
+                raise Refused("unreadable_line", f"{self.url(name)} is gone; run again") from error
         if len(content) > MAX_TEXT_BYTES:
-            raise Refused("text_too_large", f"{self.at(name)} is over {MAX_TEXT_BYTES} bytes; is it a prompt?")
+            raise Refused("text_too_large", f"{self.url(name)} is over {MAX_TEXT_BYTES} bytes; is it a prompt?")
         return content
 
     def read_all(self, names: Sequence[str]) -> Iterator[bytes | Refused]:
         """Yield small files in order, read in parallel; the reason in place of a file that cannot be read."""
-        with ThreadPoolExecutor(READERS) as pool:
-            for start in range(0, len(names), MAX_READ_AHEAD):
-                yield from pool.map(self._read, names[start : start + MAX_READ_AHEAD])
 
-    def _read(self, name: str) -> bytes | Refused:
-        try:
-            return self.read(name)
-        except Refused as refused:
-            return refused
+        def read(name: str) -> bytes | Refused:
+            try:
+                return self.read(name)
+            except Refused as refused:
+                return refused
+
+        with ThreadPoolExecutor(N_READERS) as pool:
+            for start in range(0, len(names), MAX_READ_AHEAD):
+                yield from pool.map(read, names[start : start + MAX_READ_AHEAD])
 
 
 def list_images(place: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
@@ -242,75 +259,46 @@ def list_images(place: Place, key: str = "images", columns: InputColumnsConfig |
         if not place.exists():
             raise FileNotFoundError(place.url)
         paths = exclude_stores(place, sorted(path for path, _ in place.files()))
-    found = [path or place.name for path in paths]
-    visible = [name for name in found if not _is_hidden(name)]
-    names = [name for name in visible if name == printable(name)]
+    names = [path or place.name for path in paths]
+    hidden = {name for name in names if any(part.startswith((".", "__MACOSX")) for part in name.split("/"))}
+    visible = [name for name in names if name not in hidden]
     return Folder(
         place=place,
-        names=names,
+        names=[name for name in visible if name == printable(name)],
         columns=columns or InputColumnsConfig(),
-        hidden=[printable(name) for name in found if _is_hidden(name) and _is_image(name)],
+        hidden=[printable(name) for name in names if name in hidden and is_image(name)],
         badly_named=[printable(name) for name in visible if name != printable(name)],
     )
 
 
-def _name_generators(numbered: Iterable[tuple[str, int]], prompts: Sequence[str]) -> bool:
-    """Return True if the names before numbers are those of several generators with an image of every prompt."""
+def _are_generators(numbered: Iterable[tuple[str, int]], prompts: Sequence[str]) -> bool:
+    """Return True if the names before numbers are those of several generators with an image of every prompt.
+
+    The names must differ by more than numbers, and none may be a word such as `image` or begin a prompt.
+    """
     numbers: dict[str, set[int]] = defaultdict(set)
     for name, number in numbered:
         numbers[name].add(number)
-    alike = {frozenset(own) for own in numbers.values()}
-    return len(numbers) > 1 and [len(own) for own in alike] == [len(prompts)] and _differ_in_words([*numbers], prompts)
-
-
-def _differ_in_words(names: Sequence[str], prompts: Sequence[str]) -> bool:
-    """Return True if names differ by more than numbers, and none is a word such as `image` or begins a prompt."""
-    words = [tuple(name.replace("_", " ").casefold().split()) for name in names]
-    without_numbers = {re.sub(r"\d+", "", name.casefold()) for name in names}
-    named = all(any(map(str.isalpha, name)) for name in without_numbers)
+    distinct = {frozenset(own) for own in numbers.values()}
+    if len(numbers) < 2 or [len(own) for own in distinct] != [len(prompts)]:
+        return False
+    without_numbers = {re.sub(r"\d+", "", name.casefold()) for name in numbers}
+    if len(without_numbers) < len(numbers) or not all(any(map(str.isalpha, name)) for name in without_numbers):
+        return False
+    words = [tuple(name.replace("_", " ").casefold().split()) for name in numbers]
     lengths = {len(each) for each in words if len(each) > 1}
-    begun = {tuple(prompt.casefold().split()[:length]) for prompt in prompts for length in lengths}
-    different = named and len(without_numbers) == len(names)
-    return different and without_numbers.isdisjoint(NO_NAMES_OF_GENERATORS) and begun.isdisjoint(words)
+    prompt_starts = {tuple(prompt.casefold().split()[:length]) for prompt in prompts for length in lengths}
+    return without_numbers.isdisjoint(NO_NAMES_OF_GENERATORS) and prompt_starts.isdisjoint(words)
 
 
 def is_contact_sheet(image: str) -> bool:
-    """Return True if an image's name marks it as a contact sheet of several images."""
     return CONTACT_SHEET.fullmatch(PurePosixPath(image).stem) is not None
 
 
-def _is_image(path: str) -> bool:
-    return PurePosixPath(path).suffix[1:].lower() in IMAGES
+def is_image(path: str) -> bool:
+    """Return True if a path has the suffix of an image or video that is decoded."""
+    return _suffix(path) in IMAGES
 
 
-def _is_picture(path: str) -> bool:
-    """Return True for images, also in formats that nothing here decodes."""
-    return PurePosixPath(path).suffix[1:].lower() in (*IMAGES, *FOREIGN)
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith((".", "__MACOSX")) for part in path.split("/"))
-
-
-def is_image_path(text: str) -> bool:
-    return PurePosixPath(text).suffix[1:].lower() in IMAGES
-
-
-class DescribedImage(NamedTuple):
-    """An image file with its description, by the names of a table's columns."""
-
-    image: str
-    """Its path below the folder."""
-    values: Mapping[str, Any]
-    source: str
-    """Origin of the description, in words."""
-    named: bool = False
-    """True if people chose the names of the values' columns or fields."""
-    generator: str | None = None
-    """The generator that neither a column nor a folder names."""
-    named_by: str = ""
-    """The part of the input that names the generator, in words."""
-    file: str = ""
-    """The address of the file that describes it; empty if only its name does."""
-    line: int | None = None
-    """The line of that file, from 1."""
+def _suffix(path: str) -> str:
+    return PurePosixPath(path).suffix[1:].lower()

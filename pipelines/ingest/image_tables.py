@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.generation_settings import field_settings
+from plumbline.operators.images.generation_settings import read_field_settings
 from plumbline.pipelines.base.class_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, printable
@@ -23,6 +23,7 @@ from plumbline.pipelines.base.view_types import remove_views, schema_without_vie
 from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.ingest_output import open_for_arrow
 from plumbline.pipelines.ingest.input_rows import (
     column_origins,
     leads_out,
@@ -32,7 +33,7 @@ from plumbline.pipelines.ingest.input_rows import (
     relative_path,
     require_names,
 )
-from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, SampleSource, stem
+from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, SampleSource, remove_ending
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import BINARY, is_table
@@ -43,15 +44,12 @@ EMBEDDED = ("image", "jpg", "png", "webp")
 """Usual names of the column with embedded images, before a column of paths."""
 NUMBERED = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
 """Names of the columns of several images in a row, counted from 0."""
-AGAIN = "it may be truncated: write or download it again"
 
 
 class ImageTableSource(SampleSource):
-    """Parquet and Arrow tables."""
-
     def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
         """Yield a table's images in order; a bad row is rejected by itself, damage loses all rows after it."""
-        number = 0
+        line = 0
         try:
             with _open_table(file.place, file.size) as (schema, batches):
                 images_of_row = _columns_by_image(schema.names, self.config)
@@ -59,13 +57,43 @@ class ImageTableSource(SampleSource):
                 for batch in batches:
                     batch.validate(full=True)
                     for row in name_labels(batch).to_pylist():
-                        number += 1
+                        line += 1
                         for index, names in enumerate(images_of_row):
-                            name = f"{number}-{index}" if len(images_of_row) > 1 else str(number)
-                            yield _read_sample(file, self.config, row, names, name, others)
+                            name = f"{file.name}/{line}" + (f"-{index}" if len(images_of_row) > 1 else "")
+                            yield self._read_sample(file, row, line, names, name, others)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            message = f"not readable after row {number} ({first_line(error)}): what is after it is lost; {AGAIN}"
+            remedy = "it may be truncated: write or download it again"
+            message = f"not readable after row {line} ({first_line(error)}): what is after it is lost; {remedy}"
             yield Refused(DAMAGED_TABLE, message).at(file.place.url)
+
+    def _read_sample(
+        self,
+        file: SampleFile,
+        row: Mapping[str, Any],
+        line: int,
+        names: InputColumnsConfig,
+        default_id: str,
+        others: Sequence[str],
+    ) -> ImageSample | Rejection:
+        try:
+            candidate = make_candidate(
+                row,
+                names,
+                file=file.place.url,
+                line=line,
+                generator=self.config.generator,
+                default_id=default_id,
+                extras={"sample": json.dumps({key: row[key] for key in others}, ensure_ascii=False, default=str)},
+            )
+            image = _read_cell(row[names.image or ""], file, self.config)
+            source = row.get(names.source or "")
+            sources = []
+            for cell in source if isinstance(source, list) else [source]:
+                with suppress(Refused):  # a missing source fails the metrics that need it, and not the row
+                    sources.append(_read_cell(cell, file, self.config))
+            return ImageSample(candidate, image, sources, read_field_settings(row))
+        except Refused as refused:
+            return refused.at(file.place.url, line, **read_known_ids(row, names, self.config.generator, default_id))
 
     def describe(self, file: SampleFile) -> Origins:
         """Return the columns that contain a table's prompts and generators."""
@@ -75,7 +103,8 @@ class ImageTableSource(SampleSource):
                 others = _other_columns(schema, images_of_row)
                 return column_origins(images_of_row, others, self.config.generator, file.place.url)
         except (pa.ArrowException, OSError, UnicodeDecodeError):
-            return Origins(f"{file.place.url}, which cannot be read", f"{file.place.url}, which cannot be read")
+            origin = f"{file.place.url}, which cannot be read"
+            return Origins(origin, origin)
 
     def skip_unnamed(self) -> list[Rejection]:
         """Skip the image files of a folder of tables that no row names."""
@@ -87,34 +116,35 @@ class ImageTableSource(SampleSource):
             return []
         named = {path for file in self.sample_files for path in _read_image_paths(file, self.config)}
         reason = "no row of the tables names it"
-        return [folder.skip(image, reason) for image in folder.images if folder.at(image) not in named]
+        return [folder.skip(image, reason) for image in folder.images if folder.url(image) not in named]
 
 
-def open_tables(config: IngestConfig) -> ImageTableSource | None:
-    """Return the tables of an ingest; None if its table is of another kind, such as CSV.
+def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
+    """Return the table of an ingest, or the tables below a folder, by name; None for a table of another kind.
 
     Raises ConfigError if a link leads out of the folder of tables.
     """
-    if config.table is None or not (tables := _find_tables(config)):
+    if config.table is None:
         return None
-    edited = config.columns.source is not None
-    return ImageTableSource(config=config, sample_files=tables, edited=edited, labelled=_has_labels(tables[0]))
-
-
-def _find_tables(config: IngestConfig) -> list[SampleFile]:
-    """Return the table, or the tables below a folder, by name; none if it is neither."""
-    place = config.storage.locate(str(config.table))
+    place = config.storage.locate(config.table)
     with readable_errors(place, "table"):
         entries = {path: entry for path, entry in place.files() if is_table(path or place.name, ENDINGS)}
+    if not entries:
+        return None
     roots = link_roots(place.path, config.link_roots) if place.is_local else []
     for path in entries:
         if roots and path and leads_out((place / path).path, roots):
             raise ConfigError(f"table {place / path}: a link leads out of {place.url}; add its folder to link_roots")
     names = _name_files({path: path or place.name for path in entries})
-    return [
+    tables = [
         SampleFile(place=place / path, size=entry.size, etag=entry.etag, name=names[path])
         for path, entry in sorted(entries.items())
     ]
+    labelled = False
+    with suppress(pa.ArrowException, OSError), _open_table(tables[0].place, tables[0].size) as (schema, _):
+        labelled = bool(find_labels(schema))
+    edited = config.columns.source is not None
+    return ImageTableSource(config=config, sample_files=tables, edited=edited, labelled=labelled)
 
 
 def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
@@ -123,12 +153,12 @@ def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
     The name of a/b.parquet is a-b, followed by a digest if there is also an a-b.parquet.
     """
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    used: set[str] = set()
     for key, path in sorted(paths.items(), key=lambda each: ("/" in each[1], each[1])):
-        name = printable(stem(path.replace("/", "-"), ENDINGS))
-        if name in taken:
+        name = printable(remove_ending(path.replace("/", "-"), ENDINGS))
+        if name in used:
             name = f"{name}-{hashlib.sha256(path.encode(errors='surrogateescape')).hexdigest()[:8]}"
-        taken.add(name)
+        used.add(name)
         names[key] = name
     return names
 
@@ -138,21 +168,16 @@ def _open_table(
     place: Place, size: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Open a table; yield its schema and its batches of rows, in Parquet only those of `columns`."""
-    with readable_errors(place, "table"), place.open(size=size) as stream:
-        try:
-            if place.path.lower().endswith(".parquet"):
-                parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
-                batches = parquet.iter_batches(ROWS_AT_ONCE, use_threads=False, columns=columns and list(columns))
-                yield schema_without_views(parquet.schema_arrow), map(remove_views, batches)
-            else:
-                reader = pa.ipc.open_stream(stream)
-                starts = ((batch, start) for batch in reader for start in range(0, len(batch), ROWS_AT_ONCE))
-                parts = (batch.slice(start, ROWS_AT_ONCE) for batch, start in starts)
-                yield schema_without_views(reader.schema), map(remove_views, parts)
-        except OSError as error:
-            if error.errno is not None:  # Arrow's own have none
-                raise
-            raise pa.ArrowInvalid(str(error)) from error
+    with open_for_arrow(place, "table", size=size) as stream:
+        if place.path.lower().endswith(".parquet"):
+            parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+            batches = parquet.iter_batches(ROWS_AT_ONCE, use_threads=False, columns=columns and list(columns))
+            yield schema_without_views(parquet.schema_arrow), map(remove_views, batches)
+        else:
+            reader = pa.ipc.open_stream(stream)
+            starts = ((batch, start) for batch in reader for start in range(0, len(batch), ROWS_AT_ONCE))
+            slices = (batch.slice(start, ROWS_AT_ONCE) for batch, start in starts)
+            yield schema_without_views(reader.schema), map(remove_views, slices)
 
 
 class TableInspection(NamedTuple):
@@ -176,22 +201,20 @@ def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
             names = find_names(schema.names, columns)
             usual = () if columns.image else EMBEDDED
             image = next((name for name in (*usual, names.image) if name in schema.names), None)
+            first_rows = next(batches, None) if image is not None else None
+            cells = [] if first_rows is None else first_rows.column(image).drop_null().to_pylist()
+            paths = [
+                cell.get("path") if isinstance(cell, Mapping) and not cell.get("bytes") else cell for cell in cells
+            ]
             return TableInspection(
-                several=images_a_row(schema.names) > 1,
+                several=_count_images(schema.names) > 1,
                 generator=names.generator or _numbered_column("generator", 0, schema.names),
-                paths=image is not None and _has_only_paths(image, next(batches, None)),
+                paths=bool(paths) and all(isinstance(path, str) for path in paths),
                 image=image,
                 prompt=names.prompt,
             )
     except (pa.ArrowException, OSError, ConfigError, UnicodeDecodeError):
         return TableInspection()
-
-
-def _has_labels(file: SampleFile) -> bool:
-    """Return True if a column of a table is of Hugging Face's class labels."""
-    with suppress(pa.ArrowException, OSError), _open_table(file.place, file.size) as (schema, _):
-        return bool(find_labels(schema))
-    return False
 
 
 def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
@@ -211,19 +234,12 @@ def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
                     yield f"{folder.url}/{relative_path(path, folder)}"
 
 
-def _has_only_paths(image: str, rows: pa.RecordBatch | None) -> bool:
-    """Return True if the images of the first rows are only paths."""
-    cells = [] if rows is None else [value for value in rows.column(image).to_pylist() if value is not None]
-    bare = [value.get("path") if isinstance(value, Mapping) and not value.get("bytes") else value for value in cells]
-    return bool(bare) and all(isinstance(value, str) for value in bare)
-
-
-def images_a_row(available: Sequence[str]) -> int:
+def _count_images(available: Sequence[str]) -> int:
     """Return the number of images in a row, by the numbered columns; 0 if these are not numbered."""
-    return next(
-        (count for count in range(len(available) + 1) if _numbered_column("image", count, available) is None),
-        len(available),
-    )
+    count = 0
+    while _numbered_column("image", count, available) is not None:
+        count += 1
+    return count
 
 
 def _numbered_column(role: str, number: int, available: Sequence[str]) -> str | None:
@@ -232,7 +248,8 @@ def _numbered_column(role: str, number: int, available: Sequence[str]) -> str | 
 
 def _columns_by_image(available: Sequence[str], config: IngestConfig) -> list[InputColumnsConfig]:
     """Return the columns of each image of a row; raises ConfigError if a required column is missing."""
-    count = images_a_row(available) if config.columns.image is None else 0
+    count = _count_images(available) if config.columns.image is None else 0
+    embedded = next((name for name in EMBEDDED if name in available), None)
     asked = [
         replace(
             config.columns,
@@ -240,60 +257,22 @@ def _columns_by_image(available: Sequence[str], config: IngestConfig) -> list[In
             generator=config.columns.generator or _numbered_column("generator", number, available),
         )
         for number in range(count)
-    ]
-    embedded = next((name for name in EMBEDDED if name in available), None)
-    one = config.columns if config.columns.image or embedded is None else replace(config.columns, image=embedded)
-    return [require_names(list(available), each, config.generator, str(config.table)) for each in asked or [one]]
+    ] or [replace(config.columns, image=config.columns.image or embedded)]
+    return [require_names(list(available), each, config.generator, str(config.table)) for each in asked]
 
 
 def _other_columns(schema: pa.Schema, images_of_row: Sequence[InputColumnsConfig]) -> list[str]:
-    """Return the columns that are kept as JSON: all without images."""
     images = {name for names in images_of_row for name in (names.image, names.source)}
     return [field.name for field in schema if field.name not in images and not pa.types.is_binary(field.type)]
 
 
-def _read_sample(
-    file: SampleFile,
-    config: IngestConfig,
-    row: Mapping[str, Any],
-    names: InputColumnsConfig,
-    name: str,
-    others: Sequence[str],
-) -> ImageSample | Rejection:
-    line, default_id = int(name.partition("-")[0]), f"{file.name}/{name}"
-    try:
-        candidate = make_candidate(
-            row,
-            names,
-            file=file.place.url,
-            line=line,
-            generator=config.generator,
-            default_id=default_id,
-            extras={"sample": json.dumps({key: row[key] for key in others}, ensure_ascii=False, default=str)},
-        )
-        image = _image(row[names.image or ""], file, config)
-        return ImageSample(candidate, image, _sources(row, names, file, config), field_settings(row))
-    except Refused as refused:
-        return refused.at(file.place.url, line, **read_known_ids(row, names, config.generator, default_id))
-
-
-def _sources(row: Mapping[str, Any], names: InputColumnsConfig, file: SampleFile, config: IngestConfig) -> list[bytes]:
-    """Return the readable sources of an edit; a missing source fails metrics that need it, and not the row."""
-    value = row.get(names.source or "")
-    sources = []
-    for each in value if isinstance(value, list) else [value]:
-        with suppress(Refused):
-            sources.append(_image(each, file, config))
-    return sources
-
-
-def _image(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
-    """Return the bytes in a cell, or those of the file that it names; raises Refused if there are none."""
+def _read_cell(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
+    """Return the image's bytes in a cell, or in the file that it names; raises Refused if there are none."""
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
-        beside = config.images or file.place.url.rpartition("/")[0]
-        return read_image(value, config.storage.locate(beside), config)
+        folder = config.images or file.place.url.rpartition("/")[0]
+        return read_image(value, config.storage.locate(folder), config)
     if not isinstance(value, bytes):
         raise Refused("missing_image", f"expected an image or its path, found {type(value).__name__}; fill it in")
     if not value:

@@ -1,30 +1,30 @@
 """Ingests image files with a table, Parquet tables or WebDataset tars into the sharded Parquet that a sweep reads."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.rows import SOURCES
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection
 from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
-from plumbline.pipelines.ingest.folder_table import FolderTable
 from plumbline.pipelines.ingest.image_folders import PromptsOutside
-from plumbline.pipelines.ingest.image_tables import open_tables
+from plumbline.pipelines.ingest.image_tables import open_image_tables
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
-from plumbline.pipelines.ingest.pair_tables import open_pairs
+from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
 from plumbline.pipelines.ingest.tars import open_tars
-from plumbline.pipelines.ingest.typed_tables import open_table
+from plumbline.pipelines.ingest.text_tables import open_table
 from plumbline.pipelines.sources.origins import ExamplePair, Origins, ends_and_middle
 
 
 class Ingested(NamedTuple):
+    """The result of an ingest."""
+
     url: str
     shards: list[ShardRecord]
     rejected: list[Rejection]
@@ -48,18 +48,16 @@ class Ingested(NamedTuple):
 
     @property
     def total_lines(self) -> list[str]:
-        """Counts of ingested, rejected and skipped images, as lines for people."""
-        known = "at least " if self.damaged else ""
-        counts = f"{self.rows} taken in + {len(self.rejected)} rejected + {len(self.skipped)} skipped"
+        at_least = "at least " if self.damaged else ""
+        counts = f"{self.rows} ingested + {len(self.rejected)} rejected + {len(self.skipped)} skipped"
         reasons: dict[str, list[str]] = {}
         for image in self.skipped:
             reasons.setdefault(image.message, []).append(image.file)
         skipped = [f"skipped: {len(files)} ({reason}), such as {files[0]}" for reason, files in reasons.items()]
-        return [f"{known}{self.n_found} found = {counts}", *skipped]
+        return [f"{at_least}{self.n_found} found = {counts}", *skipped]
 
     @property
     def origin_lines(self) -> list[str]:
-        """Origins of prompts and generators, as lines for people."""
         images: Counter[str] = Counter()
         for shard in self.shards:
             images[shard.generator] += shard.rows
@@ -80,35 +78,62 @@ class Ingested(NamedTuple):
         return dict(Counter(rejection.kind for rejection in self.rejected).most_common())
 
 
-def ingest(config: IngestConfig, report: ShardReport, prompts: PromptsOutside | None = None) -> Ingested:
+def ingest(
+    config: IngestConfig, report: ShardReport = lambda record: None, prompts: PromptsOutside | None = None
+) -> Ingested:
     """Write the missing shards, then the prompts, the rejected rows and the manifest.
 
     Raises ConfigError if a source or the output cannot be reached, or if the output contains other shards under the
     same names.
     """
     source = _open_source(config, prompts)
-    records = Records(config.storage.locate(config.output), config.identity)
+    records = Records(config.storage.locate(config.output), config.addresses)
     shards = Shards(records, config.on_change)
     with Workers(source) as workers:
         DraftingQueue(source, shards, workers, report).run()
-    return _finish(source, records, shards)
+    written = sorted(shards.records)
+    left_out = sorted(shards.rejected, key=lambda each: (each.file, each.line or 0, each.kind, each.message))
+    rows = sum(record.rows for record in written)
+    if not rows and not left_out:
+        raise ConfigError(
+            f"{config.tars or config.table or config.images}: expected images, found none; check the input"
+        )
+    shards.finish()
+    generators = {config.generator} if config.generator else {record.generator for record in written}
+    only_generator = generators.pop() if len(generators) == 1 else None
+    rejected = [each._replace(generator=each.generator or only_generator) for each in left_out if each.kind != SKIPPED]
+    is_damaged = any(rejection.kind in DAMAGED for rejection in rejected)
+    failed = exit_code(len(rejected), rows + len(rejected), config.max_failed)
+    ended = Ingested(
+        url=shards.output.url,
+        shards=written,
+        rejected=rejected,
+        prompts=shards.ledger.count_prompts(),
+        unfinished=[],
+        exit_code=OVER_BUDGET if is_damaged else failed,
+        origins=source.origins,
+        source_columns=[name for name in SOURCES if name in source.schema.names],
+        skipped=[rejection for rejection in left_out if rejection.kind == SKIPPED],
+        pairs=_read_example_pairs(shards, written),
+    )
+    return ended._replace(unfinished=_publish(records, shards, _make_record(source, ended)))
 
 
 def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source:
     """Return the source of an ingest; raises ConfigError if it does not exist or its columns do not fit."""
     if config.tars is not None:
         return open_tars(config)
-    if (tables := open_tables(config)) is not None:
+    if (tables := open_image_tables(config)) is not None:
         return tables
     folder = config.folder
     if config.table is not None:
-        table = open_pairs(open_table(config.storage.locate(config.table)))
+        table = open_table(config.storage.locate(config.table))
     else:
         table = FolderTable(
             place=folder,
             columns=config.columns,
             prompts_from=config.prompts_from,
-            inside=config.images_inside,
+            images_inside=config.images_inside,
             prompts=prompts,
         )
     with readable_errors(folder, "images"):
@@ -117,68 +142,37 @@ def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source
     return FileSource(config=config, table=table, folder=folder)
 
 
-def _finish(source: Source, records: Records, shards: Shards) -> Ingested:
-    """Remove shards that the input no longer fills, publish the output's tables, and return the result.
-
-    The record of this ingest is written first and the manifest last.
-    """
-    written = sorted(shards.records)
-    left_out = sorted(shards.rejected, key=lambda each: (each.file, each.line or 0, each.kind, each.message))
-    generators = {source.config.generator} if source.config.generator else {record.generator for record in written}
-    sole = generators.pop() if len(generators) == 1 else None
-    rejected = [each._replace(generator=each.generator or sole) for each in left_out if each.kind != SKIPPED]
-    rows = sum(record.rows for record in written)
-    if not rows and not left_out:
-        raise ConfigError(f"{source.config.place}: expected images, found none; check the input")
-    shards.finish()
-    uncounted = any(rejection.kind in DAMAGED for rejection in rejected)
-    failed = exit_code(len(rejected), rows + len(rejected), source.config.max_failed)
-    ended = Ingested(
-        url=shards.output.url,
-        shards=written,
-        rejected=rejected,
-        prompts=shards.ledger.count_prompts(),
-        unfinished=[],
-        exit_code=OVER_BUDGET if uncounted else failed,
-        origins=source.origins,
-        source_columns=[name for name in SOURCES if name in source.schema.names],
-        skipped=[rejection for rejection in left_out if rejection.kind == SKIPPED],
-        pairs=_example_pairs(shards.output, written),
-    )
-    return ended._replace(unfinished=_publish(records, shards, _record(source, ended)))
-
-
-def _example_pairs(output: Place, written: Sequence[ShardRecord]) -> list[ExamplePair]:
+def _read_example_pairs(shards: Shards, written: list[ShardRecord]) -> list[ExamplePair]:
     """Read the first, the middle and the last row of all shards."""
-    places = [(record, row) for record in written for row in ends_and_middle(record.rows)]
+    candidates = [(record, row) for record in written for row in ends_and_middle(record.rows)]
     pairs = []
-    for number in ends_and_middle(len(places)):
-        record, row = places[number]
-        found = read_columns(output, record.path, ["image_id", "prompt_id", "prompt"])[row]
+    for record, row in (candidates[number] for number in ends_and_middle(len(candidates))):
+        found = read_columns(shards.output, record.path, ["image_id", "prompt_id", "prompt"])[row]
         pairs.append(ExamplePair(found["image_id"], record.generator, found["prompt_id"], found["prompt"]))
     return pairs
 
 
 def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
-    """Write the tables and manifest of all ingests of the output; return the generators of unfinished ingests.
+    """Write the record of this ingest, then the tables and the manifest of all ingests of the output.
 
-    If another ingest ends meanwhile, they are written again.
+    If another ingest ends meanwhile, the tables and the manifest are written again. Returns the generators of
+    unfinished ingests.
     """
     shards.refresh()
     records.write(record)
     while True:
-        ended = records.listing()
-        unfinished = records.publish(shards.ledger.prompts(), shards.standing)
-        if records.listing() == ended:
+        ended = records.list_etags()
+        unfinished = records.publish(shards.ledger.prompts(), shards.existing)
+        if records.list_etags() == ended:
             return unfinished
         shards.refresh()
 
 
-def _record(source: Source, ended: Ingested) -> Record:
+def _make_record(source: Source, ended: Ingested) -> Record:
     """Return the record of this ingest, which does not say which of the shards this run wrote."""
     shards = [record._asdict() for record in ended.shards]
     manifest = {
-        "source": source.config.identity,
+        "source": source.config.addresses,
         "recipe": source.config.recipe,
         "sources": [file._asdict() for file in source.files],
         "origins": ended.origins._asdict(),

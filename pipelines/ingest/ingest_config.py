@@ -14,9 +14,9 @@ from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 VERSION = 1
 """Version of the ingest, raised when the same input makes other shards."""
-Identity = Mapping[str, str | None]
-"""The input of an ingest (its table and images, or its tars) and its generator; identifies the ingest within an output.
-"""
+InputAddresses = Mapping[str, str | None]
+"""Addresses of an ingest's input (its table and images, or its tars), and its generator; they identify the ingest
+within an output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class WorkersConfig(BoundsChecked):
 
     section: ClassVar[str] = "cluster."
     address: str | None = None
-    """A running Ray cluster (`auto`, or host:port); null takes RAY_ADDRESS, or else this machine."""
+    """A running Ray cluster (`auto`, or host:port); null uses RAY_ADDRESS, or else this machine."""
     num_cpus: Positive | None = None
     """Number of shards that are made at once on this machine; its number of CPUs by default. With 1, Ray is not used.
     """
@@ -55,14 +55,13 @@ class IngestConfig(BoundsChecked):
     tars: str | None = None
     """A WebDataset tar, a folder of tars, or a pattern with *; or use `table`."""
     prompts_from: PromptsFrom | None = None
-    """The layout of such a folder; null takes the first layout that fits. The images' names are taken only from a
-    folder without tables, and if the names of each generator differ."""
+    """The layout of such a folder; null uses the first layout that fits. The images' names are used only from a folder
+    without tables, and if the names of each generator differ."""
     images_inside: str | None = None
     """Name of inner folders: if the folder of image files has any of this name, only the images in these are ingested,
     such as `en` for edits by instructions in two languages."""
     copy: bool = True
-    """True to copy images into the shards; false to keep the addresses of their files, which must then stay in their
-    place."""
+    """True to copy images into the shards; false to keep the addresses of their files, which must then stay there."""
     link_roots: tuple[str, ...] = ()
     """Local folders, besides the input's own, that links in the input may lead to."""
     generator: str | None = None
@@ -115,16 +114,11 @@ class IngestConfig(BoundsChecked):
         return {"version": VERSION, **{name: asdict(self)[name] for name in names}, "columns": columns, **linked}
 
     @property
-    def identity(self) -> Identity:
-        """Addresses of the input and the generator, which identify this ingest within an output."""
-        places = {"table": self.table, "images": None if self.tars else self.folder.url, "tars": self.tars}
-        urls = {name: self.storage.locate(url).url if url is not None else None for name, url in places.items()}
+    def addresses(self) -> InputAddresses:
+        """Addresses of the input, and the generator."""
+        inputs = {"table": self.table, "images": None if self.tars else self.folder.url, "tars": self.tars}
+        urls = {name: self.storage.locate(url).url if url is not None else None for name, url in inputs.items()}
         return {**urls, "generator": self.generator}
-
-    @property
-    def place(self) -> str:
-        """Address of the input, as configured."""
-        return str(self.tars or self.table or self.images)
 
     @property
     def folder(self) -> Place:

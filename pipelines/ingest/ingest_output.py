@@ -15,15 +15,17 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.rows import table as make_table
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import REJECTED, Refused, Rejection, printable
-from plumbline.pipelines.ingest.ingest_config import Identity
+from plumbline.pipelines.ingest.ingest_config import InputAddresses
 from plumbline.pipelines.ingest.input_rows import SKILLS, digest
-from plumbline.pipelines.ingest.taken_ids import OutputPrompt
 from plumbline.pipelines.sources.origins import MANIFEST
 from plumbline.pipelines.sources.shards import INGESTED
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 
-READERS = 16
+N_READERS = 16
 """Number of shards that are read at once."""
+RECORDS = ".ingest/records"
+MAX_PROMPTS_AT_ONCE = 65_536
+PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS])
 
 
 class OutputError(ConfigError):
@@ -36,7 +38,7 @@ class Footer(NamedTuple):
     key: str
     """Hash of the input and the options that the shard was made from."""
     rejected: list[Rejection]
-    source: Identity
+    source: InputAddresses
     """The input of the ingest."""
 
 
@@ -44,8 +46,15 @@ class OutputShard(NamedTuple):
     """A shard as it is listed, with its metadata."""
 
     size: int
-    tag: str
+    etag: str
     footer: Footer
+
+
+class OutputPrompt(NamedTuple):
+    prompt_id: str
+    text: str
+    skills: Sequence[str]
+    """Skills of all rows with this prompt, of any generator, sorted."""
 
 
 def read_output_shards(
@@ -57,39 +66,37 @@ def read_output_shards(
     """
 
     def read(path: str, entry: Entry) -> OutputShard:
-        size, tag = entry.size, entry.etag
-        if path in known and (known[path].size, known[path].tag) == (size, tag):
+        if path in known and (known[path].size, known[path].etag) == (entry.size, entry.etag):
             return known[path]
-        return OutputShard(size, tag, read_footer(output, path, size))
+        return OutputShard(entry.size, entry.etag, read_footer(output, path, entry.size))
 
-    with readable_errors(output, "output"):
-        listed = _listing(output)
-    with ThreadPoolExecutor(READERS) as pool:
-        return dict(zip(listed, pool.map(read, listed, listed.values()), strict=True))
-
-
-def _listing(output: Place) -> dict[str, Entry]:
-    try:
-        entries = dict(output.files())
-    except FileNotFoundError:
-        return {}
-    return {
+    shards = {
         path: entry
-        for path, entry in sorted(entries.items())
+        for path, entry in _list(output).items()
         if path.endswith(".parquet") and "/" in path and not any(part.startswith(".") for part in path.split("/"))
     }
+    with ThreadPoolExecutor(N_READERS) as pool:
+        return dict(zip(shards, pool.map(read, shards, shards.values()), strict=True))
+
+
+def _list(folder: Place) -> dict[str, Entry]:
+    with readable_errors(folder, "output"):
+        try:
+            return dict(sorted(folder.files()))
+        except FileNotFoundError:
+            return {}
 
 
 def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
     """Read a shard's metadata; raises ConfigError if the file is damaged, or was not written by an ingest."""
-    with report_damage(output, path), _open_file(output, path, size) as stream:
+    with convert_damage(output, path), open_for_arrow(output / path, "output", size=size, cache_type="none") as stream:
         values = decode_json((pq.read_metadata(stream).metadata or {})[INGESTED].decode())
         return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
 
 
 @contextmanager
-def report_damage(output: Place, path: str) -> Iterator[None]:
-    """Raise OutputError with the file's name in place of errors of reading a file that no ingest wrote, or damaged."""
+def convert_damage(output: Place, path: str) -> Iterator[None]:
+    """Raise OutputError with the file's name for errors of reading a file that is damaged, or that no ingest wrote."""
     try:
         yield
     except (pa.ArrowException, DamagedError, ValueError, KeyError, TypeError, Refused) as error:
@@ -100,104 +107,79 @@ def report_damage(output: Place, path: str) -> Iterator[None]:
 
 def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, list[OutputPrompt]]]:
     """Yield each shard's path with its prompts; raises ConfigError if a shard is damaged."""
-    with ThreadPoolExecutor(READERS) as pool:
-        for start in range(0, len(paths), READERS):
-            part = paths[start : start + READERS]
-            yield from zip(part, pool.map(lambda path: _prompts(output, path), part), strict=True)
 
+    def read(path: str) -> list[OutputPrompt]:
+        rows = read_columns(output, path, ["prompt_id", "prompt", "skills"])
+        texts = (row for row in rows if row["prompt"] is not None)
+        return [OutputPrompt(row["prompt_id"], row["prompt"], row.get("skills") or ()) for row in texts]
 
-def _prompts(output: Place, path: str) -> list[OutputPrompt]:
-    rows = read_columns(output, path, ["prompt_id", "prompt", "skills"])
-    return [
-        OutputPrompt(row["prompt_id"], row["prompt"], row.get("skills") or ())
-        for row in rows
-        if row["prompt"] is not None
-    ]
+    with ThreadPoolExecutor(N_READERS) as pool:
+        for start in range(0, len(paths), N_READERS):  # so that few prompts are in memory at once
+            batch = paths[start : start + N_READERS]
+            yield from zip(batch, pool.map(read, batch), strict=True)
 
 
 def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, Any]]:
     """Return the rows of a shard with those of the columns that it has; raises ConfigError if it is damaged."""
-    with report_damage(output, path), _open_file(output, path) as stream:
+    with convert_damage(output, path), open_for_arrow(output / path, "output", cache_type="none") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
         return rows
 
 
 @contextmanager
-def _open_file(output: Place, path: str, size: int | None = None) -> Iterator[Any]:
-    """Open a file to read a few ranges of it; raises ArrowException for damaged content."""
-    with readable_errors(output, "output"), (output / path).open(size=size, cache_type="none") as stream:
+def open_for_arrow(place: Place, what: str, **options: Any) -> Iterator[Any]:
+    """Open a file for a reader of Arrow's, which raises ArrowException for damaged content.
+
+    Raises ConfigError, which calls the file `what`, if the file cannot be reached.
+    """
+    with readable_errors(place, what), place.open(**options) as stream:
         try:
             yield stream
         except OSError as error:
-            if error.errno is not None:  # Arrow's own have none
+            if error.errno is not None:  # Arrow's own errors have no number
                 raise
             raise pa.ArrowInvalid(str(error)) from error
 
 
-def other_generators(standing: Mapping[str, OutputShard], own: Identity) -> dict[str, str]:
-    """Return the generators of other ingests, each with its ingest's input in the form of a command."""
-    sources = {path.partition("/")[0]: shard.footer.source for path, shard in standing.items()}
-    return {
-        generator: " ".join(f"{name}={value}" for name, value in source.items() if value is not None)
-        for generator, source in sources.items()
-        if source != own
-    }
-
-
-RECORDS = ".ingest/records"
-MAX_PROMPTS_AT_ONCE = 65_536
-PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS])
-
-
 class Record(NamedTuple):
-    """The record of a finished ingest."""
-
     manifest: Mapping[str, Any]
     """The input and the shards made from it; the same after an interrupted ingest as after an undisturbed one."""
     rejected: Sequence[Rejection]
 
     @property
     def paths(self) -> set[str]:
-        """Paths of its shards."""
         return {shard["path"] for shard in self.manifest["shards"]}
 
 
 class Records:
     """The records in an output; one of them is this ingest's own."""
 
-    def __init__(self, output: Place, source: Identity) -> None:
+    def __init__(self, output: Place, source: InputAddresses) -> None:
         """Open the records; raises OutputError if the manifest names an ingest without a record."""
         self.output = output
         self.source = source
         self._own = _record_path(source)
+        manifest = output / MANIFEST
+        named: list[str] = []
         with readable_errors(output, "output"):
-            missing = set(self._named_records()) - {self._own, *self.listing()}
+            if manifest.exists():
+                try:
+                    ingests = decode_json(manifest.read().decode())["ingests"]
+                    named = [_record_path(ingest["source"]) for ingest in ingests]
+                except (DamagedError, ValueError, KeyError, TypeError) as error:
+                    remedy = "move it, or choose another output"
+                    raise OutputError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
+            missing = {*named} - {self._own, *self.list_etags()}
         if missing:
             raise OutputError(
                 f"{output / RECORDS}: an ingest that manifest.json names has no record there; "
                 "copy .ingest along with its output, or choose another output"
             )
 
-    def _named_records(self) -> Iterator[str]:
-        """Yield the paths of the records of the ingests in the manifest."""
-        manifest = self.output / MANIFEST
-        if manifest.exists():
-            try:
-                ingests = decode_json(manifest.read().decode())["ingests"]
-                yield from [_record_path(ingest["source"]) for ingest in ingests]
-            except (DamagedError, ValueError, KeyError, TypeError) as error:
-                remedy = "move it, or choose another output"
-                raise OutputError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
-
-    def listing(self) -> dict[str, str]:
+    def list_etags(self) -> dict[str, str]:
         """Return the etag of each record by its path below the output."""
-        with readable_errors(self.output, "output"):
-            try:
-                entries = dict((self.output / RECORDS).files())
-            except FileNotFoundError:
-                return {}
-        return {f"{RECORDS}/{name}": entry.etag for name, entry in sorted(entries.items())}
+        return {f"{RECORDS}/{name}": entry.etag for name, entry in _list(self.output / RECORDS).items()}
 
     def write(self, record: Record) -> None:
         """Write the record of this ingest, which marks it as finished."""
@@ -206,34 +188,35 @@ class Records:
     def forget(self) -> None:
         """Remove the record of this ingest before one of its shards changes: no manifest may name a changed shard."""
         with readable_errors(self.output, "output"):
-            if self._own in self.listing():
+            if self._own in self.list_etags():
                 self._write_manifest([record for path, record in self._read() if path != self._own], [])
                 (self.output / self._own).remove()
 
-    def publish(self, prompts: Iterator[OutputPrompt], standing: Collection[str]) -> list[str]:
-        """Write the output's tables and manifest; return the generators of shards without a record."""
+    def publish(self, prompts: Iterator[OutputPrompt], shards: Collection[str]) -> list[str]:
+        """Write the output's tables and manifest; return the generators of shards without a record.
+
+        `prompts` are sorted by id; `shards` are the paths of all shards in the output.
+        """
         with readable_errors(self.output, "output"):
-            records = [record for _, record in self._read() if record.paths <= set(standing)]
+            records = [record for _, record in self._read() if record.paths <= set(shards)]
             recorded = {path for record in records for path in record.paths}
-            unfinished = sorted({path.partition("/")[0] for path in standing if path not in recorded})
+            unfinished = sorted({path.partition("/")[0] for path in shards if path not in recorded})
+            with (
+                (self.output / "prompts.parquet").writing() as draft,
+                pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
+            ):
+                while batch := list(islice(prompts, MAX_PROMPTS_AT_ONCE)):  # one row group in memory at a time
+                    writer.write_table(make_table([prompt._asdict() for prompt in batch], PROMPTS))
             rejected = [rejection._asdict() for record in records for rejection in record.rejected]
-            self._write_prompts(prompts)
-            (self.output / "rejected.parquet").write(_encode(make_table(rejected, REJECTED)))
+            buffer = io.BytesIO()
+            pq.write_table(make_table(rejected, REJECTED), buffer, compression="zstd")
+            (self.output / "rejected.parquet").write(buffer.getvalue())
             self._write_manifest(records, unfinished)
         return unfinished
 
-    def _write_prompts(self, prompts: Iterator[OutputPrompt]) -> None:
-        """Write the prompts sorted by id, with one row group in memory at a time."""
-        with (
-            (self.output / "prompts.parquet").writing() as draft,
-            pq.ParquetWriter(draft, PROMPTS, compression="zstd") as writer,
-        ):
-            while part := list(islice(prompts, MAX_PROMPTS_AT_ONCE)):
-                writer.write_table(make_table([prompt._asdict() for prompt in part], PROMPTS))
-
     def _read(self) -> Iterator[tuple[str, Record]]:
         """Yield every readable record with its path; an ingest with an unreadable record counts as unfinished."""
-        for path in self.listing():
+        for path in self.list_etags():
             try:
                 values = decode_json((self.output / path).read().decode())
                 rejected = [Rejection(printable(file), *row) for file, *row in values["rejected"]]
@@ -250,11 +233,5 @@ class Records:
             manifest.remove()
 
 
-def _record_path(source: Identity) -> str:
+def _record_path(source: InputAddresses) -> str:
     return f"{RECORDS}/{digest(source)[:32]}.json"
-
-
-def _encode(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()

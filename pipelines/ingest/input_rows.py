@@ -66,16 +66,15 @@ class Candidate(NamedTuple):
     skills: tuple[str, ...] = ()
 
     def reject(self, refused: Refused) -> Rejection:
-        """Return the rejection of the row for this reason."""
         ids = {"generator": self.generator, "prompt_id": self.prompt_id, "image_id": self.image_id}
         return refused.at(self.file, self.line, **ids)
 
-    def row(self, image: bytes | str, sources: Sequence[bytes | str] = ()) -> dict[str, Any]:
+    def row(self, image: bytes | str, sources: Sequence[bytes | str]) -> dict[str, Any]:
         """Return the row of a shard, with the bytes of the image and its sources, or with their addresses."""
-        shown: dict[str, Any] = {"image": image} if isinstance(image, bytes) else {"uri": image}
-        shown |= {SOURCE.name if isinstance(image, bytes) else SOURCE_ADDRESS.name: list(sources)}
-        ids = {"image_id": self.image_id, "prompt_id": self.prompt_id}
-        return {**ids, **shown, "prompt": self.prompt, "skills": list(self.skills), **self.extras}
+        columns = ("image", SOURCE.name) if isinstance(image, bytes) else (ADDRESS.name, SOURCE_ADDRESS.name)
+        row = {"image_id": self.image_id, "prompt_id": self.prompt_id, "prompt": self.prompt}
+        images = dict(zip(columns, (image, list(sources)), strict=True))
+        return {**row, **images, "skills": list(self.skills), **self.extras}
 
 
 def require_names(
@@ -90,7 +89,7 @@ def require_names(
     if names.image is None:
         raise ConfigError(f"{url}: which column names the image files? found {listed}; set columns.image=NAME")
     if names.prompt is None and names.prompt_id is None:
-        raise ConfigError(f"{url}: which column holds the prompts? found {listed}; set columns.prompt=NAME")
+        raise ConfigError(f"{url}: which column has the prompts? found {listed}; set columns.prompt=NAME")
     if names.generator is None and generator is None:
         raise ConfigError(f"{url}: no column names the generator; set generator=NAME, or columns.generator=COLUMN")
     return names
@@ -99,14 +98,14 @@ def require_names(
 def column_origins(
     several: Sequence[InputColumnsConfig], available: Sequence[str], generator: str | None, url: str
 ) -> Origins:
-    """Return the columns with the prompts and generators of a row's images; others are kept unchanged."""
+    """Describe the columns with the prompts and generators; `several` has the columns of each image of a row."""
     read = {name for names in several for role, name in asdict(names).items() if role != "generator" or not generator}
     columns = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
-    whose = f"generator={generator}" if generator else f"the column {columns} of {url}"
+    generators = f"generator={generator}" if generator else f"the column {columns} of {url}"
     prompt, source = several[0].prompt or several[0].prompt_id, several[0].source
     sources = f"the column {source!r} of {url}" if source else ""
     unread = [name for name in available if name not in read]
-    return Origins(f"the column {prompt!r} of {url}", whose, unread, sources=sources)
+    return Origins(f"the column {prompt!r} of {url}", generators, unread, sources=sources)
 
 
 def refuse_foreign(name: str) -> None:
@@ -122,13 +121,14 @@ def read_known_ids(
     values: Mapping[str, Any], names: InputColumnsConfig, generator: str | None, default_id: str | None = None
 ) -> dict[str, str | None]:
     """Return the ids of a rejected row, as Refused.at takes them; None for each that is missing or unusable."""
-    prompt_id, prompt, named, image_id = (
-        text_or_none(values, name) for name in (names.prompt_id, names.prompt, names.generator, names.image_id)
-    )
     with suppress(Refused):
-        generator = generator or check_generator(named)
-    prompt_id = prompt_id or (text_id(prompt) if prompt and prompt.strip() else None)
-    return {"generator": generator, "prompt_id": prompt_id, "image_id": image_id or default_id}
+        generator = generator or check_generator(text_or_none(values, names.generator))
+    prompt = text_or_none(values, names.prompt)
+    return {
+        "generator": generator,
+        "prompt_id": text_or_none(values, names.prompt_id) or (text_id(prompt) if prompt and prompt.strip() else None),
+        "image_id": text_or_none(values, names.image_id) or default_id,
+    }
 
 
 def text_or_none(values: Mapping[str, Any], name: str | None) -> str | None:
@@ -154,27 +154,25 @@ def make_candidate(
     prompt = prompt if prompt and prompt.strip() else None
     if prompt is None and prompt_id is None:
         raise Refused("empty_prompt", "the row has neither a prompt nor a prompt_id; fill one in")
+    generator = check_generator(generator or _text(values, names.generator))
+    image_id = _text(values, names.image_id) or default_id
+    value = values.get(names.skills) if names.skills else None
+    skills = as_list(value) or []
+    if not isinstance(skills, list) or not all(isinstance(skill, str) for skill in skills):
+        expected = f"expected a list of text, found {type(value).__name__}; write a list"
+        raise Refused("bad_value", f"{names.skills}: {expected}")
+    for skill in skills:
+        require_utf8(skill)
     return Candidate(
         file=file,
         line=line,
-        generator=check_generator(generator or _text(values, names.generator)),
-        image_id=_text(values, names.image_id) or default_id,
+        generator=generator,
+        image_id=image_id,
         prompt_id=prompt_id or text_id(prompt or ""),
         prompt=prompt,
         extras=extras,
-        skills=_skills(values, names.skills),
+        skills=tuple(dict.fromkeys(skills)),
     )
-
-
-def _skills(values: Mapping[str, Any], name: str | None) -> tuple[str, ...]:
-    """Return a prompt's skills without repeats; raises Refused for values that are neither a list of text nor text."""
-    value = values.get(name) if name else None
-    parts = as_list(value) or []
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise Refused("bad_value", f"{name}: expected a list of text, found {type(value).__name__}; write a list")
-    for part in parts:
-        require_utf8(part)
-    return tuple(dict.fromkeys(parts))
 
 
 def _text(values: Mapping[str, Any], name: str | None) -> str | None:

@@ -1,48 +1,41 @@
-"""Layouts of folders of image files with their prompts; they are tried in this order.
-
-- `tables`: Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row belongs to the images
-  that it names (`file_name`, `file_names` or `flux_file_name`, as in Hugging Face's `imagefolder`), or whose names
-  contain its id (row_matching.py). A metadata file with one row that names no image belongs to the images at and below
-  its folder, as GenEval writes `metadata.jsonl`.
-- `list`: a prompts.txt with a prompt a line: the number in an image's name is that of its line (list_layout.py).
-- `beside`: each image has a .txt or .json of its name next to it, as in img2dataset's and trainers' datasets.
-- `names`: the name of an image is its prompt, as T2I-CompBench names them: `a red cube on a table_000002.png`.
-- `ids`: the name of an image is its prompt's id, as in GEdit-Bench and ImgEdit; only if the configuration asks for it.
-"""
+"""Layouts of folders of image files with their prompts, and such a folder as a table."""
 
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
-from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, WORKBOOKS, Refused, Rejection, parse_object
+from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, WORKBOOKS, Refused, Rejection, Row, parse_object
+from plumbline.pipelines.ingest.drafting import SourceFile
 from plumbline.pipelines.ingest.image_folders import (
     NUMBERED,
     DescribedImage,
     Folder,
     PromptsOutside,
     is_contact_sheet,
-    is_image_path,
+    is_image,
+    list_images,
 )
-from plumbline.pipelines.ingest.input_rows import refuse_foreign
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import Candidate, refuse_foreign
 from plumbline.pipelines.ingest.list_layout import (
     LIST,
     Lines,
     describe_by_numbers,
     find_lists,
-    image_numbers,
+    find_numbers,
     read_lists,
 )
-from plumbline.pipelines.ingest.row_matching import match_rows
-from plumbline.pipelines.ingest.table_layout import find_tables, read_tables
-from plumbline.pipelines.ingest.typed_tables import column_names
+from plumbline.pipelines.ingest.table_layout import find_tables, list_file_name_columns, match_rows, read_tables
+from plumbline.pipelines.ingest.text_tables import Table, read_column_names
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
-from plumbline.pipelines.sources.origins import count_suffixes
+from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, name_some, pass_over
 
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
 WORDS = re.compile(r"[^\W\d_]{2,}")
@@ -50,7 +43,10 @@ PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?
 """The name of a file of prompts."""
 MIN_FOLDER_WORDS = 3
 """Minimum number of words of a folder's name that is a prompt, unlike `run one`."""
-NAMES_OF_IDS = InputColumnsConfig(prompt_id="prompt_id", prompt="prompt")
+DESCRIBED_IN = "described in"
+"""The value of a FolderTable's row that contains the file and line that describe the image."""
+NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
+"""The columns of a FolderTable."""
 
 
 class Layout(NamedTuple):
@@ -58,7 +54,7 @@ class Layout(NamedTuple):
 
     name: PromptsFrom
     """Its name in `prompts_from`."""
-    looks: str
+    contents: str
     """Contents of such a folder, in words."""
     files: Callable[[Folder], Collection[str]]
     """Returns the files with the prompts; none if the folder has another layout."""
@@ -66,31 +62,32 @@ class Layout(NamedTuple):
     """Yields every image with its prompt, and the rejections; raises ConfigError if it cannot match them."""
 
 
-def _find_descriptions(folder: Folder) -> dict[str, str]:
+def _find_own_files(folder: Folder) -> dict[str, str]:
     """Return the file with the prompt of each image: the .txt or else the .json of its name."""
     names = set(folder.names)
-    both = {
-        image: [f"{PurePosixPath(image).with_suffix(ending)}" for ending in (".txt", ".json")]
-        for image in folder.images
-    }
-    return {image: next(name for name in two if name in names) for image, two in both.items() if names & set(two)}
-
-
-def _read_beside(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    beside = _find_descriptions(folder)
+    own_files = {}
     for image in folder.images:
-        if image not in beside:
-            message = f"no .txt or .json of its name tells its prompt; write {PurePosixPath(image).stem}.txt"
+        candidates = (str(PurePosixPath(image).with_suffix(ending)) for ending in (".txt", ".json"))
+        if name := next((name for name in candidates if name in names), None):
+            own_files[image] = name
+    return own_files
+
+
+def _read_own_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    own_files = _find_own_files(folder)
+    for image in folder.images:
+        if image not in own_files:
+            message = f"no .txt or .json of its name has its prompt; write {PurePosixPath(image).stem}.txt"
             yield folder.reject_without_prompt(image, message)
-    for (image, name), content in zip(beside.items(), folder.read_all(list(beside.values())), strict=True):
+    for (image, name), content in zip(own_files.items(), folder.read_all(list(own_files.values())), strict=True):
         try:
             if isinstance(content, Refused):
                 raise content
             ending = PurePosixPath(name).suffix
-            values, source = _parse_description(folder, name, content), f"the {ending} beside each image"
-            yield DescribedImage(image, values, source, named=ending == ".json")
+            values, origin = _parse_description(folder, name, content), f"the {ending} next to each image"
+            yield DescribedImage(image, values, origin, has_columns=ending == ".json")
         except Refused as refused:
-            yield refused.at(folder.at(name), generator=folder.generator(image), image_id=image)
+            yield refused.at(folder.url(name), generator=folder.generator(image), image_id=image)
 
 
 def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
@@ -110,71 +107,77 @@ def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, A
     return {"prompt": prompt}
 
 
-def _prompt_of(image: str) -> str:
-    """Return the prompt in an image's name, or else in its folder's within a generator's folder; empty if none."""
+def _prompt_in_name(image: str) -> str:
+    """Return the prompt in an image's name, or else in its folder's within a generator's folder; empty if none.
+
+    A prompt has at least two words, unlike `image_001` and `00001`. Underscores count as spaces in a name without
+    spaces.
+    """
     path = PurePosixPath(image)
-    words = _words(NUMBERED.sub("", path.stem))
-    if _is_prompt(words):
-        return words
-    words = _words(path.parts[-2]) if len(path.parts) > 2 else ""
-    return words if _is_prompt(words) and len(words.split()) >= MIN_FOLDER_WORDS else ""
-
-
-def _words(name: str) -> str:
-    """Return the words of a name; underscores count as spaces in a name without spaces."""
-    return (name if " " in name else name.replace("_", " ")).strip()
-
-
-def _is_prompt(text: str) -> bool:
-    """Return True for at least two words, unlike `image_001` and `00001`."""
-    return len(WORDS.findall(text)) > 1
+    candidates = [(NUMBERED.sub("", path.stem), 0)]
+    if len(path.parts) > 2:
+        candidates.append((path.parts[-2], MIN_FOLDER_WORDS))
+    for name, least in candidates:
+        words = (name if " " in name else name.replace("_", " ")).strip()
+        if len(WORDS.findall(words)) > 1 and len(words.split()) >= least:
+            return words
+    return ""
 
 
 def _images_named_by_prompt(folder: Folder) -> list[str]:
     """Return the images whose names, or whose folders' names, could be their prompts."""
-    return [image for image in folder.images if _prompt_of(image) and not is_contact_sheet(image)]
+    return [image for image in folder.images if _prompt_in_name(image) and not is_contact_sheet(image)]
 
 
 def _are_prompts(folder: Folder) -> bool:
-    """Return True if images' names may be taken as prompts without being asked to.
+    """Return True if images' names may be used as prompts without being asked to.
 
     This needs a folder without tables, which could contain other prompts, and for each generator names that differ by
     more than a number: `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png` do not.
     """
     prompts: dict[str, set[str]] = {}
     for image in _images_named_by_prompt(folder):
-        prompts.setdefault(folder.generator(image), set()).add(_prompt_of(image))
+        prompts.setdefault(folder.generator(image), set()).add(_prompt_in_name(image))
     tables = any(name.lower().endswith(TABLES) for name in folder.names)
     return not tables and bool(prompts) and all(len(different) > 1 for different in prompts.values())
 
 
+def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    for image in folder.images:
+        prompt = _prompt_in_name(image)
+        if prompt and not is_contact_sheet(image):
+            yield DescribedImage(image, {"prompt": prompt}, "the images' names")
+        else:
+            message = "its name has no prompt; write prompts.txt, a line for each image, or a table (docs/ingest.md)"
+            yield folder.reject_without_prompt(image, message)
+
+
 def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the ids of prompts in their names; a name that contains none is taken for an id.
+    """Describe images by the ids of prompts in their names; a name that contains none is used as an id.
 
     Prompts without ids are numbered. Raises ConfigError if no image belongs to any prompt.
     """
     prompts = folder.prompts
     images = [image for image in folder.images if not is_contact_sheet(image)]
-    match = match_rows(images, prompts.rows, NAMES_OF_IDS, "prompt_id", folder) if prompts else None
-    if match is None and prompts is not None and not prompts.has_ids:
-        texts = [row.values["prompt"] for row in prompts.rows]
-        numbers = range(1, len(texts) + 1) if prompts.url.lower().endswith(".txt") else [None] * len(texts)
-        lines = Lines(PurePosixPath(prompts.url).name, prompts.url, texts, numbers)
-        yield from describe_by_numbers(folder, lines, folder.images)
-        return
+    columns = InputColumnsConfig(prompt_id="prompt_id", prompt="prompt")
+    match = match_rows(images, prompts.rows, columns, "prompt_id", folder) if prompts else None
     if match is None and prompts is not None:
+        if not prompts.has_ids:
+            texts = [row.values["prompt"] for row in prompts.rows]
+            numbers = range(1, len(texts) + 1) if prompts.url.lower().endswith(".txt") else [None] * len(texts)
+            lines = Lines(PurePosixPath(prompts.url).name, prompts.url, texts, numbers)
+            yield from describe_by_numbers(folder, lines, folder.images)
+            return
         _require_an_id(folder, prompts, images)
-    source = f"the ids in the {match.way}" if match else "the images' names, which are ids"
+    origin = f"the ids in the {match.way}" if match else "the images' names, which are ids"
     generators = match.name_generators(folder.own_generator) if match else {}
     for image in folder.images:
-        own = match.rows.get(image) if match else None
-        if own is None and is_contact_sheet(image):
+        row = match.rows.get(image) if match else None
+        if row is None and is_contact_sheet(image):
             yield folder.reject_without_prompt(image, "")
-            continue
-        prompt_id = own.values["prompt_id"] if own else PurePosixPath(image).stem
-        generator = generators.get(image)
-        named_by = "the images' names" if generator else ""
-        yield DescribedImage(image, {"prompt_id": prompt_id}, source, generator=generator, named_by=named_by)
+        else:
+            prompt_id = row.values["prompt_id"] if row else PurePosixPath(image).stem
+            yield DescribedImage(image, {"prompt_id": prompt_id}, origin, generator=generators.get(image))
 
 
 def _require_an_id(folder: Folder, prompts: PromptsOutside, images: Sequence[str]) -> None:
@@ -185,7 +188,7 @@ def _require_an_id(folder: Folder, prompts: PromptsOutside, images: Sequence[str
     problem = f"none of its ids, such as {ids[0]}, is in the images' names, such as {images[0]}" if images else ""
     if all(map(str.isdecimal, ids)):
         known = {int(prompt_id) for prompt_id in ids}
-        for image, number in image_numbers(images).items():
+        for image, number in find_numbers(images).items():
             if number not in known:
                 reason = f"{image}: {number if isinstance(number, str) else f'no prompt has the number {number}'}"
                 problem = f"its ids are numbers, which must be in the names of all images; {reason}"
@@ -193,70 +196,80 @@ def _require_an_id(folder: Folder, prompts: PromptsOutside, images: Sequence[str
     raise ConfigError(f"images {folder.place.url}: no image belongs to a prompt of {prompts.url}: {problem}")
 
 
-def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    for image in folder.images:
-        prompt = _prompt_of(image)
-        if prompt and not is_contact_sheet(image):
-            yield DescribedImage(image, {"prompt": prompt}, "the images' names")
-        else:
-            message = "its name has no prompt; write prompts.txt, a line for each image, or a table (docs/ingest.md)"
-            yield folder.reject_without_prompt(image, message)
-
-
 LAYOUTS = (
+    # Hugging Face's image folders, GenEval's folder per prompt, and scripts' CSVs. A row belongs to the images that it
+    # names (`file_name`, `file_names` or `flux_file_name`, as in Hugging Face's `imagefolder`), or whose names contain
+    # its id. A metadata file with one row that names no image belongs to the images at and below its folder, as GenEval
+    # writes metadata.jsonl.
     Layout(
         name="tables",
-        looks="a metadata.jsonl or metadata.csv, with the names of image files or beside those of one prompt, or "
+        contents="a metadata.jsonl or metadata.csv, with the names of image files or next to those of one prompt, or "
         "another CSV or JSON Lines file with columns file and prompt",
         files=find_tables,
         read=read_tables,
     ),
     Layout(
         name="list",
-        looks=f"a {LIST}, with a prompt a line, and the numbers of lines in the images' names",
+        contents=f"a {LIST}, with a prompt a line, and the numbers of lines in the images' names",
         files=find_lists,
         read=read_lists,
     ),
+    # img2dataset's and trainers' datasets.
     Layout(
         name="beside",
-        looks="a .txt or .json of its name beside each image",
-        files=lambda folder: _find_descriptions(folder).values(),
-        read=_read_beside,
+        contents="a .txt or .json of its name next to each image",
+        files=lambda folder: _find_own_files(folder).values(),
+        read=_read_own_files,
     ),
+    # T2I-CompBench's names: `a red cube on a table_000002.png`.
     Layout(
         name="names",
-        looks="prompts as the images' names, such as a_red_cube_000.png",
+        contents="prompts as the images' names, such as a_red_cube_000.png",
         files=_images_named_by_prompt,
         read=_read_names,
     ),
-    Layout(
-        name="ids",
-        looks="images",
-        files=lambda folder: folder.images,
-        read=_read_ids,
-    ),
+    # The name of an image is its prompt's id, as in GEdit-Bench and ImgEdit; only if the configuration asks for it.
+    Layout(name="ids", contents="images", files=lambda folder: folder.images, read=_read_ids),
 )
+"""Layouts in the order of the attempts."""
 
 
 def read_layout(
     folder: Folder, prompts_from: PromptsFrom | None
 ) -> tuple[Iterator[DescribedImage | Rejection], list[str]]:
-    """Read a folder by its layout; raise ConfigError if it has no images or no known layout.
+    """Read a folder by its layout; raises ConfigError if it has no images or no known layout.
 
     Returns:
-        Every image with its description, or the reason why it is left out; and the files that are passed over, because
-        they are neither images nor descriptions.
+        Every image with its description, or the reason why it is left out; and the files that are ignored, because they
+        are neither images nor descriptions.
     """
     if not folder.images:
         kinds = count_suffixes(folder.names)
         raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
-    layout = _layout(folder, prompts_from)
+    layout = _find_layout(folder, prompts_from)
     read = {*folder.images, *folder.source_paths, *folder.foreign, *layout.files(folder)}
-    others = [name for name in (*folder.names, *folder.badly_named) if name not in read and not is_image_path(name)]
-    return _rows(folder, layout), others
+    ignored = [name for name in (*folder.names, *folder.badly_named) if name not in read and not is_image(name)]
+    return _describe_all(folder, layout), ignored
 
 
-def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
+def _find_layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
+    for layout in LAYOUTS:
+        if prompts_from in (None, layout.name) and layout.files(folder):
+            if prompts_from is None and (layout.name == "ids" or (layout.name == "names" and not _are_prompts(folder))):
+                continue
+            return layout
+    if prompts_from is not None:
+        contents = next(layout.contents for layout in LAYOUTS if layout.name == prompts_from)
+        raise ConfigError(f"images {folder.place.url}: prompts_from={prompts_from} expects {contents}; found none")
+    raise ConfigError(
+        f"images {folder.place.url}: found no prompts for its {len(folder.images)} images.{_give_hints(folder)} "
+        "Add a table images.csv with the columns file, prompt and generator; or prompts.txt with a prompt a line, for "
+        "images that are numbered; or a .txt next to each image (docs/ingest.md)"
+    )
+
+
+def _describe_all(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
+    """Yield the images of a layout, then the rejections of images that it does not read."""
     described: set[str] = set()
     for each in layout.read(folder):
         if isinstance(each, DescribedImage):
@@ -268,7 +281,7 @@ def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection
         **folder.outside,
     }
     yield from (folder.skip(image, reason) for image, reason in left_out.items() if image not in described)
-    for image in filter(is_image_path, folder.badly_named):
+    for image in filter(is_image, folder.badly_named):
         yield folder.reject(image, Refused("not_utf8", "the file's name is not UTF-8; rename it"))
     for image in folder.foreign:
         try:
@@ -277,32 +290,27 @@ def _rows(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection
             yield folder.reject(image, refused)
 
 
-def _layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
-    for layout in LAYOUTS:
-        if prompts_from in (None, layout.name) and layout.files(folder):
-            if prompts_from is None and (layout.name == "ids" or (layout.name == "names" and not _are_prompts(folder))):
-                continue
-            return layout
-    if prompts_from is not None:
-        looks = next(layout.looks for layout in LAYOUTS if layout.name == prompts_from)
-        raise ConfigError(f"images {folder.place.url}: prompts_from={prompts_from} expects {looks}; found none")
-    raise ConfigError(
-        f"images {folder.place.url}: nothing tells the prompts of its {len(folder.images)} images.{_hints(folder)} "
-        "Add a table images.csv with the columns file, prompt and generator; or prompts.txt with a prompt a line, for "
-        "images that are numbered; or a .txt beside each image (docs/ingest.md)"
-    )
-
-
-def _hints(folder: Folder) -> str:
-    """Return the files and columns that could contain the prompts, each with the command or option that reads it."""
-    hints = [_hint_of(folder, table) for table in folder.text_tables[:1]]
-    others = [folder.at(name) for name in folder.names if name.lower().endswith(TABLES)]
-    if not hints and (prompts := next(iter(others or _find_prompt_files(folder)), None)):
+def _give_hints(folder: Folder) -> str:
+    """Name the files and columns that could contain the prompts, each with the command or option that reads it."""
+    hints = ""
+    other_tables = [folder.url(name) for name in folder.names if name.lower().endswith(TABLES)]
+    if folder.text_tables:
+        table = folder.text_tables[0]
+        try:
+            columns = ", ".join(read_column_names(folder.place / table))
+            hints += (
+                f" {table} has the columns {columns}, and none whose values are in the images' names, such as "
+                f"{folder.images[0]}: name the column of files or ids by columns.image=NAME or columns.prompt_id=NAME, "
+                "and that of prompts by columns.prompt=NAME."
+            )
+        except ConfigError as error:
+            hints += f" {error}."
+    elif prompts := next(iter(other_tables or _find_prompt_files(folder)), None):
         command = shlex.join(["plumbline", "score", f"images={folder.place.url}", f"prompts={prompts}"])
-        hints.append(f" If the ids or numbers of {prompts} are in their names: {command}.")
+        hints += f" If the ids or numbers of {prompts} are in their names: {command}."
     if images := _images_named_by_prompt(folder):
-        hints.append(f" prompts_from=names takes the images' names, such as {_prompt_of(images[0])!r}.")
-    return "".join(hints)
+        hints += f" prompts_from=names uses the images' names, such as {_prompt_in_name(images[0])!r}."
+    return hints
 
 
 def _find_prompt_files(folder: Folder) -> list[str]:
@@ -313,14 +321,110 @@ def _find_prompt_files(folder: Folder) -> list[str]:
     return []
 
 
-def _hint_of(folder: Folder, table: str) -> str:
-    """Return a hint how to read a table that may contain the prompts, or why it cannot be read."""
-    try:
-        columns = ", ".join(column_names(folder.place / table))
-    except ConfigError as error:
-        return f" {error}."
-    return (
-        f" {table} has the columns {columns}, and none whose values are in the images' names, such as "
-        f"{folder.images[0]}: name the column of files or ids by columns.image=NAME or columns.prompt_id=NAME, and "
-        "that of prompts by columns.prompt=NAME."
-    )
+@dataclass(slots=True)
+class SeenSources:
+    """Origins of the sources in a folder of edits, and the edits without a source."""
+
+    columns: dict[str, None] = field(default_factory=dict)
+    """Columns of sources, in words."""
+    used: dict[str, None] = field(default_factory=dict)
+    """Sources that were found by the names of edits."""
+    without: dict[str, None] = field(default_factory=dict)
+    """Edits for which no source was found."""
+    with_several: dict[str, None] = field(default_factory=dict)
+    """Edits for which several sources were found."""
+
+    def describe(self) -> str:
+        """Return a line for people; empty without any sources."""
+        lines = list(self.columns)
+        if self.used:
+            folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.used))
+            lines.append(f"{len(self.used)}, from {name_some(list(folders))}, by name")
+            if self.without:
+                lines.append(f"images without a source: {len(self.without)}, such as {next(iter(self.without))}")
+            if self.with_several:
+                example = next(iter(self.with_several))
+                lines.append(f"images with several sources of their name: {len(self.with_several)}, such as {example}")
+        return "; ".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderTable(Table):
+    """A folder of images as a table with the columns of NAMES; it has no others, as descriptions have many forms."""
+
+    columns: InputColumnsConfig
+    prompts_from: PromptsFrom | None = None
+    images_inside: str | None = None
+    prompts: PromptsOutside | None = None
+    """The prompts file of the Folder."""
+    _seen: SeenOrigins = field(default_factory=SeenOrigins)
+    _ignored: list[str] = field(default_factory=list)
+    _listed: list[Folder] = field(default_factory=list)
+    """The folder, from when its columns are asked for until its rows are."""
+    _sources: SeenSources = field(default_factory=SeenSources)
+    _warnings: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[SourceFile]:
+        """Return no files: a folder may grow between two commands."""
+        return []
+
+    def names(self, config: IngestConfig) -> InputColumnsConfig:
+        """Return the names of the columns of `rows`."""
+        self._listed[:] = [self._list()]
+        return replace(NAMES, source="source" if self._listed[0].source_paths or self.columns.source else None)
+
+    def _list(self) -> Folder:
+        folder = list_images(self.place, columns=self.columns).keep_inside(self.images_inside)
+        return replace(folder, prompts=self.prompts)
+
+    def origins(self, config: IngestConfig) -> Origins:
+        """Return the origins of prompts and generators of the rows that were read."""
+        return self._seen.origins(config.generator)._replace(
+            passed_over=pass_over(self._ignored), sources=self._sources.describe(), warnings=list(self._warnings)
+        )
+
+    def locate_row(self, row: Row) -> tuple[str, int | None]:
+        """Return the file, and its line, that describes an image; the image file if no other does."""
+        described: tuple[str, int | None] = row.values[DESCRIBED_IN]
+        return described
+
+    def hashed(self, candidate: Candidate) -> Candidate:
+        """Return a row without the line of its description, because lines may move while an image is unchanged."""
+        return candidate._replace(file=f"{self.url}/{candidate.image_id}", line=None)
+
+    def rows(self, image: str) -> Iterator[Row | Rejection]:
+        """Yield every image, under the usual names of columns; raises ConfigError for a folder of no known layout."""
+        folder = self._listed.pop() if self._listed else self._list()
+        descriptions, self._ignored[:] = read_layout(folder, self.prompts_from)
+        for number, each in enumerate(descriptions, start=1):
+            yield Row(number, self._read_values(each, folder)) if isinstance(each, DescribedImage) else each
+        self._warnings.update(folder.warnings)
+
+    def _read_values(self, description: DescribedImage, folder: Folder) -> dict[str, Any]:
+        """Return a row's values by the columns of NAMES, and note their origins."""
+        image, values, origin = description.image, description.values, description.origin
+        names = find_names(values, self.columns)
+        roles = {"prompt": names.prompt, "prompt_id": names.prompt_id, "skills": names.skills}
+        row: dict[str, Any] = {role: values[name] for role, name in roles.items() if name is not None}
+        row["generator"] = values.get(names.generator) if names.generator is not None else None
+        generator_origin = f"the column {names.generator!r} of {origin}"
+        if not row["generator"]:
+            generator_origin = description.generator_origin if description.generator else "the folders' names"
+            row["generator"] = description.generator or folder.generator(image)
+        used = (names.image, names.prompt, names.prompt_id, names.generator, names.skills, names.source)
+        file_names = () if names.image else list_file_name_columns(values, self.columns)
+        unread = [name for name in values if name not in (*used, *file_names)] if description.has_columns else ()
+        column = f"the column {names.prompt or names.prompt_id!r} of {origin}"
+        self._seen.note(column if description.has_columns else origin, generator_origin, unread)
+        if names.source is not None:
+            self._sources.columns[f"the column {names.source!r} of {origin}"] = None
+            row["source"] = values[names.source]
+        else:
+            sources = folder.sources(image)
+            self._sources.used.update(dict.fromkeys(sources))
+            if len(sources) != 1:
+                (self._sources.with_several if sources else self._sources.without)[image] = None
+            row["source"] = sources[0] if len(sources) == 1 else None
+        described_in = (description.file or folder.url(image), description.line)
+        return {**row, "file": image, DESCRIBED_IN: described_in}

@@ -1,8 +1,11 @@
 """Places drafts in an output in order, and decides which shards stay, and which rows of a draft are duplicates."""
 
+import json
+import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 
 from plumbline.operators.base.errors import ConfigError
@@ -10,24 +13,45 @@ from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.ingest_output import (
     Footer,
+    OutputPrompt,
     OutputShard,
     Records,
-    other_generators,
+    convert_damage,
     read_columns,
     read_output_shards,
     read_prompts,
-    report_damage,
 )
 from plumbline.pipelines.ingest.input_rows import digest
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
-from plumbline.pipelines.ingest.taken_ids import Ledger
+
+CACHE_KIB = 64 * 1024
+"""Memory of the ledger's tables in KiB; the rest is in a temporary file that the system removes with the process."""
+TABLES = """
+PRAGMA journal_mode = OFF;
+PRAGMA cache_size = -{cache};
+BEGIN;
+CREATE TABLE images (id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE prompts (prompt_id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID;
+CREATE TABLE other_prompts (prompt_id TEXT PRIMARY KEY, text TEXT, path TEXT) WITHOUT ROWID;
+CREATE TABLE skills (prompt_id TEXT, skill TEXT, own INTEGER, PRIMARY KEY (prompt_id, skill, own)) WITHOUT ROWID;
+"""
+EVERY_PROMPT = """
+SELECT prompt_id, text, (
+    SELECT json_group_array(skill)
+    FROM (SELECT DISTINCT skill FROM skills WHERE skills.prompt_id = every.prompt_id ORDER BY skill)
+)
+FROM (SELECT prompt_id, text FROM prompts UNION SELECT prompt_id, text FROM other_prompts) AS every
+ORDER BY 1
+"""
+OWN_TEXT = "SELECT text FROM prompts WHERE prompt_id = ?"
+OTHER_TEXT = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
 
 
 class Shards:
     """All shards of one ingest in an output, and the ids and prompts of their rows.
 
     The key of a shard contains its content and the keys before it, because the rows before decide which of its ids are
-    duplicates. So shards are placed in the order of the input, in whatever order they were drafted.
+    duplicates. So shards are placed in the order of the input, even if they were drafted in another order.
     """
 
     def __init__(self, records: Records, on_change: str) -> None:
@@ -35,101 +59,103 @@ class Shards:
         self.source = records.source
         self.forget = records.forget
         self.on_change = on_change
-        self.standing = read_output_shards(self.output)
-        self.others = other_generators(self.standing, self.source)
+        self.existing = read_output_shards(self.output)
+        self.others = {
+            path.partition("/")[0]: " ".join(f"{name}={value}" for name, value in source.items() if value is not None)
+            for path, source in ((path, shard.footer.source) for path, shard in self.existing.items())
+            if source != self.source
+        }
+        """Generators of other ingests, each with its ingest's input in the form of a command."""
         self.ledger = Ledger()
-        self._add_others()
+        self._read_others()
         self.records: list[ShardRecord] = []
         self.rejected: list[Rejection] = []
         self._numbers: Counter[str] = Counter()
-        self._chain = ""
+        """Number of shards of each generator that have been placed or restored."""
+        self._last_key = ""
 
-    def _add_others(self) -> None:
-        for path, prompts in read_prompts(self.output, list(self._select_others(self.standing))):
+    def _read_others(self) -> None:
+        for path, prompts in read_prompts(self.output, list(self._select_others(self.existing))):
             self.ledger.add_others(path, prompts)
 
-    def next_is_taken(self, generator: str) -> bool:
+    def _select_others(self, existing: Mapping[str, OutputShard]) -> dict[str, OutputShard]:
+        return {path: shard for path, shard in existing.items() if shard.footer.source != self.source}
+
+    def next_exists(self, generator: str) -> bool:
         """Return True if the output already has a shard with the path of the generator's next one."""
-        return _path(generator, self._numbers[generator]) in self.standing
+        return _path(generator, self._numbers[generator]) in self.existing
 
     def restore(self, outline: Drafted) -> list[ShardRecord] | None:
         """Keep the shards of a unit that are in the output; return None if any is missing or follows other shards."""
-        chain, numbers = self._chain, Counter(self._numbers)
+        key, numbers = self._last_key, Counter(self._numbers)
         for generator, content, _ in outline.shards:
-            chain = digest([chain, content])
+            key = digest([key, content])
             path = _path(generator, numbers[generator])
-            if path not in self.standing or self.standing[path].footer.key != chain:
+            if path not in self.existing or self.existing[path].footer.key != key:
                 return None
             numbers[generator] += 1
         self.rejected += outline.rejected
         return [self._restore(generator, *self._next(generator, content)) for generator, content, _ in outline.shards]
 
     def place(self, draft: DraftedShard) -> Placement | ShardRecord:
-        """Return the place of the next draft, or the record of the same shard if it is in the output already.
+        """Return the placement of the next draft, or the record of the same shard if it is in the output already.
 
         Raises ConfigError if another shard has its path and `on_change` is not `replace`, or if the generator belongs
         to another ingest.
         """
         path, key = self._next(draft.generator, draft.content)
-        if path in self.standing and self.standing[path].footer.key == key:
-            return self._restore(draft.generator, path, key)
-        if path in self.standing and self.on_change != "replace":
-            raise ConfigError(
-                f"{self.output / path}: this shard was made from other input or by other options; "
-                "on_change=replace replaces it, or choose another output"
-            )
-        if path in self.standing:
+        if path in self.existing:
+            if self.existing[path].footer.key == key:
+                return self._restore(draft.generator, path, key)
+            if self.on_change != "replace":
+                raise ConfigError(
+                    f"{self.output / path}: this shard was made from other input or by other options; "
+                    "on_change=replace replaces it, or choose another output"
+                )
             self.forget()
-        rejected, refused = self._take(draft)
-        self.rejected += rejected
-        return Placement(path, draft.content, Footer(key, rejected, self.source), refused, path in self.standing)
-
-    def _next(self, generator: str, content: str) -> tuple[str, str]:
-        """Return the path and the key of the generator's next shard, and count it."""
-        if generator in self.others:
-            raise ConfigError(
-                f"{self.output / generator}: holds the images of another ingest ({self.others[generator]}); "
-                "rename the generator of this ingest, or choose another output"
-            )
-        path = _path(generator, self._numbers[generator])
-        self._numbers[generator] += 1
-        self._chain = digest([self._chain, content])
-        return path, self._chain
-
-    def _take(self, draft: DraftedShard) -> tuple[list[Rejection], set[int]]:
-        """Record the ids and prompts of a draft; return its rejections, and the numbers of drafted rows among them."""
         rejected: list[Rejection] = []
         refused: set[int] = set()
-        drafted = 0
+        number = 0
         for row in draft.rows:
             if isinstance(row, Rejection):
                 rejected.append(row)
                 continue
             try:
-                self.ledger.take(draft.generator, row.image_id, row.prompt_id, row.prompt, row.skills)
+                self.ledger.add(draft.generator, row.image_id, row.prompt_id, row.prompt, row.skills)
             except Refused as error:
                 rejected.append(row.reject(error))
-                refused.add(drafted)
-            drafted += 1
-        return rejected, refused
+                refused.add(number)
+            number += 1
+        self.rejected += rejected
+        return Placement(path, draft.content, Footer(key, rejected, self.source), refused, path in self.existing)
+
+    def _next(self, generator: str, content: str) -> tuple[str, str]:
+        """Return the path and the key of the generator's next shard, and count it."""
+        if generator in self.others:
+            raise ConfigError(
+                f"{self.output / generator}: has the images of another ingest ({self.others[generator]}); "
+                "rename the generator of this ingest, or choose another output"
+            )
+        path = _path(generator, self._numbers[generator])
+        self._numbers[generator] += 1
+        self._last_key = digest([self._last_key, content])
+        return path, self._last_key
 
     def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
         """Record the ids and prompts of a shard in the output, without reading its images."""
         rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt", "skills"])
-        with report_damage(self.output, path):
+        with convert_damage(self.output, path):
             for row in rows:
-                self.ledger.take(generator, **row)
-        rejected = self.standing[path].footer.rejected
+                self.ledger.add(generator, **row)
+        rejected = self.existing[path].footer.rejected
         self.rejected += [each._replace(generator=each.generator or generator) for each in rejected]
-        record = ShardRecord(path, generator, len(rows), self.standing[path].size, key, False)
-        self.records.append(record)
-        return record
+        self.records.append(ShardRecord(path, generator, len(rows), self.existing[path].size, key, False))
+        return self.records[-1]
 
-    def committed(self, draft: DraftedShard, placement: Placement, size: int) -> ShardRecord:
+    def add_committed(self, draft: DraftedShard, placement: Placement, size: int) -> ShardRecord:
         rows = sum(not isinstance(row, Rejection) for row in draft.rows) - len(placement.refused)
-        record = ShardRecord(placement.path, draft.generator, rows, size, placement.footer.key, True)
-        self.records.append(record)
-        return record
+        self.records.append(ShardRecord(placement.path, draft.generator, rows, size, placement.footer.key, True))
+        return self.records[-1]
 
     def finish(self) -> None:
         """Remove this ingest's shards that its input no longer fills, and nothing that another ingest made.
@@ -137,7 +163,7 @@ class Shards:
         Raises ConfigError unless `on_change` is `replace`.
         """
         known = {record.path for record in self.records}
-        for path in sorted(self.standing):
+        for path in sorted(self.existing):
             generator = path.partition("/")[0]
             if path in known or generator in self.others:
                 continue
@@ -158,13 +184,82 @@ class Shards:
 
         Raises ConfigError if an ingest that ran at the same time gives a prompt_id another text.
         """
-        before, self.standing = self.standing, read_output_shards(self.output, self.standing)
-        if self._select_others(before) != self._select_others(self.standing):
+        before, self.existing = self.existing, read_output_shards(self.output, self.existing)
+        if self._select_others(before) != self._select_others(self.existing):
             self.ledger.forget_others()
-            self._add_others()
+            self._read_others()
 
-    def _select_others(self, standing: Mapping[str, OutputShard]) -> dict[str, OutputShard]:
-        return {path: shard for path, shard in standing.items() if shard.footer.source != self.source}
+
+class Ledger:
+    """Image ids and prompts of this ingest, to find duplicates, and prompts of the output's other ingests.
+
+    They are in SQLite tables on disk, so that memory does not grow with them.
+    """
+
+    def __init__(self) -> None:
+        self._tables = sqlite3.connect("", isolation_level=None)
+        self._tables.executescript(TABLES.format(cache=CACHE_KIB))
+
+    def add(
+        self, generator: str, image_id: str, prompt_id: str, prompt: str | None, skills: Sequence[str] | None = None
+    ) -> None:
+        """Record a row; raises Refused for a duplicate id, or if its prompt_id has another text in an earlier row.
+
+        Raises ConfigError if its prompt_id has another text in another ingest: shards must not depend on other ingests.
+        """
+        image_key = blake2b(f"{generator}\0{image_id}".encode(), digest_size=16).digest()
+        if self._tables.execute("SELECT 1 FROM images WHERE id = ?", (image_key,)).fetchone():
+            raise Refused(
+                "duplicate_id", f"image_id {image_id!r} of {generator} is that of an earlier row too; rename one"
+            )
+        known = self._tables.execute(OWN_TEXT, (prompt_id,)).fetchone()
+        if prompt is not None and known is None:
+            for other_text, path in self._tables.execute(OTHER_TEXT, (prompt_id,)):
+                _require_same(prompt_id, prompt, other_text, f"image_id {image_id!r} of {generator}", path)
+            self._tables.execute("INSERT INTO prompts VALUES (?, ?)", (prompt_id, prompt))
+        elif prompt is not None and known[0] != prompt:
+            raise Refused(
+                "other_prompt", f"prompt_id {prompt_id!r} has another text in an earlier row; make ids unique"
+            )
+        self._tables.execute("INSERT INTO images VALUES (?)", (image_key,))
+        self._add_skills(prompt_id, skills or (), own=True)
+
+    def _add_skills(self, prompt_id: str, skills: Sequence[str], *, own: bool) -> None:
+        self._tables.executemany(
+            "INSERT OR IGNORE INTO skills VALUES (?, ?, ?)", [(prompt_id, skill, own) for skill in skills]
+        )
+
+    def add_others(self, path: str, prompts: Sequence[OutputPrompt]) -> None:
+        """Record the prompts of a shard of another ingest; raises ConfigError if two ingests disagree."""
+        for prompt_id, text, skills in prompts:
+            self._add_skills(prompt_id, skills, own=False)
+            for (own_text,) in self._tables.execute(OWN_TEXT, (prompt_id,)):
+                _require_same(prompt_id, own_text, text, "this ingest", path)
+            for other_text, other_path in self._tables.execute(OTHER_TEXT, (prompt_id,)):
+                _require_same(prompt_id, text, other_text, path, other_path)
+        self._tables.executemany(
+            "INSERT OR IGNORE INTO other_prompts VALUES (?, ?, ?)", [(*prompt[:2], path) for prompt in prompts]
+        )
+
+    def forget_others(self) -> None:
+        self._tables.execute("DELETE FROM other_prompts")
+        self._tables.execute("DELETE FROM skills WHERE NOT own")
+
+    def count_prompts(self) -> int:
+        return int(self._tables.execute("SELECT COUNT(*) FROM prompts").fetchone()[0])
+
+    def prompts(self) -> Iterator[OutputPrompt]:
+        """Yield every prompt of the output, sorted by id."""
+        for prompt_id, text, skills in self._tables.execute(EVERY_PROMPT):
+            yield OutputPrompt(prompt_id, text, json.loads(skills))
+
+
+def _require_same(prompt_id: str, text: str, other_text: str, where: str, path: str) -> None:
+    if text != other_text:
+        raise ConfigError(
+            f"{where}: prompt_id {prompt_id!r} has another text in {path}, of another ingest of this "
+            "output; make the two agree, or choose another output"
+        )
 
 
 def _path(generator: str, number: int) -> str:

@@ -3,12 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.images.embedded_settings import picture_settings
+from plumbline.operators.images.embedded_settings import read_image_settings
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
@@ -46,9 +45,9 @@ class ImageSample(NamedTuple):
 
     candidate: Candidate
     image: bytes
-    sources: Sequence[bytes] = ()
+    sources: Sequence[bytes]
     """Readable source images of an edit."""
-    settings: Mapping[str, str] = MappingProxyType({})
+    settings: Mapping[str, str]
     """Settings that it was generated with, from its fields."""
 
 
@@ -104,28 +103,28 @@ class SampleSource(Source):
             receipt = decode_json(encoded.decode())
             if receipt["version"] != RECEIPT_VERSION:
                 return None
-            made = [DraftedShard(name, _content(key, index)) for index, name in enumerate(receipt["generators"])]
+            made = [DraftedShard(name, digest([key, index])) for index, name in enumerate(receipt["generators"])]
             return Drafted(made, [Rejection(*values) for values in receipt["rejected"]])
         except (DamagedError, ValueError, KeyError, TypeError):  # damaged: the file is read again
             return None
 
     def draft(self, file: SampleFile, begin: Begin) -> list[Rejection]:
-        """Draft a file's shards; return the rejections of its samples."""
+        """Draft a file's shards, numbered in the order of their first rows; return the rejections of its samples."""
         key = self._key(file)
         current: dict[str, ShardDraft] = {}
-        begun = 0
-        refused: list[Rejection] = []
+        n_begun = 0
+        rejected: list[Rejection] = []
         for sample in self.read(file):
             if isinstance(sample, Rejection):
-                refused.append(sample)
+                rejected.append(sample)
                 continue
             generator = sample.candidate.generator
             if generator not in current or current[generator].full:
-                current[generator] = begin(generator, _content(key, begun))
-                begun += 1
-            settings = {**picture_settings(sample.image), **sample.settings}
+                current[generator] = begin(generator, digest([key, n_begun]))
+                n_begun += 1
+            settings = {**read_image_settings(sample.image), **sample.settings}
             current[generator].add(sample.candidate, sample.image, sample.sources, settings)
-        return refused
+        return rejected
 
     def end(self, file: SampleFile, drafted: Drafted, output: Place) -> None:
         """Write a receipt that the file was read to its end, so that it need not be read again."""
@@ -137,16 +136,11 @@ class SampleSource(Source):
         return digest([self.config.recipe, file.place.url, file.size, file.etag, self.edited, self.labelled])
 
 
-def _content(file_key: str, index: int) -> str:
-    """Return the hash of a file's shard of this number, in the order of the shards' first rows."""
-    return digest([file_key, index])
-
-
 def _receipt_path(key: str) -> str:
     return f".ingest/{key[:32]}.json"
 
 
-def stem(path: str, endings: Sequence[str]) -> str:
+def remove_ending(path: str, endings: Sequence[str]) -> str:
     """Return the name of a file without the longest of these endings."""
     name = path.rpartition("/")[2]
     return next((name.removesuffix(one) for one in sorted(endings, key=len, reverse=True) if name.endswith(one)), name)

@@ -16,12 +16,10 @@ from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
 from plumbline.pipelines.ingest.ingest_output import OutputError
 from plumbline.pipelines.ingest.input_rows import digest
-from plumbline.pipelines.ingest.pair_tables import open_pairs
-from plumbline.pipelines.ingest.sample_files import stem
-from plumbline.pipelines.ingest.shards import ShardReport
+from plumbline.pipelines.ingest.sample_files import remove_ending
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
-from plumbline.pipelines.ingest.tars import name_generators
-from plumbline.pipelines.ingest.typed_tables import TEXT_TABLES, open_table
+from plumbline.pipelines.ingest.tars import has_generators
+from plumbline.pipelines.ingest.text_tables import TEXT_TABLES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import count_suffixes, name_some
@@ -33,7 +31,7 @@ FOLDER = "ingested"
 """Folder of the ingested images in a store."""
 
 
-class TakingConfig(Protocol):
+class ImagesConfig(Protocol):
     """The fields of a configuration whose images are ingested."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -52,13 +50,13 @@ class TakingConfig(Protocol):
     def max_failed(self) -> float: ...
 
 
-Taking = TypeVar("Taking", bound=TakingConfig)
+Config = TypeVar("Config", bound=ImagesConfig)
 
 
-def take_in(config: Taking, report: ShardReport) -> tuple[Taking, Ingested | None]:
+def ingest_images(config: Config) -> tuple[Config, Ingested | None]:
     """Ingest the images of a configuration if they are image files, tars or tables that a sweep cannot read.
 
-    Image files stay in their place, and the ingested tables contain their addresses; images in tars are copied.
+    Image files are not copied: the ingested tables contain their addresses. Images in tars are copied.
 
     Returns:
         A configuration whose images are Parquet tables, and the result of the ingest; the given configuration and None
@@ -70,44 +68,50 @@ def take_in(config: Taking, report: ShardReport) -> tuple[Taking, Ingested | Non
     if benchmark.images is None:
         return config, None
     place = config.storage.locate(benchmark.images)
-    columns = _columns(benchmark.columns)
+    columns = _configured_columns(benchmark.columns)
     folder = list_images(place, "benchmark.images", columns)
     if benchmark.prompts is not None:
-        return _take_in_by_ids(config, place, folder, report)
+        return _ingest_by_ids(config, place, folder)
     inspection = _inspect(place, folder, columns)
-    given = _options_for_table(place, columns) or _options_for_images(config, place, folder, inspection)
-    if given is None:
-        columns_found = _add_found_columns(benchmark.columns, inspection)
-        return replace(config, benchmark=replace(benchmark, columns=columns_found)), None
-    asked = _ingest_config(config, place, given)
-    open_store(config).check()  # by the key that people typed
-    ingested = _ingest(asked, report)
+    options = _options_for_table(place, columns) or _options_for_images(config, place, folder, inspection)
+    if options is None:
+        if inspection is None:
+            return config, None
+        image, prompt = inspection.image or benchmark.columns.image, inspection.prompt or benchmark.columns.prompt
+        found = replace(benchmark.columns, image=image, prompt=prompt)
+        return replace(config, benchmark=replace(benchmark, columns=found)), None
+    ingest_config = _make_ingest_config(config, place, options)
+    open_store(config).check()  # before the output is, because its error names the key that people typed
+    ingested = _ingest(ingest_config)
     sources: dict[str, Any] = {name: name for name in ingested.source_columns}
-    taken = replace(
+    benchmark = replace(
         benchmark,
-        prompts=f"{asked.output}/prompts.parquet",
-        images=asked.output,
+        prompts=f"{ingest_config.output}/prompts.parquet",
+        images=ingest_config.output,
         columns=ColumnsConfig(extra=benchmark.columns.extra, settings=benchmark.columns.settings, **sources),
-        uri_roots=(place.url if asked.copy else asked.folder.url, *benchmark.uri_roots),
+        uri_roots=(place.url if ingest_config.copy else ingest_config.folder.url, *benchmark.uri_roots),
         prompts_from=None,
     )
-    return replace(config, benchmark=taken), ingested
+    return replace(config, benchmark=benchmark), ingested
 
 
-def _take_in_by_ids(
-    config: Taking, place: Place, folder: Folder, report: ShardReport
-) -> tuple[Taking, Ingested | None]:
-    """Take in image files whose names contain ids of the benchmark's prompts; tables are unchanged."""
+def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config, Ingested | None]:
+    """Ingest image files whose names contain ids of the benchmark's prompts; tables are unchanged."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return config, None
-    asked = _ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
-    prompts = _prompts_outside(config)
+    ingest_config = _make_ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
+    pairs = pairs_of(open_prompts(config.benchmark, config.storage, ShardSize()).table)
+    texts = read_texts_without_ids(config.benchmark, config.storage)
+    if texts is not None:  # images have the numbers of their rows, so that rows count even if their texts repeat
+        pairs = [(text_id(text), text) for text in texts]
+    rows = [Row(line, {"prompt_id": prompt_id, "prompt": text}) for line, (prompt_id, text) in enumerate(pairs, 1)]
+    prompts = PromptsOutside(str(config.benchmark.prompts), rows, has_ids=texts is None)
     open_store(config).check()
-    ingested = _ingest(replace(asked, columns=InputColumnsConfig()), report, prompts)
+    ingested = _ingest(replace(ingest_config, columns=InputColumnsConfig()), prompts)
     columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
     roots = (place.url, *config.benchmark.uri_roots)
-    taken = replace(config.benchmark, images=asked.output, columns=columns, uri_roots=roots)
-    return replace(config, benchmark=taken), ingested
+    benchmark = replace(config.benchmark, images=ingest_config.output, columns=columns, uri_roots=roots)
+    return replace(config, benchmark=benchmark), ingested
 
 
 def _options_for_table(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
@@ -117,7 +121,7 @@ def _options_for_table(place: Place, columns: InputColumnsConfig) -> dict[str, A
     """
     if not place.path.lower().endswith(TEXT_TABLES):
         return None
-    types = open_pairs(open_table(place)).types
+    types = open_table(place).types
     names = find_names(types, columns)
     if names.image is None and names.prompt is not None and columns.image is None:
         raise ConfigError(
@@ -125,7 +129,7 @@ def _options_for_table(place: Place, columns: InputColumnsConfig) -> dict[str, A
             "columns.image=NAME, or name the folder of images, and this file as prompts: "
             f"plumbline score {shlex.join([f'images={place.parent.url}', f'prompts={place.url}'])}"
         )
-    return {"table": place.url, "copy": False, "generator": None if names.generator else _stem(place)}
+    return {"table": place.url, "copy": False, "generator": None if names.generator else _remove_ending(place)}
 
 
 def _inspect(place: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
@@ -138,7 +142,7 @@ def _inspect(place: Place, folder: Folder, columns: InputColumnsConfig) -> Table
 
 
 def _options_for_images(
-    config: TakingConfig, place: Place, folder: Folder, inspection: TableInspection | None
+    config: ImagesConfig, place: Place, folder: Folder, inspection: TableInspection | None
 ) -> dict[str, Any] | None:
     """Return the options to ingest the images; None for tables that sweeps read themselves.
 
@@ -150,15 +154,15 @@ def _options_for_images(
         named = inspection.generator is not None and (
             one_folder or arrow or config.benchmark.columns.generator is not None
         )
-        foreign = arrow or named or (one_folder and (inspection.several or inspection.paths))
-        return {"table": place.url, "generator": None if named else _stem(place)} if foreign else None
+        unreadable = arrow or named or (one_folder and (inspection.several or inspection.paths))
+        return {"table": place.url, "generator": None if named else _remove_ending(place)} if unreadable else None
     if folder.images and folder.place.is_file():
         raise ConfigError(f"benchmark.images {place.url}: is one image; name the folder that it lies in")
     if folder.images:
         return {"images": place.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
     if any(name.endswith(TARS) for name in folder.names):
-        named = name_generators(_ingest_config(config, place, {"tars": place.url}))
-        return {"tars": place.url, "generator": None if named else _stem(place)}
+        named = has_generators(_make_ingest_config(config, place, {"tars": place.url}))
+        return {"tars": place.url, "generator": None if named else _remove_ending(place)}
     badly_named = f"; rename files whose names are not UTF-8: {name_some(folder.badly_named)}"
     raise ConfigError(
         f"benchmark.images {place.url}: expected image files, tars, or Parquet or Arrow tables with images, found "
@@ -166,62 +170,41 @@ def _options_for_images(
     )
 
 
-def _add_found_columns(columns: ColumnsConfig, inspection: TableInspection | None) -> ColumnsConfig:
-    """Return the columns, with those of images and prompts under the usual names that the table has."""
-    if inspection is None:
-        return columns
-    return replace(columns, image=inspection.image or columns.image, prompt=inspection.prompt or columns.prompt)
-
-
-def _ingest_config(config: TakingConfig, place: Place, given: dict[str, Any]) -> IngestConfig:
+def _make_ingest_config(config: ImagesConfig, place: Place, options: dict[str, Any]) -> IngestConfig:
     """Return the configuration of an ingest, whose output is its own for each input and each way to read it."""
-    benchmark = config.benchmark
-    asked = IngestConfig(
+    benchmark, cluster = config.benchmark, config.cluster
+    without_output = IngestConfig(
         output=config.store,
-        **given,
+        **options,
         images_inside=benchmark.images_inside,
-        columns=_columns(benchmark.columns),
+        columns=_configured_columns(benchmark.columns),
         link_roots=tuple(root for root in benchmark.uri_roots if "://" not in root),
         limits=IngestLimits(max_bytes=config.limits.max_bytes),
         on_change="replace",
         max_failed=config.max_failed,
-        cluster=_workers(config.cluster),
+        cluster=WorkersConfig(address=cluster.address, num_cpus=1 if cluster.executor == "here" else cluster.num_cpus),
         storage=config.storage,
     )
-    named = digest([asked.identity, asked.prompts_from, asked.columns.generator, asked.images_inside])
-    return replace(asked, output=f"{config.store}/{FOLDER}/{_stem(place)}-{named[:8]}")
+    ways = [without_output.prompts_from, without_output.columns.generator, without_output.images_inside]
+    key = digest([without_output.addresses, *ways])
+    return replace(without_output, output=f"{config.store}/{FOLDER}/{_remove_ending(place)}-{key[:8]}")
 
 
-def _prompts_outside(config: TakingConfig) -> PromptsOutside:
-    """Return a benchmark's prompts; those of a file without ids in the order of its rows, also if they repeat."""
-    pairs = pairs_of(open_prompts(config.benchmark, config.storage, ShardSize()).table)
-    texts = read_texts_without_ids(config.benchmark, config.storage)
-    if texts is not None:
-        pairs = [(text_id(text), text) for text in texts]
-    rows = [Row(line, {"prompt_id": prompt_id, "prompt": text}) for line, (prompt_id, text) in enumerate(pairs, 1)]
-    return PromptsOutside(str(config.benchmark.prompts), rows, has_ids=texts is None)
-
-
-def _ingest(asked: IngestConfig, report: ShardReport, prompts: PromptsOutside | None = None) -> Ingested:
+def _ingest(config: IngestConfig, prompts: PromptsOutside | None = None) -> Ingested:
     """Ingest the input as it is now; remove an output first that an earlier command left damaged."""
     try:
-        return ingest(asked, report, prompts)
+        return ingest(config, prompts=prompts)
     except OutputError:
-        asked.storage.locate(asked.output).remove_folder()
-        return ingest(asked, report, prompts)
+        config.storage.locate(config.output).remove_folder()
+        return ingest(config, prompts=prompts)
 
 
-def _workers(cluster: ClusterConfig) -> WorkersConfig:
-    """Return as many workers as the sweep may use; one without Ray."""
-    return WorkersConfig(address=cluster.address, num_cpus=1 if cluster.executor == "here" else cluster.num_cpus)
-
-
-def _columns(columns: ColumnsConfig) -> InputColumnsConfig:
+def _configured_columns(columns: ColumnsConfig) -> InputColumnsConfig:
     """Return the configured names of columns that differ from the defaults; the usual names are looked for anyway."""
     usual, roles = ColumnsConfig(), ("image", "prompt", "prompt_id", "image_id", "generator")
     own = {role: getattr(columns, role) for role in roles if getattr(columns, role) != getattr(usual, role)}
     return InputColumnsConfig(**own, source=next(iter(columns.sources), None))
 
 
-def _stem(place: Place) -> str:
-    return stem(place.path, (*TARS, *TABLES, *TEXT_TABLES))
+def _remove_ending(place: Place) -> str:
+    return remove_ending(place.path, (*TARS, *TABLES, *TEXT_TABLES))

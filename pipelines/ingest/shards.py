@@ -1,11 +1,10 @@
-"""Drafts of shards: written to disk one row group at a time, and committed whole once they have a place."""
+"""Drafts of shards: written to disk one row group at a time, and committed whole once they have a path."""
 
 import struct
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -62,7 +61,7 @@ class Drafted(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The place of a draft in the output."""
+    """The path of a draft in the output, and how to commit it there."""
 
     path: str
     """Below the output."""
@@ -96,11 +95,7 @@ class ShardDraft:
         return len(self.rows) >= self.config.shard_rows
 
     def add(
-        self,
-        candidate: Candidate,
-        image: bytes | str,
-        sources: Sequence[bytes | str] = (),
-        settings: Mapping[str, str] = MappingProxyType({}),
+        self, candidate: Candidate, image: bytes | str, sources: Sequence[bytes | str], settings: Mapping[str, str]
     ) -> None:
         """Add a row with its image, the sources of an edit, and the settings that the image was generated with.
 
@@ -111,22 +106,26 @@ class ShardDraft:
         if self.full:
             self._flush()
 
-    def drafted(self) -> DraftedShard:
+    def finish(self) -> DraftedShard:
         """Write the last row group; return the draft's rows."""
         self._flush()
         return DraftedShard(self.generator, self.content, self.rows)
 
     def _write(self, row: Mapping[str, Any]) -> None:
         size = len(row.get("image", b"")) + sum(map(len, row.get(SOURCE.name) or ()))
-        rows, most = self.config.row_group_rows, self.config.row_group_bytes
-        if len(self._group) >= rows or self._group_bytes + size > most:
+        if len(self._group) >= self.config.row_group_rows or self._group_bytes + size > self.config.row_group_bytes:
             self._flush()
         self._group.append(row)
         self._group_bytes += size
 
     def _flush(self) -> None:
         if self._group:
-            table = _table(self._group, self.schema)
+            table = pa.Table.from_pylist([{**row, "image": None} for row in self._group], schema=self.schema)
+            if "image" in self.schema.names:
+                # from_pylist would copy the bytes of all images.
+                images = pa.chunked_array([_wrap_bytes(row["image"]) for row in self._group])
+                field = self.schema.field("image")
+                table = table.set_column(self.schema.get_field_index("image"), field, images)
             with readable_errors(self.output, "output"):
                 self._open_writer().write_table(table, row_group_size=len(self._group))
         self._group, self._group_bytes = [], 0
@@ -146,7 +145,7 @@ class ShardDraft:
                 write_page_checksum=True,
                 write_page_index=True,  # so that a reader of a few images need not read their whole row group
                 data_page_size=PAGE_BYTES,
-                write_batch_size=1,  # rows between two looks at the page's size
+                write_batch_size=1,  # rows after which the size of a page is compared with the limit
             )
         return self._writer
 
@@ -159,7 +158,7 @@ class ShardDraft:
         if placement.content != self.content:
             raise ConfigError(f"{self.output / placement.path}: the input changed while it was read; run again")
         if placement.refused:
-            self._leave_out(placement.refused)
+            self._remove_rows(placement.refused)
         self._flush()
         path, footer = placement.path, placement.footer
         with readable_errors(self.output, "output"):
@@ -169,12 +168,12 @@ class ShardDraft:
             assert self._file is not None
             size = self._file.stat().st_size
             created = commit_file(self._file, self.output / path, replace=placement.replace)
-            stands = created or read_footer(self.output, path).key == footer.key
-        if not stands:
+            is_ours = created or read_footer(self.output, path).key == footer.key
+        if not is_ours:
             raise ConfigError(f"{self.output / path}: another ingest wrote it meanwhile; choose another output")
         return size
 
-    def _leave_out(self, refused: Collection[int]) -> None:
+    def _remove_rows(self, refused: Collection[int]) -> None:
         """Rewrite the draft without these rows, with row groups as if they had never been there."""
         self._flush()
         assert self._file is not None and self._writer is not None
@@ -197,16 +196,7 @@ class ShardDraft:
             self._file.unlink(missing_ok=True)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return the rows as a table whose images are the bytes that were read, not a copy."""
-    if "image" not in schema.names:
-        return pa.Table.from_pylist(list(rows), schema=schema)
-    images = pa.chunked_array([_without_copy(row["image"]) for row in rows])
-    table = pa.Table.from_pylist([{**row, "image": None} for row in rows], schema=schema)
-    return table.set_column(schema.get_field_index("image"), schema.field("image"), images)
-
-
-def _without_copy(value: bytes) -> pa.Array:
+def _wrap_bytes(value: bytes) -> pa.Array:
     offsets = struct.pack("=2i", 0, len(value))
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
 

@@ -1,18 +1,32 @@
-"""Folders whose tables describe their images: a row belongs to images that it names, or whose names contain its id."""
+"""Folders whose tables describe their images: a row belongs to images that it names, or whose names contain its id.
+
+An image's name contains the value of a column if the value is the file's path or name, with or without the ending and
+the numbers of samples behind it (`p7.png`, `p7_0.png` and `p7_seed3.png` are of p7), the number in it, or the name of a
+folder above it. One column and one such way are used for a whole table: those that match the most images.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
-from plumbline.pipelines.ingest.image_folders import RESULTS, DescribedImage, Folder, is_contact_sheet, is_image_path
+from plumbline.pipelines.ingest.image_folders import (
+    NUMBERED,
+    RESULTS,
+    DescribedImage,
+    Folder,
+    is_contact_sheet,
+    is_image,
+)
 from plumbline.pipelines.ingest.input_rows import EDIT_RESULTS, EDIT_SOURCES
-from plumbline.pipelines.ingest.row_matching import RowMatch, match_rows
-from plumbline.pipelines.ingest.typed_tables import column_names, read_rows
+from plumbline.pipelines.ingest.list_layout import find_numbers
+from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -22,6 +36,41 @@ TARGETS = frozenset({*EDIT_RESULTS, *RESULTS, "target", "target_image", "image"}
 """Words that name the column of an image, but not a generator."""
 UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
 """Words that name the column of an edit's source or mask."""
+ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
+"""Names of columns of ids, in any case; the last two are pandas' index."""
+FILE_PARTS, FOLDERS, NUMBERS = "images' names", "folders' names", "images' numbers"
+
+
+class RowMatch(NamedTuple):
+    """The rows that images belong to."""
+
+    column: str
+    """The column whose values are in the images' names."""
+    way: str
+    """The part of the name that contains the values, in words."""
+    rows: Mapping[str, Row]
+    """The row of each image; images with no row, or with rows of several prompts, are left out."""
+    all_rows: Sequence[Row]
+    """All rows of the table, also those without an image."""
+    generators_in_names: Mapping[str, str]
+    """The folder's generators by image, if names of images contain them."""
+
+    def name_generators(self, default: str) -> Mapping[str, str]:
+        """Return each image's generator if the first folder of its path, or its name, shows the prompt too; else none.
+
+        In folders of prompts they are the folders within, or the images' names if images of several prompts share any;
+        else the default.
+        """
+        if self.way == NUMBERS:
+            return self.generators_in_names
+        paths = {image: PurePosixPath(image) for image in self.rows}
+        ids = {_cell(row, self.column) for row in self.rows.values()}
+        if self.way != FOLDERS or any(path.parts[0] not in ids for path in paths.values()):
+            return {}
+        own = {image: path.parts[1] if len(path.parts) > 2 else _stems(path)[-1] for image, path in paths.items()}
+        shared = max(Counter(own.values()).values(), default=0) > 1
+        are_generators = shared and not any(name.isdecimal() for name in own.values())
+        return own if are_generators else dict.fromkeys(own, default)
 
 
 def find_tables(folder: Folder) -> list[str]:
@@ -39,11 +88,11 @@ def _is_metadata(table: str) -> bool:
 
 def _describes_images(folder: Folder, table: str) -> bool:
     try:
-        columns = column_names(folder.place / table)
+        columns = read_column_names(folder.place / table)
     except ConfigError:  # reported if nothing else contains the prompts
         return False
     names = find_names(columns, folder.columns)
-    if names.image is not None or file_name_columns(columns, folder.columns):
+    if names.image is not None or list_file_name_columns(columns, folder.columns):
         return (names.prompt or names.prompt_id) is not None
     return names.prompt is not None and _match_table(folder, table) is not None
 
@@ -52,21 +101,21 @@ def _describes_images(folder: Folder, table: str) -> bool:
 def _match_table(folder: Folder, table: str) -> RowMatch | None:
     """Match the images of a folder with the rows of a table that names no files."""
     rows = [row for row in read_rows(folder.place / table) if isinstance(row, Row)]
-    return _match_rows(folder, table, rows)
+    return _match_own_images(folder, table, rows)
 
 
-def _match_rows(folder: Folder, table: str, rows: Sequence[Row]) -> RowMatch | None:
+def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMatch | None:
     """Match rows with the images in their table's folder, or with all if there are none."""
-    base = table.rpartition("/")[0]
-    images = [image for image in folder.images if not is_contact_sheet(image)]
-    inner = [image for image in images if base in _folders_above(image)]
     names = find_names(dict.fromkeys(name for row in rows for name in row.values), folder.columns)
     if names.prompt is None or (len(rows) == 1 and _is_metadata(table)):
         return None
+    base = table.rpartition("/")[0]
+    images = [image for image in folder.images if not is_contact_sheet(image)]
+    inner = [image for image in images if base in _folders_above(image)]
     try:
         return match_rows(inner or images, rows, names, folder.columns.prompt_id, folder)
     except ConfigError as error:
-        raise ConfigError(f"{folder.at(table)}: {error}") from error
+        raise ConfigError(f"{folder.url(table)}: {error}") from error
 
 
 def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
@@ -76,73 +125,86 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     """
     left = dict.fromkeys(folder.images)
     nameless: dict[str, _Nameless] = {}
+    """Metadata files whose rows name no images, by folder."""
     matches: dict[str, RowMatch] = {}
     tables = find_tables(folder)
     for table in tables:
         unnamed: list[Row] = []
-        named = False
+        names_files = False
         for row in read_rows(folder.place / table):
             if isinstance(row, Rejection):
                 yield row
                 continue
-            named = named or _names_a_file(folder, row, table)
-            if not named:  # as far as this row, the table may be one of ids
-                unnamed.append(row)
-                continue
-            for waiting in (*unnamed, row):
-                yield from _take_row(folder, waiting, table, left)
-            unnamed = []
-        if unnamed and (match := _match_rows(folder, table, unnamed)) is not None:
+            names_files = names_files or any(
+                _find_image(folder, cell.path, table) in folder.nameable_images
+                for cell in _image_cells(row.values, folder.columns) or ()
+                if isinstance(cell.path, str) and cell.path
+            )
+            unnamed.append(row)
+            if names_files:  # until such a row, the table may be one of ids
+                for waiting in unnamed:
+                    yield from _describe_named(folder, waiting, table, left)
+                unnamed = []
+        if unnamed and (match := _match_own_images(folder, table, unnamed)) is not None:
             matches[table] = match
             continue
-        without = [row for row in unnamed if _image_cells(row.values, folder.columns) is None]
         base = table.rpartition("/")[0]
-        if without and len(without) == len(unnamed) and _is_metadata(table) and base not in nameless:
-            nameless[base] = _Nameless(table, unnamed[0], _why_no_prompt(table, unnamed))
+        has_no_column = all(_image_cells(row.values, folder.columns) is None for row in unnamed)
+        if unnamed and has_no_column and _is_metadata(table) and base not in nameless:
+            nameless[base] = _Nameless(table, unnamed[0], _explain_no_prompt(table, unnamed))
         else:
             for row in unnamed:
-                yield from _take_row(folder, row, table, left)
-    yield from _read_matches(folder, left, matches)
-    yield from _read_nameless(folder, list(left), nameless, tables[0])
+                yield from _describe_named(folder, row, table, left)
+    yield from _describe_matches(folder, left, matches)
+    yield from _describe_nameless(folder, list(left), nameless, tables[0])
 
 
-def _names_a_file(folder: Folder, row: Row, table: str) -> bool:
-    """Return True if a row names an image that is there."""
-    cells = _image_cells(row.values, folder.columns) or ()
-    paths = [cell.path for cell in cells if isinstance(cell.path, str) and cell.path]
-    return any(_find_image(folder, path, table) in folder.known_images for path in paths)
+def _describe_named(
+    folder: Folder, row: Row, table: str, left: dict[str, None]
+) -> Iterator[DescribedImage | Rejection]:
+    """Describe the images that a row names, whether they exist or not, and remove them from those that are left."""
+    cells = _image_cells(row.values, folder.columns) or []
+    paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
+    name, url = PurePosixPath(table).name, folder.url(table)
+    if all(cell.unscored_column for cell in paths):
+        yield Refused("missing_image", "the row names no image file; fill its path in").at(url, row.line)
+    for path, generator, unscored_column in paths:
+        image = _find_image(folder, path, table)
+        if image in folder.outside:
+            continue
+        if not unscored_column:
+            left.pop(image, None)
+            values, origin = _add_skills(row.values), f"the columns' names in {name}"
+            yield DescribedImage(image, values, name, True, generator, origin, url, row.line)
+        elif image in folder.nameable_images:
+            left.pop(image, None)
+            reason = f"named by the column {unscored_column!r}; columns.image={unscored_column} ingests it"
+            yield folder.skip(image, reason)
 
 
-def _take_row(folder: Folder, row: Row, table: str, left: dict[str, None]) -> Iterator[DescribedImage | Rejection]:
-    """Describe the images that a row names, and take them from those that are left."""
-    cells = _image_cells(row.values, folder.columns)
-    if cells is None:
-        yield _reject_without_image(folder, table, row)
-        return
-    for each in _images_of_row(folder, row, table, cells):
-        image = each.image if isinstance(each, DescribedImage) else each.file.removeprefix(folder.at(""))
-        left.pop(image, None)
-        yield each
-
-
-def _read_matches(
+def _describe_matches(
     folder: Folder, left: dict[str, None], matches: Mapping[str, RowMatch]
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe images by the rows whose ids are in their names: by those of the nearest table, or of the best one."""
     for table, match in sorted(matches.items(), key=lambda each: (-each[0].count("/"), -len(each[1].rows))):
-        source = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.way}"
+        origin = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.way}"
         generators = match.name_generators(folder.own_generator)
         unread = () if match.column == "prompt_id" else (match.column,)
         for image, row in match.rows.items():
-            if image not in left:
-                continue
-            left.pop(image)
-            values = {name: value for name, value in _add_skills(row.values).items() if name not in unread}
-            generator = generators.get(image)
-            named_by = "the images' names" if generator else ""
-            yield DescribedImage(image, values, source, True, generator, named_by, folder.at(table), row.line)
-        bearing = {id(row) for row in match.rows.values()}
-        if unused := [row for row in match.all_rows if id(row) not in bearing]:
+            if image in left:
+                left.pop(image)
+                values = {name: value for name, value in _add_skills(row.values).items() if name not in unread}
+                yield DescribedImage(
+                    image,
+                    values,
+                    origin,
+                    has_columns=True,
+                    generator=generators.get(image),
+                    file=folder.url(table),
+                    line=row.line,
+                )
+        matched = {id(row) for row in match.rows.values()}
+        if unused := [row for row in match.all_rows if id(row) not in matched]:
             example = f"{match.column} {unused[0].values.get(match.column)!r}"
             folder.warnings[f"{plural(len(unused), 'row')} of {table} belong to no image, such as {example}"] = None
 
@@ -157,10 +219,10 @@ class _Nameless(NamedTuple):
     """Reason why the row is not the prompt of all images of its folder; empty if it is."""
 
 
-def _why_no_prompt(table: str, rows: Sequence[Row]) -> str:
+def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
     """Return why rows that name no image are not the prompt of a folder; empty for a single one without a file."""
     values = [value for row in rows for value in row.values.values()]
-    if len(rows) == 1 and not any(isinstance(value, str) and is_image_path(value) for value in values):
+    if len(rows) == 1 and not any(isinstance(value, str) and is_image(value) for value in values):
         return ""
     columns = ", ".join(dict.fromkeys(name for row in rows for name in row.values))
     return (
@@ -169,8 +231,8 @@ def _why_no_prompt(table: str, rows: Sequence[Row]) -> str:
     )
 
 
-def _read_nameless(
-    folder: Folder, images: Sequence[str], nameless: Mapping[str, _Nameless], first: str
+def _describe_nameless(
+    folder: Folder, images: Sequence[str], nameless: Mapping[str, _Nameless], first_table: str
 ) -> Iterator[DescribedImage | Rejection]:
     """Describe images by the nearest metadata file whose only row names no image."""
     folders = {above for image in folder.images for above in _folders_above(image)}
@@ -178,9 +240,8 @@ def _read_nameless(
     for image in sorted(images):
         base = next((base for base in _folders_above(image) if base in nameless), None)
         if base is None:
-            yield folder.reject_without_prompt(
-                image, f"no row of {PurePosixPath(first).name} tells its prompt; add one"
-            )
+            message = f"no row of {PurePosixPath(first_table).name} has its prompt; add one"
+            yield folder.reject_without_prompt(image, message)
             continue
         used.add(base)
         table, row, problem = nameless[base]
@@ -188,22 +249,17 @@ def _read_nameless(
         if problem or is_contact_sheet(image):
             yield folder.reject_without_prompt(image, problem)
         elif samples in folders and samples not in _folders_above(image):
-            yield folder.skip(image, "beside samples/, which holds the images of its prompt")
+            yield folder.skip(image, "next to samples/, which has the images of its prompt")
         else:
-            source, at = PurePosixPath(table).name, folder.at(table)
-            yield DescribedImage(image, _add_skills(row.values), source, named=True, file=at, line=row.line)
+            name, url = PurePosixPath(table).name, folder.url(table)
+            yield DescribedImage(image, _add_skills(row.values), name, has_columns=True, file=url, line=row.line)
     for table, row, _ in (nameless[base] for base in nameless if base not in used):
         message = "it names no image, and there is none in its folder; generate the image"
-        yield Refused("missing_image", message).at(folder.at(table), row.line)
+        yield Refused("missing_image", message).at(folder.url(table), row.line)
 
 
 def _folders_above(image: str) -> list[str]:
-    """Return the folders that contain an image, the nearest first and `` last."""
     return ["" if str(parent) == "." else str(parent) for parent in PurePosixPath(image).parents]
-
-
-def _reject_without_image(folder: Folder, table: str, row: Row) -> Rejection:
-    return Refused("missing_image", "the row names no image file; fill its path in").at(folder.at(table), row.line)
 
 
 class _ImageCell(NamedTuple):
@@ -212,11 +268,11 @@ class _ImageCell(NamedTuple):
     path: Any
     generator: str | None = None
     """The image's generator, if the column's name contains it."""
-    unread: str = ""
+    unscored_column: str = ""
     """The column, if it names no image that is scored, but its source or mask."""
 
 
-def file_name_columns(available: Iterable[str], columns: InputColumnsConfig) -> list[str]:
+def list_file_name_columns(available: Iterable[str], columns: InputColumnsConfig) -> list[str]:
     """Return Hugging Face's columns of image files other than `file_name`, unless another column was chosen."""
     return [] if columns.image else [name for name in available if FILE_NAMES.fullmatch(name)]
 
@@ -227,55 +283,134 @@ def _image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) -> list
     Of several columns such as `flux_file_name` and `sdxl_file_name`, each is named after its generator.
     """
     image = find_names(values, columns).image
-    others = file_name_columns(values, columns)
+    others = list_file_name_columns(values, columns)
     if image is None and not others:
         return None
     prefixes = {name: name.removesuffix("s").removesuffix("file_name").removesuffix("_") for name in others}
-    read = [name for name, prefix in prefixes.items() if prefix.lower() not in UNSCORED and image is None]
-    several = len(read) > 1
+    scored = [name for name, prefix in prefixes.items() if prefix.lower() not in UNSCORED and image is None]
     cells = [_ImageCell(path) for path in _paths(values.get(image or ""))]
     for name, prefix in prefixes.items():
-        generator = prefix if several and prefix and prefix.lower() not in TARGETS else None
-        unread = "" if name in read else name
-        cells += [_ImageCell(path, generator, unread) for path in _paths(values[name])]
+        generator = prefix if len(scored) > 1 and prefix and prefix.lower() not in TARGETS else None
+        cells += [_ImageCell(path, generator, "" if name in scored else name) for path in _paths(values[name])]
     return cells
 
 
 def _paths(value: Any) -> list[Any]:
-    """Return the paths in a cell, of one image or of several."""
     return value if isinstance(value, list) else [value]
-
-
-def _images_of_row(
-    folder: Folder, row: Row, table: str, cells: Sequence[_ImageCell]
-) -> Iterator[DescribedImage | Rejection]:
-    """Describe the images that a row names, whether they are there or not."""
-    paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
-    if all(cell.unread for cell in paths):
-        yield _reject_without_image(folder, table, row)
-    values = _add_skills(row.values)
-    for path, generator, unread in paths:
-        image = _find_image(folder, path, table)
-        if image in folder.outside:
-            continue
-        if not unread:
-            named_by = f"the columns' names in {PurePosixPath(table).name}" if generator else ""
-            source, at = PurePosixPath(table).name, folder.at(table)
-            yield DescribedImage(image, values, source, True, generator, named_by, at, row.line)
-        elif image in folder.known_images:
-            yield folder.skip(image, f"named by the column {unread!r}; columns.image={unread} takes it")
 
 
 def _find_image(folder: Folder, named: str, table: str) -> str:
     """Return the image of a path relative to the table's folder, to the folder of images, or to its parent."""
     named = named.removeprefix(f"{folder.place.url.rstrip('/')}/")
-    base = table.rpartition("/")[0]
     below = str(PurePosixPath(named))
     own_name = PurePosixPath(folder.place.path).name
-    paths = (str(PurePosixPath(base) / named), below, below.removeprefix(f"{own_name}/"))
+    paths = (str(PurePosixPath(table).parent / named), below, below.removeprefix(f"{own_name}/"))
     return next((found for path in paths if (found := folder.find(path)) is not None), paths[0])
 
 
 def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values with `skills`; GenEval calls them tags."""
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
+
+
+def match_rows(
+    images: Sequence[str],
+    rows: Sequence[Row],
+    names: InputColumnsConfig,
+    asked: str | None,
+    folder: Folder,
+) -> RowMatch | None:
+    """Return the rows that images belong to; None if no column matches.
+
+    `names` has the table's columns by role; rows that name a generator belong to its images alone. If a column was
+    `asked` for, only that column is matched. Raises ConfigError if two columns match equally many images and disagree.
+    """
+    generators_in_names = folder.find_generators_in_names([_cell(row, names.prompt or "") for row in rows])
+    paths = {image: PurePosixPath(normalize("NFC", image)) for image in images}
+    stems = {image: [*_stems(path, str(path)), *_stems(path)] for image, path in paths.items()}
+    folded = {image: [stem.casefold() for stem in own] for image, own in stems.items()}
+    numbers = {
+        image: [] if isinstance(number, str) else [str(number)]
+        for image, number in find_numbers(images, generators_in_names).items()
+    }
+    folders = {image: [above.name for above in path.parents] for image, path in paths.items()}
+    # The likeliest way first: each with the names of images by it, and what turns a cell into such a name.
+    ways: list[tuple[str, Mapping[str, Sequence[str]], Callable[[str], str]]] = [
+        (FILE_PARTS, stems, str),
+        (FILE_PARTS, folded, str.casefold),
+        (NUMBERS, numbers, lambda text: str(int(text)) if _is_number(text) else text),
+        (FOLDERS, folders, str),
+    ]
+    image_generators = {image: folder.generator(image) for image in images}
+    named_generators = {_cell(row, names.generator) for row in rows} if names.generator else set()
+    by_generator = not named_generators.isdisjoint(image_generators.values())
+
+    def choose(image: str, candidates: Sequence[Row]) -> Row | None:
+        """Return the row of an image's generator; None without one, or if there are several prompts."""
+        if by_generator and names.generator:
+            candidates = [row for row in candidates if _cell(row, names.generator) == image_generators[image]]
+        prompts = {(row.values.get(names.prompt or ""), row.values.get(names.prompt_id or "")) for row in candidates}
+        return candidates[0] if len(prompts) == 1 else None
+
+    matches: list[RowMatch] = []
+    for column in [asked] if asked else _list_columns(rows, names):
+        # Values that are all numbers must be in the names of all images, and those of a column that is not called ids
+        # in half of them. Otherwise they may count from another number, or be in a name by accident.
+        texts = [(text, row) for row in rows if (text := _cell(row, column))]
+        numeric = all(_is_number(text) for text, _ in texts)
+        least = len(images) if numeric else 1 if _is_id(column) else (len(images) + 1) // 2
+        for way, names_by_image, as_name in ways:
+            rows_by_name: dict[str, list[Row]] = defaultdict(list)
+            for text, row in texts:
+                rows_by_name[as_name(text)].append(row)
+            matched = {}
+            for image, own_names in names_by_image.items():
+                found = next((rows_by_name[name] for name in own_names if name in rows_by_name), [])
+                if (chosen := choose(image, found)) is not None:
+                    matched[image] = chosen
+            if len(matched) >= max(least, 1):
+                matches.append(RowMatch(column, way, matched, rows, generators_in_names))
+    best = max(matches, key=lambda match: len(match.rows), default=None)
+    if best is None or _is_id(best.column) or best.column in (asked, names.image):
+        return best
+    equal = (other for other in matches if len(other.rows) == len(best.rows) and other.rows != best.rows)
+    rival = next(equal, None)
+    if rival is not None and rival.column != best.column:
+        raise ConfigError(
+            f"the columns {best.column!r} and {rival.column!r} are both in the images' names, and disagree; choose one "
+            f"by columns.prompt_id={best.column} or columns.prompt_id={rival.column}"
+        )
+    return best
+
+
+def _is_id(column: str) -> bool:
+    return column.lower() in ID_COLUMNS
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def _stems(path: PurePosixPath, name: str | None = None) -> list[str]:
+    """Return a name, the same without its ending, and without each number of a sample behind it."""
+    found = [name or path.name]
+    stem = found[0].removesuffix(path.suffix)
+    while stem and stem not in found:
+        found.append(stem)
+        stem = NUMBERED.sub("", stem)
+    return found
+
+
+def _list_columns(rows: Sequence[Row], names: InputColumnsConfig) -> list[str]:
+    """Return the columns that may match, image files and ids first; a column of numbers must be named like ids."""
+    present = dict.fromkeys(name for row in rows for name in row.values)
+    others = [name for name in present if name not in (names.prompt, names.generator, names.skills, names.source)]
+    texts = [name for name in others if not all(_is_number(text) for row in rows if (text := _cell(row, name)))]
+    ids = sorted(filter(_is_id, others), key=lambda name: ID_COLUMNS.index(name.lower()))
+    return list(dict.fromkeys([*([names.image] if names.image else []), *ids, *texts]))
+
+
+def _cell(row: Row, column: str) -> str:
+    """Return the text or whole number in a cell; empty for anything else."""
+    value: Any = row.values.get(column)
+    return normalize("NFC", str(value).strip()) if isinstance(value, str | int) and value is not True else ""

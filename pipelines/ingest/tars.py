@@ -4,9 +4,10 @@ import bz2
 import gzip
 import io
 import lzma
+import math
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -14,8 +15,8 @@ from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.operators.images.generation_settings import field_settings
-from plumbline.pipelines.base.storage import Entry, Place, readable_errors
+from plumbline.operators.images.generation_settings import read_field_settings
+from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
     DAMAGED_TAR,
@@ -37,7 +38,7 @@ from plumbline.pipelines.ingest.input_rows import (
     read_known_ids,
     refuse_foreign,
 )
-from plumbline.pipelines.ingest.sample_files import MAX_INSPECTED, ImageSample, SampleFile, SampleSource, stem
+from plumbline.pipelines.ingest.sample_files import MAX_INSPECTED, ImageSample, SampleFile, SampleSource, remove_ending
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
@@ -48,6 +49,7 @@ FIELD_NAME = re.compile("[a-z_]+")
 MAX_RATIO = 100
 """Bytes that a compressed tar may unpack to per stored byte, beyond FREE_BYTES; images hardly shrink at all."""
 FREE_BYTES = 2**24
+"""Bytes that any compressed tar may unpack to."""
 MAX_TEXT_BYTES = 2**20
 """Bytes of a sample's .json or .txt."""
 MAX_HEADER_BYTES = 2**20
@@ -58,69 +60,29 @@ OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
     b"\xfd7zXZ\0": lzma.open,
 }
 """Decompressors by the first bytes of a tar."""
-NO_NUMBER = "and how many rows that is cannot be known"
-
-
-class TarSource(SampleSource):
-    """WebDataset tars."""
-
-    def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
-        """Yield a tar's samples in order, one in memory at a time; write nothing to disk.
-
-        A refused member (a link, a device, a file that is too large) costs only its sample. Damage costs its sample and
-        everything after it.
-        """
-        for sample in _read_samples(file, self.config):
-            if isinstance(sample, Rejection):
-                yield sample
-            else:
-                yield from _take_sample(sample, file, self.config)
-
-    def describe(self, file: SampleFile) -> Origins:
-        """Return the origins of the prompts, generators and sources of a tar's first samples."""
-        seen, place, sources = SeenOrigins(), "in each sample's .json", dict[str, None]()
-        for sample in _first_samples(file, self.config):
-            sources |= dict.fromkeys(sample.sources)
-            with suppress(Refused):
-                fields = _parse_fields(sample)
-                names = _name_fields(sample, fields, self.config)
-                in_text = names.prompt is not None and names.prompt not in fields
-                prompt = "each sample's .txt" if in_text else f"{(names.prompt or names.prompt_id)!r} {place}"
-                unread = [name for name in fields if name not in asdict(names).values()]
-                seen.note(prompt, f"{names.generator!r} {place}", unread)
-        endings = f"{' and '.join(f'.{ending}' for ending in sorted(sources))} of each sample" if sources else ""
-        return seen.origins(self.config.generator)._replace(sources=endings)
-
-
-def open_tars(config: IngestConfig) -> TarSource:
-    """Return the tars of an ingest; they have sources of edits if any of the first tar's first samples has one."""
-    tars = _find_tars(config)
-    edited = any(sample.sources for sample in _first_samples(tars[0], config))
-    return TarSource(config=config, sample_files=tars, edited=edited)
-
-
-def name_generators(config: IngestConfig) -> bool:
-    """Return True if any of the first tar's first samples names its generator."""
-    for sample in _first_samples(_find_tars(config)[0], config):
-        with suppress(Refused):
-            if _name_fields(sample, _parse_fields(sample), config).generator is not None:
-                return True
-    return False
+UNKNOWN_LOSS = "and how many rows that is cannot be known"
 
 
 def _find_tars(config: IngestConfig) -> list[SampleFile]:
     """Return one tar, the tars below a folder, or those that match a pattern with *, by name.
 
-    Raises ConfigError if there are none, or if a link leads out of the named folder and of `link_roots`.
+    Raises ConfigError if there are none, or if a link leads out of the named folder and of `link_roots`. A tar that was
+    named itself may be a link to anywhere.
     """
     place = config.storage.locate(str(config.tars))
     with readable_errors(place, "tars"):
         listed = place.glob() if "*" in place.path else ((place / path, entry) for path, entry in place.files())
         named = {tar: entry for tar, entry in listed if tar.path.endswith(ENDINGS)}
     if place.is_local:
-        named = {tar: _local_entry(tar, place, config.link_roots) for tar in named}
+        folder = place.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in place.path else place.path
+        for tar in named:
+            if tar != place and leads_out(tar.path, link_roots(folder, config.link_roots)):
+                remedy = "put the tar itself there, or add its folder to link_roots"
+                raise ConfigError(f"tars {tar}: a link leads out of {folder}; {remedy}")
+            with readable_errors(tar, "tars, a link:"):
+                named[tar] = tar.entry()  # follows links
     tars = [
-        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=printable(stem(tar.path, ENDINGS)))
+        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=printable(remove_ending(tar.path, ENDINGS)))
         for tar, entry in sorted(named.items(), key=lambda found: found[0].url)
         if entry.type == "file" and not tar.name.startswith(".")
     ]
@@ -129,26 +91,12 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
     return tars
 
 
-def _local_entry(tar: Place, place: Place, others: Sequence[str]) -> Entry:
-    """Return the entry of a local file, with links followed; raises ConfigError if a link leads out of the folder.
-
-    A tar that was named itself may be a link to anywhere.
-    """
-    folder = place.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in place.path else place.path
-    if tar != place and leads_out(tar.path, link_roots(folder, others)):
-        raise ConfigError(
-            f"tars {tar}: a link leads out of {folder}; put the tar itself there, or add its folder to link_roots"
-        )
-    with readable_errors(tar, "tars, a link:"):
-        return tar.entry()
-
-
 class Damage(Refused):
     """A tar cannot be read further: the sample of this key may be incomplete, and all samples after it are lost."""
 
     def __init__(self, problem: str, key: str) -> None:
-        lost = f"the sample {key[:200]!r} and whatever is after it are" if key else "whatever is in it is"
-        message = f"the tar is damaged ({problem}): {lost} lost, {NO_NUMBER}; write or upload the tar again"
+        lost = f"the sample {key[:200]!r} and everything after it are" if key else "everything in it is"
+        message = f"the tar is damaged ({problem}): {lost} lost, {UNKNOWN_LOSS}; write or upload the tar again"
         super().__init__(DAMAGED_TAR, message)
         self.key = key
 
@@ -166,18 +114,24 @@ class Member(NamedTuple):
 def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection]:
     """Yield the files of a tar in order; raises Damage if it cannot be read further."""
     key = ""
-    with readable_errors(tar.place, "tars"), _open(tar) as opened:
-        stream = _ForwardStream(opened)
+    with readable_errors(tar.place, "tars"), _open_tar(tar) as stream:
         try:
-            with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]  # it reads, seeks and tells
+            with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]  # it has read, seek and tell
                 while (header := archive.next()) is not None:
                     archive.members.clear()  # type: ignore[attr-defined]  # it would keep the header of every member
-                    if not header.isdir():
-                        own_key, suffix = _key_and_suffix(header)
-                        key = own_key or key
-                        yield _read_member(stream, header, own_key, suffix, tar, max_bytes)
+                    name = header.name.encode(errors="replace").decode()
+                    path = PurePosixPath(name)
+                    stem, _, suffix = path.name.partition(".")
+                    if header.isdir():
+                        pass
+                    elif stem:
+                        key, suffix = str(path.with_name(stem)), suffix.lower()
+                        yield Member(key, suffix, _read_content(stream, header, suffix, max_bytes))
+                    else:
+                        problem = "a name that begins with a dot is no sample; remove it"
+                        yield Rejection(f"{tar.place.url}/{name}", None, "refused_member", problem)
                     stream.seek(archive.offset)
-                stream.check_end_mark()
+                stream.require_end_mark()
                 joined = stream.has_more()
         except PlumblineError:
             raise
@@ -186,13 +140,13 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
     if joined:
         message = (
             "the tar goes on after its end mark, as tars do that were joined by cat: what is after the mark is lost, "
-            f"{NO_NUMBER}; give each tar a file of its own"
+            f"{UNKNOWN_LOSS}; give each tar a file of its own"
         )
         yield Refused(DAMAGED_TAR, message).at(tar.place.url)
 
 
 class _Stored(io.RawIOBase):
-    """A stored file that raises ConfigError if its storage fails, so that no reader takes this for damage."""
+    """A stored file that raises ConfigError if its storage fails, so that no reader mistakes this for damage."""
 
     def __init__(self, stream: IO[bytes], place: Place) -> None:
         self._stream = stream
@@ -208,30 +162,17 @@ class _Stored(io.RawIOBase):
         return len(content)
 
 
-class _Unpacked:
-    """The unpacked bytes of a compressed tar, which fail at a limit that tars of images do not reach."""
-
-    def __init__(self, stream: IO[bytes], most: int) -> None:
-        self._stream = stream
-        self._left = most
-
-    def read(self, size: int) -> bytes:
-        """Read at most `size` bytes; raise ReadError if the tar unpacks to more than the limit."""
-        content = self._stream.read(size)
-        self._left -= len(content)
-        if self._left < 0:
-            raise tarfile.ReadError(f"it unpacks to more than {MAX_RATIO} times its size")
-        return content
-
-
 @contextmanager
-def _open(tar: SampleFile) -> Iterator[Any]:
+def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
     """Open a tar, and decompress it if it is compressed."""
     with tar.place.open(size=tar.size, block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_Stored(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
         opener = next((opener for mark, opener in OPENERS.items() if start.startswith(mark)), None)
-        yield _Unpacked(opener(stored), FREE_BYTES + MAX_RATIO * tar.size) if opener else stored
+        if opener is None:
+            yield _ForwardStream(stored)
+        else:
+            yield _ForwardStream(opener(stored), FREE_BYTES + MAX_RATIO * tar.size)
 
 
 class _ForwardStream:
@@ -241,8 +182,10 @@ class _ForwardStream:
     headers of any size into memory.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], limit: float = math.inf) -> None:
+        """Wrap a stream; `limit` is the number of unpacked bytes that a tar of images does not reach."""
         self._stream = stream
+        self._limit = limit
         self._position = 0
         self._last_header = b""
 
@@ -257,12 +200,14 @@ class _ForwardStream:
         return self._last_header
 
     def read_content(self, size: int) -> bytes:
-        """Return the next bytes, which are fewer only at the end of the file."""
+        """Return the next bytes, which are fewer only at the end of the file; raises ReadError above the limit."""
         chunks = []
         while size > 0 and (chunk := self._stream.read(min(size, BLOCK_BYTES))):
             chunks.append(chunk)
             size -= len(chunk)
             self._position += len(chunk)
+            if self._position > self._limit:
+                raise tarfile.ReadError(f"it unpacks to more than {MAX_RATIO} times its size")
         return b"".join(chunks)
 
     def seek(self, position: int) -> None:
@@ -273,7 +218,7 @@ class _ForwardStream:
             if not self.read_content(min(left, BLOCK_BYTES)):
                 raise tarfile.ReadError("unexpected end of data")
 
-    def check_end_mark(self) -> None:
+    def require_end_mark(self) -> None:
         """Raise ReadError unless the last block that was read as a header is empty and whole."""
         if len(self._last_header) != tarfile.BLOCKSIZE or any(self._last_header):
             raise tarfile.ReadError("it has no end-of-archive mark")
@@ -286,24 +231,8 @@ class _ForwardStream:
         return False
 
 
-def _key_and_suffix(header: tarfile.TarInfo) -> tuple[str, str]:
-    """Return a Member's key and suffix by its name; the key is empty for a hidden file, which belongs to no sample."""
-    path = PurePosixPath(header.name.encode(errors="replace").decode())
-    stem, _, suffix = path.name.partition(".")
-    return str(path.with_name(stem)) if stem else "", suffix.lower()
-
-
-def _read_member(
-    stream: _ForwardStream, header: tarfile.TarInfo, key: str, suffix: str, tar: SampleFile, max_bytes: int
-) -> Member | Rejection:
-    """Return a member of the sample with this key; reject a member that belongs to no sample."""
-    if not key:
-        where = f"{tar.place.url}/{header.name}".encode(errors="replace").decode()
-        return Rejection(where, None, "refused_member", "a name that begins with a dot is no sample; remove it")
-    return Member(key, suffix, _content(stream, header, suffix, max_bytes))
-
-
-def _content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
+def _read_content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
+    """Return the content of an image or text, why it is refused, or nothing for a file of any other kind."""
     role, _, ending = suffix.rpartition(".")
     suffix = ending if role in EDIT_SOURCES + EDIT_RESULTS else suffix
     if suffix not in IMAGES + TEXTS:
@@ -324,20 +253,21 @@ def _content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, max_b
 
 @dataclass(kw_only=True, slots=True)
 class _Sample:
-    """The members of one sample."""
+    """The members of one sample, by the endings of their names."""
 
     key: str
+    config: IngestConfig
     images: list[tuple[str, bytes | Refused]] = field(default_factory=list)
-    """Images with the endings of their files."""
     sources: dict[str, bytes | Refused] = field(default_factory=dict)
+    """Source images of an edit."""
     results: list[tuple[str, bytes | Refused]] = field(default_factory=list)
-    """Its images, if none has an ending alone."""
+    """Images that are named as results of edits, which are the sample's if no image has an ending alone."""
     other_images: list[str] = field(default_factory=list)
-    """The endings of files that look like images and have more than an ending after the first dot."""
+    """Files that look like images and have more than an ending after the first dot."""
     texts: dict[str, bytes] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
-    """The endings of its other files."""
     refused: Refused | None = None
+    """The first text that is refused."""
 
     def add(self, member: Member) -> None:
         role, _, ending = member.suffix.rpartition(".")
@@ -357,41 +287,86 @@ class _Sample:
             self.others.append(member.suffix)
 
     @property
-    def chosen_images(self) -> list[tuple[str, bytes | Refused]]:
-        """The sample's image; if there are several, none can be taken."""
+    def candidates(self) -> list[tuple[str, bytes | Refused]]:
+        """The sample's image; if there are several, all are rejected."""
         return self.images or self.results
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        return parse_object(self.texts["json"]) if "json" in self.texts else {}
 
-def _take_sample(sample: _Sample, tar: SampleFile, config: IngestConfig) -> Iterator[ImageSample | Rejection]:
-    """Yield a sample's image, and a rejection for each of its other images."""
-    where = f"{tar.place.url}/{sample.key}"
-    if len(sample.chosen_images) > 1:
-        message = f"the sample has {len(sample.chosen_images)} images; give each a sample of its own"
-        ids = _read_ids(sample, config)
-        for ending, _ in sample.chosen_images:
-            yield Refused("several_images", message).at(f"{where}.{ending}", None, **ids)
-    elif sample.chosen_images or sample.refused or not sample.other_images:
-        yield _take_image(sample, tar, config)
-    unused = [*sample.other_images, *(ending for ending, _ in (sample.results if sample.images else ()))]
-    if sample.chosen_images:
-        unused += [ending for ending in sample.others if ending in FOREIGN]
-    for ending in unused:
-        yield _refuse_unused(sample, ending).at(f"{where}.{ending}", None, **_read_ids(sample, config))
+    def names(self, fields: Mapping[str, Any]) -> InputColumnsConfig:
+        """Return the names of its fields by role; without a prompt in its .json, its .txt is the field `prompt`."""
+        names = find_names(fields, self.config.columns)
+        return replace(names, prompt="prompt") if names.prompt is None and "txt" in self.texts else names
+
+    def describe(self) -> tuple[dict[str, Any], InputColumnsConfig]:
+        """Return its fields, its .txt among them, and their names by role; raises Refused if they are unreadable."""
+        fields = self.fields
+        names = self.names(fields)
+        if names.prompt is None or names.prompt in fields:
+            return fields, names
+        try:
+            prompt = self.texts["txt"].decode("utf-8-sig").strip()
+        except UnicodeDecodeError as error:
+            raise Refused("not_utf8", f"the .txt is not UTF-8 at byte {error.start}; save it as UTF-8") from error
+        return {**fields, names.prompt: prompt}, names
+
+    def reject(self, refused: Refused, url: str) -> Rejection:
+        """Return a rejection with the ids in its .json or .txt."""
+        ids: dict[str, str | None] = {"generator": self.config.generator}
+        with suppress(Refused):
+            fields, names = self.describe()
+            ids = read_known_ids(fields, names, self.config.generator)
+        return refused.at(url, None, **ids)
 
 
-def _refuse_unused(sample: _Sample, ending: str) -> Refused:
-    """Return why an image is not taken: its sample has another image, or its name has a dot too many."""
-    field_name = ending.rpartition(".")[0]
-    if sample.chosen_images and (not field_name or FIELD_NAME.fullmatch(field_name)):
-        return Refused(SKIPPED, f"another image of its sample, by the ending .{ending}")
-    return Refused(
-        "dotted_name",
-        f"in a tar, what comes before the first dot names the sample: here {PurePosixPath(sample.key).name!r}, and "
-        f"{ending!r} is none of its endings; write the image's name without that dot",
-    )
+class TarSource(SampleSource):
+    def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
+        """Yield a tar's samples in order, one in memory at a time; write nothing to disk.
+
+        A refused member (a link, a device, a file that is too large) costs only its sample. Damage costs its sample and
+        everything after it.
+        """
+        for sample in _read_samples(file, self.config):
+            if isinstance(sample, Rejection):
+                yield sample
+            else:
+                yield from _ingest_sample(sample, file)
+
+    def describe(self, file: SampleFile) -> Origins:
+        """Return the origins of the prompts, generators and sources of a tar's first samples."""
+        seen, in_json, sources = SeenOrigins(), "in each sample's .json", dict[str, None]()
+        for sample in _read_first_samples(file, self.config):
+            sources |= dict.fromkeys(sample.sources)
+            with suppress(Refused):
+                fields = sample.fields
+                names = sample.names(fields)
+                in_text = names.prompt is not None and names.prompt not in fields
+                prompt = "each sample's .txt" if in_text else f"{(names.prompt or names.prompt_id)!r} {in_json}"
+                unread = [name for name in fields if name not in asdict(names).values()]
+                seen.note(prompt, f"{names.generator!r} {in_json}", unread)
+        endings = f"{' and '.join(f'.{ending}' for ending in sorted(sources))} of each sample" if sources else ""
+        return seen.origins(self.config.generator)._replace(sources=endings)
 
 
-def _first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample]:
+def open_tars(config: IngestConfig) -> TarSource:
+    """Return the tars of an ingest; they have sources of edits if any of the first tar's first samples has one."""
+    tars = _find_tars(config)
+    edited = any(sample.sources for sample in _read_first_samples(tars[0], config))
+    return TarSource(config=config, sample_files=tars, edited=edited)
+
+
+def has_generators(config: IngestConfig) -> bool:
+    """Return True if any of the first tar's first samples names its generator."""
+    for sample in _read_first_samples(_find_tars(config)[0], config):
+        with suppress(Refused):
+            if sample.names(sample.fields).generator is not None:
+                return True
+    return False
+
+
+def _read_first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample]:
     first = islice(_read_samples(tar, config), MAX_INSPECTED)
     return (sample for sample in first if isinstance(sample, _Sample))
 
@@ -407,7 +382,7 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
             if sample is not None and member.key != sample.key:
                 yield sample
                 sample = None
-            sample = sample or _Sample(key=member.key)
+            sample = sample or _Sample(key=member.key, config=config)
             sample.add(member)
     except Damage as damage:
         yield damage.at(tar.place.url)
@@ -417,70 +392,57 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
         yield sample
 
 
-def _take_image(sample: _Sample, tar: SampleFile, config: IngestConfig) -> ImageSample | Rejection:
-    """Return a sample's image with the row that its JSON and text describe, or why it is refused."""
-    where = f"{tar.place.url}/{sample.key}"
-    try:
-        if sample.refused:
-            raise sample.refused
-        sources = [source for source in sample.sources.values() if isinstance(source, bytes)]
-        image = _only_image(sample)
-        encoded = sample.texts.get("json")
-        fields, names = _describe_sample(sample, config)
-        candidate = make_candidate(
-            fields,
-            names,
-            file=where,
-            line=None,
-            generator=config.generator,
-            default_id=f"{tar.name}/{sample.key}",
-            extras={"sample": encoded.decode() if encoded is not None else None},
-        )
-        return ImageSample(candidate, image, sources, field_settings(_parse_fields(sample)))
-    except Refused as refused:
-        return refused.at(where, None, **_read_ids(sample, config))
+def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | Rejection]:
+    """Yield a sample's image with the row that its JSON and text describe, and a rejection for each other image."""
+    url = f"{tar.place.url}/{sample.key}"
+    if len(sample.candidates) > 1:
+        message = f"the sample has {len(sample.candidates)} images; give each a sample of its own"
+        for ending, _ in sample.candidates:
+            yield sample.reject(Refused("several_images", message), f"{url}.{ending}")
+    elif sample.candidates or sample.refused or not sample.other_images:
+        try:
+            yield _read_image(sample, tar, url)
+        except Refused as refused:
+            yield sample.reject(refused, url)
+    unused = [*sample.other_images, *(ending for ending, _ in (sample.results if sample.images else ()))]
+    if sample.candidates:
+        unused += [ending for ending in sample.others if ending in FOREIGN]
+    for ending in unused:
+        field_name = ending.rpartition(".")[0]
+        if sample.candidates and (not field_name or FIELD_NAME.fullmatch(field_name)):
+            reason = Refused(SKIPPED, f"another image of its sample, by the ending .{ending}")
+        else:
+            reason = Refused(
+                "dotted_name",
+                "in a tar, what comes before the first dot names the sample: here "
+                f"{PurePosixPath(sample.key).name!r}, and {ending!r} is none of its endings; write the image's name "
+                "without that dot",
+            )
+        yield sample.reject(reason, f"{url}.{ending}")
 
 
-def _read_ids(sample: _Sample, config: IngestConfig) -> dict[str, str | None]:
-    """Return the ids in the JSON or text of a sample that is rejected, as Refused.at takes them."""
-    with suppress(Refused):
-        fields, names = _describe_sample(sample, config)
-        return read_known_ids(fields, names, config.generator)
-    return {"generator": config.generator, "prompt_id": None, "image_id": None}
-
-
-def _only_image(sample: _Sample) -> bytes:
-    for ending in () if sample.chosen_images else sample.others:
-        refuse_foreign(f"{sample.key}.{ending}")
-    if not sample.chosen_images:
+def _read_image(sample: _Sample, tar: SampleFile, url: str) -> ImageSample:
+    """Return a sample's image; raises Refused if it or a text of the sample is missing or unusable."""
+    if sample.refused:
+        raise sample.refused
+    if not sample.candidates:
+        for ending in sample.others:
+            refuse_foreign(f"{sample.key}.{ending}")
         raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGES)}); add it")
-    [(_, image)] = sample.chosen_images
+    [(_, image)] = sample.candidates
     if isinstance(image, Refused):
         raise image
     if not image:
         raise Refused("missing_image", "the image file is empty; generate it again")
-    return image
-
-
-def _parse_fields(sample: _Sample) -> dict[str, Any]:
-    encoded = sample.texts.get("json")
-    return parse_object(encoded) if encoded is not None else {}
-
-
-def _describe_sample(sample: _Sample, config: IngestConfig) -> tuple[dict[str, Any], InputColumnsConfig]:
-    """Return the fields of a sample, its .txt among them, and their names by role."""
-    fields = _parse_fields(sample)
-    names = _name_fields(sample, fields, config)
-    if names.prompt is None or names.prompt in fields:
-        return fields, names
-    try:
-        prompt = sample.texts["txt"].decode("utf-8-sig").strip()
-    except UnicodeDecodeError as error:
-        raise Refused("not_utf8", f"the .txt is not UTF-8 at byte {error.start}; save it as UTF-8") from error
-    return {**fields, names.prompt: prompt}, names
-
-
-def _name_fields(sample: _Sample, fields: Mapping[str, Any], config: IngestConfig) -> InputColumnsConfig:
-    """Return the names of a sample's fields by role; without a prompt in its JSON, its .txt is the field `prompt`."""
-    names = find_names(fields, config.columns)
-    return replace(names, prompt="prompt") if names.prompt is None and "txt" in sample.texts else names
+    fields, names = sample.describe()
+    candidate = make_candidate(
+        fields,
+        names,
+        file=url,
+        line=None,
+        generator=sample.config.generator,
+        default_id=f"{tar.name}/{sample.key}",
+        extras={"sample": sample.texts["json"].decode() if "json" in sample.texts else None},
+    )
+    sources = [source for source in sample.sources.values() if isinstance(source, bytes)]
+    return ImageSample(candidate, image, sources, read_field_settings(sample.fields))

@@ -12,7 +12,12 @@ import numpy as np
 
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, SourceError
 from plumbline.operators.base.sentences import names
-from plumbline.operators.images.generation_settings import all_settings, differ, differ_from_run
+from plumbline.operators.images.generation_settings import (
+    all_settings,
+    compare_settings,
+    describe_changed_settings,
+    describe_differences,
+)
 from plumbline.operators.rewards.combination import Combination, Reward, Unit, compute_scales
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import (
@@ -122,12 +127,12 @@ def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard]
     pairs = [
         f"{a} and {b} ({difference})"
         for a, b in combinations(settings, 2)
-        if (difference := differ(settings[a], settings[b]))
+        if (difference := describe_differences(compare_settings(settings[a], settings[b])))
     ]
     notes = [f"images are set against others of different settings: {names(pairs)}"] if pairs else []
     if config.baseline is not None:
         before = read_manifest(store, find_run(store, config.baseline, key="baseline"))
-        differences = {name: differ_from_run(before, run.manifest, name) for name in settings}
+        differences = {name: describe_changed_settings(before, run.manifest, name) for name in settings}
         changed = [f"{name}: {difference}" for name, difference in differences.items() if difference]
         notes += [f"the baseline is of other settings: {names(changed)}"] if changed else []
     images = Counter(image for shard in planned for example in shard.examples for image in example.images)

@@ -17,7 +17,7 @@ from plumbline.operators.images.generation_settings import (
     Ways,
     columns_in,
     columns_of,
-    is_kept,
+    has_settings,
     setting_ways,
     settings_type,
 )
@@ -328,7 +328,7 @@ def _find_settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict
     """
     ways = setting_ways(columns.settings)
     found = {name for schema in schemas for name in columns_in(schema.names, ways)}
-    if any(map(is_kept, schemas)):
+    if any(map(has_settings, schemas)):
         return ways
     absent = [columns_of({name: way})[0] for name, way in ways.items() if name not in found]
     if columns.settings is not None and schemas and absent:
@@ -393,7 +393,7 @@ def _describe_origins(
         for setting, found in columns_in(schema.names, settings).items():
             columns_by_setting.setdefault(setting, {})[" x ".join(found)] = None
     words = [name if [*own] == [name] else f"{name} ({', '.join(own)})" for name, own in columns_by_setting.items()]
-    words += ["those in the images' files and rows"] if settings and any(map(is_kept, schemas)) else []
+    words += ["those in the images' files and rows"] if settings and any(map(has_settings, schemas)) else []
     unread = [name for name in origins.unread if name not in columns_of(settings)]
     return origins._replace(settings=", ".join(words), unread=unread)
 

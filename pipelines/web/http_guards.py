@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LOG = logging.getLogger(__name__)
 MAX_HEAD = 65_536
-"""Bytes of a request's head, or of trailers after a body."""
+"""Maximum bytes of a request's head, or of trailers after a body."""
 PIECE = 16_384
 """Bytes that are parsed before they are counted."""
 TOO_LONG = f"expected a head of at most {MAX_HEAD} bytes".encode()
@@ -61,7 +61,6 @@ class PromptConnection(HttpToolsProtocol):
     waiting: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Start waiting for the first head."""
         super().connection_made(transport)
         self._wait_for_request()
 
@@ -74,7 +73,9 @@ class PromptConnection(HttpToolsProtocol):
             self.unparsed += len(piece)
             super().data_received(piece)
             if self.unparsed > MAX_HEAD:
-                self._refuse_head()
+                if self._is_idle():
+                    self.transport.write(TOO_LONG_REPLY)
+                self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         """Restart the count: only the size of the next chunk, or trailers, can follow."""
@@ -82,7 +83,6 @@ class PromptConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Restart the count for the next head."""
         self.unparsed = 0
         super().on_message_complete()
 
@@ -92,27 +92,23 @@ class PromptConnection(HttpToolsProtocol):
         self._wait_for_request()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Stop waiting."""
         super().connection_lost(error)
         if self.waiting is not None:
             self.waiting.cancel()
 
-    def _refuse_head(self) -> None:
-        """Close the connection; reply 431 first unless an earlier request is still being answered."""
-        cycle: Any = self.cycle
-        if cycle is None or cycle.response_complete:
-            self.transport.write(TOO_LONG_REPLY)
-        self.transport.close()
-
     def _wait_for_request(self) -> None:
         if self.waiting is not None:
             self.waiting.cancel()
-        self.waiting = self.loop.call_later(self.timeout_keep_alive, self._close_idle)
+        self.waiting = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
 
-    def _close_idle(self) -> None:
-        cycle: Any = self.cycle
-        if cycle is None or cycle.response_complete:
+    def _close_if_idle(self) -> None:
+        if self._is_idle():
             self.transport.close()
+
+    def _is_idle(self) -> bool:
+        """Return True if no earlier request is still being answered."""
+        cycle: Any = self.cycle
+        return cycle is None or bool(cycle.response_complete)
 
 
 class PatientServer(Server):
@@ -120,6 +116,6 @@ class PatientServer(Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down after answering the requests in progress."""
-        if under_way := len(self.server_state.tasks):
-            LOG.warning("requests that are answered before the end: %d; a second Ctrl-C cuts them off", under_way)
+        if in_progress := len(self.server_state.tasks):
+            LOG.warning("finishing the requests in progress: %d; a second Ctrl-C cuts them off", in_progress)
         await super().shutdown(sockets)

@@ -39,30 +39,27 @@ def allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
 
     A server that listens at all addresses, and therefore needs a token, accepts any name if `hosts` is empty.
     """
-    if _is_everywhere(host) and not hosts:
+    try:
+        is_everywhere = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        is_everywhere = host == ""
+    if is_everywhere and not hosts:
         return ["*"]
-    return list(dict.fromkeys([*LOOPBACK, _in_address(host), *hosts]))
+    return list(dict.fromkeys([*LOOPBACK, _add_brackets(host), *hosts]))
 
 
 def server_url(host: str, listener: socket.socket) -> str:
     """Return the URL of a server that listens at `host`."""
-    return f"http://{_in_address(host)}:{listener.getsockname()[1]}"
+    return f"http://{_add_brackets(host)}:{listener.getsockname()[1]}"
 
 
-def _in_address(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _is_everywhere(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return host == ""
+def _add_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host else host  # an IPv6 address in a URL
 
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen at an address before the application loads; port 0 is any free port. Raise OSError if it is in use."""
+    """Listen at an address before the application loads; port 0 is any free port. Raises OSError if it is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,7 +69,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def run_app(app: Any, listener: socket.socket, patience: float) -> None:
-    """Serve an ASGI application until the process is told to stop, and then finish the open requests.
+    """Serve an ASGI application until the process receives a signal to stop, and then finish the open requests.
 
     Requests that take more than `patience` further seconds are cut off; a second Ctrl-C cuts off all of them.
     """
@@ -91,11 +88,11 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
         timeout_keep_alive=IDLE_TIMEOUT,
         timeout_graceful_shutdown=math.ceil(patience),
     )
-    logging.getLogger("uvicorn.error").addFilter(_is_fault)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_cut_off)
     PatientServer(options).run(sockets=[listener])
 
 
-def _is_fault(record: logging.LogRecord) -> bool:
+def _is_not_cut_off(record: logging.LogRecord) -> bool:
     """Return False if a log record only reports a request that was cut off."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
@@ -103,7 +100,7 @@ def _is_fault(record: logging.LogRecord) -> bool:
 def take_token(host: str, variable: str) -> str | None:
     """Return the token, and remove it from the environment so that child processes do not inherit it.
 
-    Raise ConfigError if there is no token although other machines can reach the service.
+    Raises ConfigError if the token is missing although other machines can reach the service.
     """
     token = os.environ.pop(variable, "") or None
     if token is None and not is_loopback(host):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.preparing import decode_picture
+from plumbline.operators.images.preparing import decode_row_image
 from plumbline.operators.images.rows import SOURCES, identify, image_records
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.base.tables import Rejection
@@ -109,7 +109,7 @@ def _compute_fingerprints(row_images: Iterator[_RowImage], shard: Shard, options
     rejections: list[Rejection] = []
     try:
         for picture in row_images:
-            decoded = decode_picture(picture.record, options.limits, options.uris.read)
+            decoded = decode_row_image(picture.record, options.limits, options.uris.read)
             result = decoded if isinstance(decoded, RowError) else fingerprint(decoded) or TOO_PLAIN
             if isinstance(result, RowError):
                 name = f"{where(shard, picture.row)}, {picture.kind}"

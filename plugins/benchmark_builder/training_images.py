@@ -6,7 +6,7 @@ from typing import Any
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.preparing import decode_picture
+from plumbline.operators.images.preparing import decode_row_image
 from plumbline.operators.images.rows import FetchUri, id_text, image_records
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.input_rows import IMAGES
@@ -75,7 +75,7 @@ def _read_tar(limits: ImageLimits, file: TrainingFile) -> Images:
 def _read_image(
     record: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri, file: TrainingFile, row: str, name: str
 ) -> TrainingImage | Rejection:
-    picture = decode_picture(record, limits, fetch)
+    picture = decode_row_image(record, limits, fetch)
     if isinstance(picture, RowError):
         return Rejection(f"{file.place.url}, {row}", None, picture.kind, picture.message)
     return TrainingImage(file.place.url, row, name, fingerprint(picture))

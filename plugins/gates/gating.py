@@ -5,7 +5,14 @@ from functools import cache
 from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.generation_settings import COMPARE, Choice, differ, differ_from_run, known_settings
+from plumbline.operators.images.generation_settings import (
+    COMPARE,
+    Choice,
+    all_settings,
+    compare_settings,
+    describe_changed_settings,
+    describe_differences,
+)
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.results.run_scores import RunScores
@@ -155,13 +162,14 @@ class _Sides:
         if baseline == generator:
             return "it is the baseline itself"
         if baseline is not None:
-            differing = differ(known_settings(self.manifest, generator), known_settings(self.manifest, baseline))
+            settings = all_settings(self.manifest)
+            differing = describe_differences(compare_settings(settings.get(generator, {}), settings.get(baseline, {})))
             return self._explain_difference(differing) or self.other(str(rule.metric), generator, self.run_id, baseline)
         if self.before is None:
             return f"nothing to compare with: {self.no_other}"
         return (
             self._obstacle(rule, generator, self.before)
-            or self._explain_difference(differ_from_run(self.before, self.manifest, generator))
+            or self._explain_difference(describe_changed_settings(self.before, self.manifest, generator))
             or self.other(str(rule.metric), generator, str(self.against), generator)
         )
 

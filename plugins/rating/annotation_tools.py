@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import words_in
-from plumbline.pipelines.web.person_names import BadName, clean_name
+from plumbline.pipelines.web.page_input import BadName, clean_name
 from plumbline.plugins.rating.annotations import Annotation, read_export
 from plumbline.plugins.rating.answers import MAX_NOTE, Answer
 from plumbline.plugins.rating.question_templates import (

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.pipelines.web.person_names import is_clean
+from plumbline.pipelines.web.page_input import is_clean
 from plumbline.plugins.rating.question_templates import TEMPLATES, find_problem
 
 MAX_NOTE = 2000

@@ -16,10 +16,8 @@ from starlette.routing import Route
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.report.rendering import ServedPages
 from plumbline.pipelines.base.storage import first_line
-from plumbline.pipelines.web.json_bodies import read_json_body
-from plumbline.pipelines.web.mistakes import describe_mistake
-from plumbline.pipelines.web.page_guards import page_guards
-from plumbline.pipelines.web.person_names import BadName, clean_name
+from plumbline.pipelines.web.page_input import BadName, clean_name, describe_mistake
+from plumbline.pipelines.web.pages import page_guards, read_json_body
 from plumbline.plugins.rating.answers import MAX_REPEATS, BadAnswer
 from plumbline.plugins.rating.progress_page import make_progress_page
 from plumbline.plugins.rating.question_templates import TEMPLATES

@@ -16,7 +16,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import identify, image_records
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
-from plumbline.pipelines.ingest.score_input import take_in
+from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.metaeval.releases.release import words_in
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 from plumbline.pipelines.report.finished_run import Originals, find_originals
@@ -124,10 +124,11 @@ def _use_images(config: RateConfig, images: str) -> dict[str, Any]:
     place = config.storage.locate(images)
     benchmark = BenchmarkConfig(name=place.name, prompts=None, images=place.url, require_every_prompt=False)
     store = config.storage.locate(config.store).url
-    taken, ingested = take_in(OwnImages(store=store, benchmark=benchmark, storage=config.storage), lambda record: None)
+    own_images = OwnImages(store=store, benchmark=benchmark, storage=config.storage)
+    with_tables, ingested = ingest_images(own_images)
     if ingested is not None and not ingested.rows:
         raise ConfigError(f"images {place}: every image was rejected; see {ingested.url}")
-    sources = {"config": {"benchmark": asdict(taken.benchmark)}, "seen": None}
+    sources = {"config": {"benchmark": asdict(with_tables.benchmark)}, "seen": None}
     return {"run": None, "images": place.url, "store": store, "sources": sources}
 
 

@@ -26,8 +26,7 @@ from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import Run
-from plumbline.pipelines.web.json_bodies import read_json_body
-from plumbline.pipelines.web.page_guards import page_guards
+from plumbline.pipelines.web.pages import page_guards, read_json_body
 from plumbline.plugins.viewer.addresses import (
     ROWS,
     SETTING,

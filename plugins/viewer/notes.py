@@ -19,8 +19,7 @@ from pydantic.dataclasses import dataclass as checked
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.store.runs import READERS
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.web.mistakes import describe_mistake
-from plumbline.pipelines.web.person_names import BadName, clean_name
+from plumbline.pipelines.web.page_input import BadName, clean_name, describe_mistake
 from plumbline.plugins.viewer.run_database import NamedImage, Score
 
 NOTES = "notes"

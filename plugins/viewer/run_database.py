@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError, install
 from plumbline.operators.base.schemas import QUESTIONS
-from plumbline.operators.images.generation_settings import COLUMN, REPEATS, Known, add_settings, is_kept
+from plumbline.operators.images.generation_settings import COLUMN, REPEATS, Known, add_settings, has_settings
 from plumbline.operators.results.bridge import Line
 from plumbline.operators.results.run_scores import Hashes, ReadPart, RunScores
 from plumbline.operators.statistics.percentiles import percentile_rank
@@ -523,7 +523,7 @@ def _match_words(column: str, words: str) -> tuple[str, list[object]]:
 def _join_settings(part: pa.Table) -> pa.Table:
     """Replace the settings by a text for each row; null without settings."""
     texts = pa.nulls(len(part), pa.string())
-    if is_kept(part.schema):
+    if has_settings(part.schema):
         column = part.column(COLUMN).combine_chunks()
         names = (field.name for field in column.type)
         settings = [

@@ -8,15 +8,15 @@ import sys
 import time
 from pathlib import Path
 
-from plumbline.pipelines.ingest import taken_ids
+from plumbline.pipelines.ingest import placing
 
 if __name__ == "__main__":
-    taken_ids.CACHE_KIB = 4 * 1024
-    ledger, count = taken_ids.Ledger(), int(sys.argv[1])
+    placing.CACHE_KIB = 4 * 1024
+    ledger, count = placing.Ledger(), int(sys.argv[1])
     began = time.perf_counter()
     for number in range(count):
         prompt = number % 50_000
-        ledger.take("sdxl", f"folder/image-{number:09d}.png", f"prompt-{prompt}", f"a text of some length {prompt}")
+        ledger.add("sdxl", f"folder/image-{number:09d}.png", f"prompt-{prompt}", f"a text of some length {prompt}")
     microseconds = (time.perf_counter() - began) / count * 1e6
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     print(json.dumps({"resident": resident, "microseconds": microseconds}))

@@ -30,7 +30,7 @@ def test_a_table_may_name_files_in_either_form_of_unicode(table_form: str, file_
     shuffled = [rows[place] for place in np.random.default_rng(2).permutation(len(rows))]
     pd.DataFrame(shuffled).to_csv(tmp_path / "images/metadata.csv", index=False)
     out = printed("score", f"images={tmp_path}/images", *SCORE, f"store={tmp_path}/store")
-    assert "5 found = 5 taken in + 0 rejected + 0 skipped" in out
+    assert "5 found = 5 ingested + 0 rejected + 0 skipped" in out
     assert read_run(tmp_path, "scores")["score"].notna().sum() == len(names)
 
 

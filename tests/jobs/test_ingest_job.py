@@ -23,7 +23,7 @@ def write_input(folder: Path, *, absent: int = 0) -> Path:
 def test_the_command_reports_what_it_wrote_and_the_second_time_that_nothing_changed(tmp_path: Path) -> None:
     words = [f"table={write_input(tmp_path)}", "generator=sdxl", f"output={tmp_path}/out", "shard_rows=5"]
     said = printed("ingest", *words)
-    assert "sdxl/00000.parquet: 5 rows" in said and "8 found = 8 taken in + 0 rejected + 0 skipped" in said
+    assert "sdxl/00000.parquet: 5 rows" in said and "8 found = 8 ingested + 0 rejected + 0 skipped" in said
     assert f"written to {tmp_path}/out/" in said
     assert printed("ingest", *words).count("exists already") == 2
 

@@ -87,7 +87,7 @@ def test_the_pairs_in_a_plan_are_the_pairs_that_are_scored(tmp_path: Path) -> No
     shown = [f"pair: {image} of {image[:5]}: {texts[int(image[6:11])]!r}"
              for image in ("atlas/00000.png", "flint/00000.png", "flint/00003.png")]  # fmt: skip
     assert re.findall("^pair: .*", said, re.MULTILINE) == shown
-    assert said.index("8 found = 8 taken in") < said.index(shown[0]) < said.index("computed")
+    assert said.index("8 found = 8 ingested") < said.index(shown[0]) < said.index("computed")
     part = printed("score", *given, "limit=1", "dry_run=true")
     [text] = {pair.partition(": ")[2].partition(": ")[2] for pair in re.findall("^pair: .*", part, re.MULTILINE)}
     assert "1 of 4 prompts" in part and text in map(repr, texts)
@@ -169,9 +169,9 @@ def test_prompts_without_ids_outside_the_folder_are_numbered_by_line(name: str, 
     [
         (["flux/p1.png", "flux/p2.png"], {"x7": "a cube", "x8": "a cat"}, "none of its ids, such as x7, is in the "),
         (["flux/01.png", "flux/02.png"], {"0": "a cube", "1": "a cat"}, "flux/02.png: no prompt has the number 2"),
-        (["flux_1.png", "sdxl_1.png"], {"1": "a cube", "2": "a cat"}, "sdxl_1.png beside it has the number 1 too"),
-        (["flux_0.png", "sdxl_0.png"], ["a cube", "a cat"], "sdxl_0.png beside it has the number 0 too"),
-        (["flux/cat.png", "flux/dog.png"], ["a cube", "a cat"], "no number in its name tells its line"),
+        (["flux_1.png", "sdxl_1.png"], {"1": "a cube", "2": "a cat"}, "sdxl_1.png in its folder has the number 1 too"),
+        (["flux_0.png", "sdxl_0.png"], ["a cube", "a cat"], "sdxl_0.png in its folder has the number 0 too"),
+        (["flux/cat.png", "flux/dog.png"], ["a cube", "a cat"], "no number in its name shows its line"),
     ],
 )
 def test_prompts_outside_the_folder_that_match_no_image_end_the_job_before_any_model_loads(
@@ -295,7 +295,7 @@ def test_a_rejected_row_is_a_row_without_a_score_and_counts_for_the_exit_code(tm
     said = printed("score", *given, code=1)
     folder = newest(tmp_path / "store")
     assert said.splitlines()[-1].endswith(f", exit code 1: {reason}, above max_failed=1%")
-    assert f"{rows} found = {rows - len(bad)} taken in + {len(bad)} rejected + 0 skipped" in said
+    assert f"{rows} found = {rows - len(bad)} ingested + {len(bad)} rejected + 0 skipped" in said
     assert f" the report counts {rows - len(bad)} + {len(bad)} = {rows} images" in said
     assert f"{rows} images" in (folder / "report.html").read_text()
     errors = pq.read_table(folder / "errors.parquet").to_pylist()

@@ -9,7 +9,7 @@ import pytest
 from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.preparing import RowError, decode_picture
+from plumbline.operators.images.preparing import RowError, decode_row_image
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.writing import public_config
@@ -133,5 +133,5 @@ def test_the_error_of_a_row_shows_no_credentials_of_its_address() -> None:
         (f"https://u:{SECRET}@host/a.png?signature={SECRET}", "https://***@host/a.png?***"),
         (f"host/a.png?sv=2022&sig={SECRET}", "host/a.png?***"),
     ):
-        error = decode_picture({"uri": uri}, ImageLimits(), fetch)
+        error = decode_row_image({"uri": uri}, ImageLimits(), fetch)
         assert isinstance(error, RowError) and SECRET not in error.message and shown in error.message

@@ -107,8 +107,10 @@ def test_each_editor_may_have_sources_of_its_own_and_an_edit_without_one_keeps_i
         },
     )
     said = score(folder, tmp_path / "store", "prompts_from=names", code=1)
-    assert "images without one: 1, such as kind/result/add a hat.png" in " ".join(said.split())
-    assert "images with several of their name: 1, such as bold/result/remove the dog.png" in " ".join(said.split())
+    assert "images without a source: 1, such as kind/result/add a hat.png" in " ".join(said.split())
+    assert "images with several sources of their name: 1, such as bold/result/remove the dog.png" in " ".join(
+        said.split()
+    )
     assert distances(tmp_path / "store") == {
         "kind kind/result/make it red.png": 5, "kind kind/result/add a hat.png": None,
         "bold bold/result/make it red.png": 70, "bold bold/result/remove the dog.png": None,
@@ -165,7 +167,7 @@ def test_rows_of_several_editors_bring_one_or_several_sources(tmp_path: Path) ->
         "bold train/1": 45, "kind train/2": 5, "kind train/3": None, "kind train/4": None
     }  # fmt: skip
     several, none = errors(tmp_path / "store")
-    assert several.startswith("the source of the edit: 2 pictures in the row")
+    assert several.startswith("the source of the edit: 2 images in the row")
     assert none == "the source of the edit: the row has none; fill it in"
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, suggest
 from plumbline.operators.base.sentences import FirstRows, first_rows, interval_sentence, plural
-from plumbline.operators.images.generation_settings import in_words, known_settings
+from plumbline.operators.images.generation_settings import all_settings, describe_settings
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.results.metric_recipes import Recipe, recipe_of
 from plumbline.operators.results.summary import OVERALL, part_of
@@ -72,7 +72,7 @@ def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: st
         version=str(manifest.get("versions", {}).get(DISTRIBUTION, "")),
         metrics=metrics,
         skills=first_rows(list(skills), MAX_SKILLS),
-        settings=", ".join(f"{name} {in_words(value)}" for name, value in known_settings(manifest, generator).items()),
+        settings=describe_settings(all_settings(manifest).get(generator, {})),
         part=part_of(manifest),
         command=str(manifest.get("command", "")),
     )

@@ -138,7 +138,7 @@ def test_an_animation_with_too_many_images_or_one_outside_its_canvas_is_refused(
     header = b"GIF89a\x01\0\x01\0\x80\0\0" + bytes(6)
     far = picture[:1] + b"\xff\xff\xff\xff" + picture[5:]
     assert refusal(header + control + picture + control + far + b";").kind == "image_too_large"
-    assert "over 10000 pictures" in refusal(header + picture * 10_001 + b";").message
+    assert "over 10000 frames" in refusal(header + picture * 10_001 + b";").message
     assert len(list(decode_each(header + picture * 3 + b";", ImageLimits(), Clips()))) == 3
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image, PngImagePlugin
 
-from plumbline.operators.images.embedded_settings import picture_settings
+from plumbline.operators.images.embedded_settings import read_image_settings
 
 PARAMETERS = (
     "a red cup, Steps: 3, <script>alert(1)</script>\nNegative prompt: blurry\n"
@@ -60,7 +60,7 @@ def exif(text: bytes) -> bytes:
     ],
 )  # fmt: skip
 def test_settings_of_every_tool_are_read_from_the_image(encoded: bytes, said: dict[str, str]) -> None:
-    assert picture_settings(encoded) == said
+    assert read_image_settings(encoded) == said
 
 
 PROMPTS = ("一只红色的杯子", "красная чашка", "كوب أحمر", "a red cup", "", "🫖", "ĀȀ" * 200)
@@ -77,13 +77,13 @@ def test_settings_are_read_with_a_prompt_in_any_script(prompt: str, order: str, 
     """AUTOMATIC1111 writes UTF-16 in big-endian order, others in little-endian order, and some with a mark."""
     text = f"{prompt}\nNegative prompt: {prompt}\n{STEPS}"
     said = {"cfg": "7", "steps": "28", "seed": "5", "sampler": "Euler a Karras", "size": "32x24"}
-    assert picture_settings(picture(kind, exif=exif(b"UNICODE\0" + text.encode(order)))) == said
-    assert picture_settings(png("parameters", text)) == said
+    assert read_image_settings(picture(kind, exif=exif(b"UNICODE\0" + text.encode(order)))) == said
+    assert read_image_settings(png("parameters", text)) == said
 
 
 def test_two_folders_with_different_settings_are_not_reported_as_equal() -> None:
     texts = [f"一只杯子\nSteps: 20, Sampler: Euler, CFG scale: {cfg}, Seed: 1, Size: 64x64" for cfg in (2, 9)]
-    found = [picture_settings(picture("JPEG", exif=exif(b"UNICODE\0" + text.encode("utf-16-be")))) for text in texts]
+    found = [read_image_settings(picture("JPEG", exif=exif(b"UNICODE\0" + text.encode("utf-16-be")))) for text in texts]
     assert [said["cfg"] for said in found] == ["2", "9"]
 
 
@@ -134,12 +134,12 @@ def encode_tags(values: dict[int, str]) -> bytes:
     ],
 )  # fmt: skip
 def test_settings_of_distilled_models_and_other_tools_are_read(encoded: bytes, said: dict[str, str]) -> None:
-    assert picture_settings(encoded) == said
+    assert read_image_settings(encoded) == said
 
 
 def test_guidance_that_differs_within_a_workflow_is_left_out() -> None:
     other = {"class_type": "FluxGuidance", "inputs": {"guidance": 2.0}}
-    assert "cfg" not in picture_settings(png("prompt", json.dumps({**CUSTOM, "99": other})))
+    assert "cfg" not in read_image_settings(png("prompt", json.dumps({**CUSTOM, "99": other})))
 
 
 def test_settings_behind_the_pixels_of_a_large_webp_are_read() -> None:
@@ -147,12 +147,12 @@ def test_settings_behind_the_pixels_of_a_large_webp_are_read() -> None:
     buffer = io.BytesIO()
     noise.save(buffer, "WEBP", lossless=True, exif=exif(b"UNICODE\0" + FORGE.encode("utf-16-be")))
     assert len(buffer.getvalue()) > 1 << 20
-    assert picture_settings(buffer.getvalue())["cfg"] == "3.5"
+    assert read_image_settings(buffer.getvalue())["cfg"] == "3.5"
 
 
 def test_a_setting_that_differs_between_two_samplers_is_left_out() -> None:
     other = {"class_type": "KSampler", "inputs": {**SAMPLER, "cfg": 1, "seed": ["9", 0]}}
-    said = picture_settings(png("prompt", json.dumps({**NODES, "9": other})))
+    said = read_image_settings(png("prompt", json.dumps({**NODES, "9": other})))
     assert said == {name: value for name, value in PARSED_NODES.items() if name != "cfg"}
 
 
@@ -185,11 +185,11 @@ def add_chunk(name: bytes, data: bytes) -> bytes:
     ],
 )
 def test_hostile_images_only_give_their_size(encoded: bytes) -> None:
-    assert picture_settings(encoded).keys() <= {"size"}
+    assert read_image_settings(encoded).keys() <= {"size"}
 
 
 @pytest.mark.parametrize(
     "encoded", [b"", b"\x89PNG\r\n\x1a\n", b"RIFF", picture()[:20], b"<svg/>", b"\xff\xd8\xff\xe1\0"]
 )
 def test_a_file_that_is_not_an_image_has_no_settings(encoded: bytes) -> None:
-    assert picture_settings(encoded) == {}
+    assert read_image_settings(encoded) == {}

@@ -10,15 +10,13 @@ import pytest
 
 from plumbline.operators.images.generation_settings import (
     MAX_VALUES,
+    Known,
     add_settings,
-    against,
-    between,
     columns_in,
+    compare_settings,
     count_settings,
-    differ,
-    differ_from_run,
-    differences,
-    mixed,
+    describe_changed_settings,
+    describe_differences,
     read_settings,
     setting_notes,
     setting_ways,
@@ -106,29 +104,37 @@ def test_values_are_counted_and_many_values_are_only_counted_in_total() -> None:
     assert add_settings(*halves) == {"cfg": 10 + MAX_VALUES + 1 - 5}
 
 
+def describe(ours: Known, theirs: Known) -> str:
+    return describe_differences(compare_settings(ours, theirs))
+
+
 def test_two_sides_differ_if_a_twentieth_of_the_images_do() -> None:
     whole = {"cfg": {"4": 100}, "seed": {"1": 100}, "steps": {"20": 100}}
-    assert differ(whole, {"cfg": {"7.5": 50}, "seed": {"2": 50}, "steps": {"20": 50}}) == "cfg 4 against 7.5"
-    assert differ(whole, {"cfg": {"4": 96, "7.5": 4}}) == ""
-    assert differ(whole, {"cfg": {"4": 95, "7.5": 5}}) == "cfg 4 against 4 (95%) and 7.5 (5%)"
-    assert differ(whole, {"cfg": 500}) == f"cfg 4 against more than {MAX_VALUES} values"
-    assert differ({"cfg": 40}, {"cfg": 500}) == ""
+    assert describe(whole, {"cfg": {"7.5": 50}, "seed": {"2": 50}, "steps": {"20": 50}}) == "cfg 4 against 7.5"
+    assert describe(whole, {"cfg": {"4": 96, "7.5": 4}}) == ""
+    assert describe(whole, {"cfg": {"4": 95, "7.5": 5}}) == "cfg 4 against 4 (95%) and 7.5 (5%)"
+    assert describe(whole, {"cfg": 500}) == f"cfg 4 against more than {MAX_VALUES} values"
+    assert describe({"cfg": 40}, {"cfg": 500}) == ""
 
 
 def test_a_setting_that_one_side_lacks_is_not_a_difference() -> None:
-    assert differences({"cfg": {"4": 1}}, {"steps": {"20": 1}}) == []
-    assert differ({}, {"cfg": {"4": 1}}) == ""
+    assert compare_settings({"cfg": {"4": 1}}, {"steps": {"20": 1}}) == []
+    assert describe({}, {"cfg": {"4": 1}}) == ""
 
 
 def test_runs_and_mixtures_are_described_in_words() -> None:
-    found = differences({"cfg": {"4": 8}, "steps": {"20": 8}}, {"cfg": {"7.5": 8}, "steps": {"50": 8}})
-    assert between(found, "R") == "cfg 4 here, 7.5 in R and steps 20 here, 50 in R"
-    assert against([difference.turned() for difference in found]) == "cfg 7.5 against 4 and steps 50 against 20"
-    before, after = ({"run_id": "R", "settings": {"ember": {"cfg": {cfg: 8}}}} for cfg in ("7.5", "4"))
-    assert differ_from_run(before, after, "ember") == "cfg 4 here, 7.5 in R"
-    assert differ_from_run(before, after, "flint") == differ_from_run({}, after, "ember") == ""
+    found = compare_settings({"cfg": {"4": 8}, "steps": {"20": 8}}, {"cfg": {"7.5": 8}, "steps": {"50": 8}})
+    assert (
+        describe_differences([difference.turned() for difference in found])
+        == "cfg 7.5 against 4 and steps 50 against 20"
+    )
+    before, after = (
+        {"run_id": "R", "settings": {"ember": {"cfg": {cfg: 8}, "steps": {steps: 8}}}}
+        for cfg, steps in (("7.5", "50"), ("4", "20"))
+    )
+    assert describe_changed_settings(before, after, "ember") == "cfg 4 here, 7.5 in R and steps 20 here, 50 in R"
+    assert describe_changed_settings(before, after, "flint") == describe_changed_settings({}, after, "ember") == ""
     several = {"cfg": {"4": 1, "7.5": 1}, "steps": {"20": 2}, "seed": {"1": 1, "2": 1}}
-    assert mixed(several) == "cfg 4 (50%) and 7.5 (50%)"
     run = {"settings": {"ember": several}}
     assert setting_notes(run, ["ember", "flint"]) == [
         "The images of ember were made with several settings: cfg 4 (50%) and 7.5 (50%).",

@@ -23,7 +23,7 @@ from PIL import Image
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.preparing import PreparedImages, decode_picture, prepare_images
+from plumbline.operators.images.preparing import PreparedImages, decode_row_image, prepare_images
 from plumbline.operators.images.rows import identify
 from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
@@ -48,13 +48,13 @@ BLUE = Image.new("RGB", (20, 10), (20, 40, 200))
 
 
 def decode(content: Any, limits: ImageLimits = LIMITS) -> Image.Image:
-    image = decode_picture({"image": content}, limits, no_fetch)
+    image = decode_row_image({"image": content}, limits, no_fetch)
     assert isinstance(image, Image.Image), image
     return image
 
 
 def refusal(row: dict[str, Any], limits: ImageLimits = LIMITS, fetch: Any = no_fetch) -> RowError:
-    error = decode_picture(row, limits, fetch)
+    error = decode_row_image(row, limits, fetch)
     assert isinstance(error, RowError)
     return error
 
@@ -459,7 +459,7 @@ def mutate(content: bytes, mutations: list[tuple[str, float, Any]]) -> bytes:
 @settings(derandomize=True, max_examples=60, deadline=None, database=None)
 @given(mutations=MUTATIONS)
 def test_any_bytes_become_an_image_within_the_limits_or_a_row_error(seed: str, mutations: Any) -> None:
-    result = decode_picture({"image": mutate(SEEDS[seed], mutations)}, LIMITS, no_fetch)
+    result = decode_row_image({"image": mutate(SEEDS[seed], mutations)}, LIMITS, no_fetch)
     if isinstance(result, RowError):
         kinds = ("corrupt_image", "corrupt_video", "image_too_large", "missing_image", "too_many_images")
         assert result.kind in kinds and result.message
@@ -497,13 +497,13 @@ def test_the_image_struct_of_hugging_face_datasets_is_read() -> None:
 
 def test_a_uri_is_fetched_if_the_row_has_no_bytes() -> None:
     store = {"s3://bucket/a.png": encoded(PLAIN)}
-    image = decode_picture({"image": None, "uri": "s3://bucket/a.png"}, LIMITS, store.__getitem__)
+    image = decode_row_image({"image": None, "uri": "s3://bucket/a.png"}, LIMITS, store.__getitem__)
     assert isinstance(image, Image.Image)
     assert image.getpixel((0, 0)) == ORANGE
 
 
 def test_a_uri_is_not_fetched_if_the_row_has_bytes() -> None:
-    image = decode_picture({"image": encoded(PLAIN), "uri": "s3://bucket/a.png"}, LIMITS, no_fetch)
+    image = decode_row_image({"image": encoded(PLAIN), "uri": "s3://bucket/a.png"}, LIMITS, no_fetch)
     assert isinstance(image, Image.Image)
 
 
@@ -630,10 +630,10 @@ def test_threads_change_neither_the_order_nor_the_errors_nor_the_pixels() -> Non
 
     one, four = prepared(1), prepared(4)
     assert torch.equal(torch.stack(one.pixels), torch.stack(four.pixels))
-    assert (one.rows, one.digests, one.errors, one.places, one.counts) == (
-        four.rows, four.digests, four.errors, four.places, four.counts,
+    assert (one.rows, one.digests, one.errors, one.row_numbers, one.counts) == (
+        four.rows, four.digests, four.errors, four.row_numbers, four.counts,
     )  # fmt: skip
-    assert one.places == [place for place in range(30) if place not in (5, 6)]
+    assert one.row_numbers == [number for number in range(30) if number not in (5, 6)]
     assert [row.prompt_id for row, count in zip(one.rows, one.counts, strict=True) if count == 0] == ["p3", "p17"]
 
 

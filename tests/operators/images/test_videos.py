@@ -11,7 +11,7 @@ from PIL import Image
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.preparing import prepare_images
-from plumbline.operators.images.videos import Clips, grid
+from plumbline.operators.images.videos import Clips, make_grid
 from tests.operators.tiny import encoded, no_fetch
 
 SIZE = (64, 48)
@@ -116,7 +116,7 @@ def test_a_sound_file_without_images_is_not_a_video(tmp_path: Path) -> None:
         frame.sample_rate = 8000
         file.mux(stream.encode(frame))
         file.mux(stream.encode())
-    assert "it has no pictures" in refusal(path.read_bytes()).message
+    assert "it has no moving images" in refusal(path.read_bytes()).message
 
 
 def test_a_list_of_files_is_not_a_video(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_a_list_of_files_is_not_a_video(tmp_path: Path) -> None:
 
 def test_a_grid_is_read_row_by_row() -> None:
     frames = [Image.new("RGB", (6, 4), (shade, 0, 0)) for shade in (10, 20, 30, 40, 50)]
-    whole = grid([*frames[:4], frames[4].resize((12, 8))])
+    whole = make_grid([*frames[:4], frames[4].resize((12, 8))])
     assert whole.size == (18, 8)
     reds = [[whole.getpixel((6 * column, 4 * line)) for column in range(3)] for line in range(2)]
     assert reds == [[(10, 0, 0), (20, 0, 0), (30, 0, 0)], [(40, 0, 0), (50, 0, 0), (0, 0, 0)]]
-    assert grid(frames[:4]).size == (12, 8) and grid(frames[:1]).size == (6, 4)
+    assert make_grid(frames[:4]).size == (12, 8) and make_grid(frames[:1]).size == (6, 4)
 
 
 @pytest.mark.parametrize(

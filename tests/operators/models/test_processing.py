@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.preparing import decode_picture
+from plumbline.operators.images.preparing import decode_row_image
 from plumbline.operators.models.pixels import make_pixel_input
 from plumbline.operators.models.processing import (
     PixelTransform,
@@ -104,7 +104,7 @@ def test_in_the_released_code_transparent_pixels_do_not_affect_their_neighbours(
 
 def decoded(image: Image.Image) -> Image.Image:
     """Return the image from a file, as in the stages."""
-    found = decode_picture({"image": encoded(image)}, ImageLimits(), no_fetch)
+    found = decode_row_image({"image": encoded(image)}, ImageLimits(), no_fetch)
     assert isinstance(found, Image.Image)
     assert found.mode == "RGB"
     return found

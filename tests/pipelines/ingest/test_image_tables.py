@@ -13,7 +13,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.score_input import take_in
+from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, PromptColumnsConfig
 from tests.bench_of import sources_of
 from tests.commands import config_of
@@ -193,7 +193,7 @@ def test_flipped_bits_of_a_table_cost_rows_and_no_crash(tmp_path: Path) -> None:
     "row, complaint",
     [
         ({"pixels": PIXELS, "prompt": CAT}, "which column names the image files"),
-        ({"image": PIXELS, "words": CAT}, "which column holds the prompts"),
+        ({"image": PIXELS, "words": CAT}, "which column has the prompts"),
         ({"image": PIXELS, "prompt": CAT}, "no column names the generator"),
     ],
 )
@@ -207,4 +207,4 @@ def test_tables_that_sweeps_can_read_are_refused_with_that_hint(tmp_path: Path) 
         write_parquet(tmp_path / f"in/{name}/0.parquet", [{"image": PIXELS, "prompt": CAT, "generator": name}])
     given = [f"benchmark.images={tmp_path}/in", "models=shapes", f"store={tmp_path}/store"]
     config = config_of("score", *given)
-    assert take_in(config, lambda record: None) == (config, None)
+    assert ingest_images(config) == (config, None)

@@ -488,7 +488,7 @@ def test_a_damaged_tar_loses_the_samples_after_the_damage_and_one_before_it(
     assert len(found) == whole or (whole is None and len(found) < 4)
     [damage] = ended.rejected
     assert (damage.file, damage.kind) == (str(tmp_path / "cut.tar"), "damaged_tar")
-    assert "whatever is after it are lost, and how many rows that is cannot be known" in damage.message
+    assert "everything after it are lost, and how many rows that is cannot be known" in damage.message
 
 
 def test_an_unknown_number_of_losses_exceeds_every_budget(tmp_path: Path) -> None:
@@ -751,7 +751,7 @@ def test_a_generator_of_another_ingest_is_refused_and_never_replaced(tmp_path: P
     write_csv(tmp_path / "atlas/other.csv", write_files(tmp_path / "atlas", source_rows(2)))
     for other in ({"table": str(tmp_path / "atlas/other.csv")}, {**first, "generator": "flint"}):
         for on_change in ("fail", "replace"):
-            with pytest.raises(ConfigError, match=r"(atlas|flint): holds the images of another ingest \(ta"):
+            with pytest.raises(ConfigError, match=r"(atlas|flint): has the images of another ingest \(ta"):
                 run(tmp_path / "out", **{"generator": "atlas", **other}, on_change=on_change)
             assert contents(tmp_path / "out") == before
 
@@ -856,7 +856,7 @@ def test_columns_and_folder_can_be_named(tmp_path: Path) -> None:
     "name, content, options, problem",
     [
         ("t.csv", "a,b\n", {}, "which column names the image files"),
-        ("t.csv", "file,b\n", {}, "which column holds the prompts"),
+        ("t.csv", "file,b\n", {}, "which column has the prompts"),
         ("t.csv", "file,prompt\n", {}, "no column names the generator; set generator=NAME"),
         ("t.csv", "file,prompt,image\n", {"generator": "a"}, "'image' has the name of a shard's own"),
         ("t.csv", "file,file\n", {}, "2 columns are called 'file'"),

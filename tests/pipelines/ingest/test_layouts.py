@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
     ),
     "an image that no row names": (
         {"metadata.jsonl": json.dumps({"file_name": "a.png", "text": CAT}), "a.png": PIXELS, "b.png": PIXELS},
-        "empty_prompt", "no row of metadata.jsonl tells its prompt",
+        "empty_prompt", "no row of metadata.jsonl has its prompt",
     ),
     "a prompt of which there is no image": (
         {"0/metadata.jsonl": json.dumps({"prompt": CAT}), "1/metadata.jsonl": json.dumps({"prompt": DOG}),
@@ -227,7 +227,7 @@ def test_an_image_without_a_prompt_is_named(
         ({"a.txt": CAT}, "expected image files, found 1 .txt"),
         (
             {"IMG_1.png": PIXELS, "IMG_2.png": PIXELS},
-            "nothing tells the prompts of its 2 images. Add a table images.csv",
+            "found no prompts for its 2 images. Add a table images.csv",
         ),
         (
             {"list.csv": f"picture,words\n1.png,{CAT}\n", "1.png": PIXELS},
@@ -238,7 +238,7 @@ def test_an_image_without_a_prompt_is_named(
             {"prompts.json": "[]", "1.png": PIXELS},
             r"in their names: plumbline score images=\S+/in prompts=\S+/in/prompts.json\. Add",
         ),
-        ({"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n", "1.png": PIXELS}, "whether they count from 0 or from 1"),
+        ({"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n", "1.png": PIXELS}, "they may count from 0 or from 1"),
         ({"prompts.txt": b"\xff\xfe", "0.png": PIXELS}, "prompts.txt: not UTF-8 at byte 0"),
         ({"metadata.csv": "", "0.png": PIXELS}, "metadata.csv: the file is empty"),
     ],
@@ -264,7 +264,7 @@ def test_names_are_prompts_if_requested_or_if_they_differ_and_there_is_no_table(
 ) -> None:
     folder = put(tmp_path / "in", files)
     with pytest.raises(
-        ConfigError, match=r"prompts_from=names takes the images' names, such as '(sdxl turbo|a red dog)'"
+        ConfigError, match=r"prompts_from=names uses the images' names, such as '(sdxl turbo|a red dog)'"
     ):
         take(folder)
     ended = take(folder, prompts_from="names")
@@ -288,7 +288,7 @@ NO_MATCH: dict[str, dict[str, str | bytes]] = {
 
 @pytest.mark.parametrize("files", NO_MATCH.values(), ids=NO_MATCH)
 def test_no_image_gets_a_prompt_by_an_ambiguous_id(files: dict[str, str | bytes], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nothing tells the prompts.*columns\.image=NAME or columns\.prompt_id=NAME"):
+    with pytest.raises(ConfigError, match=r"found no prompts.*columns\.image=NAME or columns\.prompt_id=NAME"):
         take(put(tmp_path / "in", files))
 
 
@@ -412,7 +412,7 @@ SKIPPED: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str],
         {},
         {"00000/samples/0000.png": "prompt 0", "00001/samples/0000.png": "prompt 1"},
         {"00000/grid.png": SHEET, "00001/grid.png": SHEET,
-         **dict.fromkeys(("00000/all.png", "00001/all.png"), "beside samples/, which holds the images of its prompt")},
+         **dict.fromkeys(("00000/all.png", "00001/all.png"), "next to samples/, which has the images of its prompt")},
     ),
     "geneval's samples, asked for": (
         {f"{n:05d}/{name}": PIXELS if name.endswith("png") else json.dumps({"prompt": f"prompt {n}"})
@@ -451,7 +451,7 @@ SKIPPED: dict[str, tuple[dict[str, str | bytes], dict[str, Any], dict[str, str],
          "i.png": PIXELS, "o.png": PIXELS, "m.png": PIXELS, "source/o.png": PIXELS},
         {}, {"o.png": CAT},
         {"source/o.png": "source of an edit",
-         **{f"{column[0]}.png": f"named by the column '{column}'; columns.image={column} takes it"
+         **{f"{column[0]}.png": f"named by the column '{column}'; columns.image={column} ingests it"
             for column in ("input_file_name", "mask_file_name")}},
     ),
 }  # fmt: skip
@@ -475,7 +475,7 @@ def test_images_that_are_not_samples_are_skipped_with_their_reasons(
     assert skipped(ended) == left_out and not ended.rejected and ended.exit_code == 0
     assert (
         ended.total_lines[0]
-        == f"{ended.n_found} found = {len(expected)} taken in + 0 rejected + {len(left_out)} skipped"
+        == f"{ended.n_found} found = {len(expected)} ingested + 0 rejected + {len(left_out)} skipped"
     )
     assert ended.n_found == sum(name.endswith(".png") for name in files)
     manifest = json.loads(Path(ended.url, "manifest.json").read_text())["ingests"][0]
@@ -488,7 +488,7 @@ DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
         ["image-0.png", "image-1.png", "cover-1.png"], {"image-0.png": CAT, "image-1.png": DOG},
         "has the number 1 too, and other words",
     ),
-    **{what: (names, {}, "put pictures of other kinds into other folders") for what, names in {
+    **{what: (names, {}, "put images of other kinds into other folders") for what, names in {
         "an image and its mask": ["flux_0.png", "flux_1.png", "mask_0.png", "mask_1.png"],
         "generators with images of other prompts": [
             "flux_0.png", "sdxl_0.png", "sdxl_1.png", "dalle_1.png", "dalle_0.png"

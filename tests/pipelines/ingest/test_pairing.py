@@ -32,7 +32,7 @@ from PIL import Image
 
 from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.ingest.ingest import Ingested
-from plumbline.pipelines.ingest.score_input import take_in
+from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -47,7 +47,7 @@ FILES = ("file_name", "file", "image", "filename", "image_path", "path")
 PROMPTS = ("prompt", "text", "caption")
 WHOSE = ("generator", "model", "model_name")
 BYTES = ("image", "jpg", "png", "webp")
-FOUND = re.compile(r"^(\d+) found = (\d+) taken in \+ (\d+) rejected \+ (\d+) skipped$", re.MULTILINE)
+FOUND = re.compile(r"^(\d+) found = (\d+) ingested \+ (\d+) rejected \+ (\d+) skipped$", re.MULTILINE)
 PAIR = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.MULTILINE)
 
 
@@ -618,7 +618,7 @@ def test_each_image_has_its_own_prompt_or_its_own_reason(layout: str, worlds: in
             store = f"{name}/store"
             out = run("score", f"images={lay.images}", "models=shapes", f"store={store}", "dry_run=true",
                       "cluster=here", *words).out  # fmt: skip
-            taken, ingested = take_in(score_config(lay.images, store, *words), lambda record: None)
+            taken, ingested = ingest_images(score_config(lay.images, store, *words))
             check_pairs(world, lay, plan_sweep(taken).sources, ingested)
             check_output(world, lay, out, ingested)
 

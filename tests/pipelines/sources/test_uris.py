@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError, RefusedUri
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.preparing import RowError, decode_picture
+from plumbline.operators.images.preparing import RowError, decode_row_image
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.uris import StoredObjects, Uris, benchmark_uris
@@ -35,7 +35,7 @@ def make_uris(images: object, *allowed: object, storage: StorageConfig | None = 
 
 
 def refusal(uris: Uris, uri: object) -> RowError:
-    error = decode_picture({"uri": str(uri)}, ImageLimits(), uris.read)
+    error = decode_row_image({"uri": str(uri)}, ImageLimits(), uris.read)
     assert isinstance(error, RowError)
     return error
 

@@ -1,10 +1,12 @@
-"""Middleware of pages: the token as a password, and headers that restrict a page."""
+"""Servers of pages: the token as a password, headers that restrict a page, and reading JSON from a page."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from plumbline.pipelines.web.http_guards import guards
@@ -18,6 +20,10 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """Default headers of every response."""
+MAX_BODY = 65_536
+"""Bytes of a request body."""
+BODY_TIMEOUT = 30.0
+"""Seconds allowed for receiving a request body."""
 
 
 def page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Middleware]:
@@ -37,3 +43,25 @@ def page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Mi
         return response
 
     return [Middleware(BaseHTTPMiddleware, dispatch=guard), *guards(names)]
+
+
+async def read_json_body(request: Request, what: str) -> bytes:
+    """Return the body of a request; refusals call it `what`.
+
+    The content type must be JSON. This keeps pages of other sites out, because browsers ask the server before they send
+    JSON to another site.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, f"expected {what} as application/json")
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY:
+                    raise HTTPException(413, f"expected {what} of at most {MAX_BODY} bytes")
+    except TimeoutError as error:
+        raise HTTPException(408, f"expected {what} within {BODY_TIMEOUT:g} seconds") from error
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the client left") from error
+    return body

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plumbline.pipelines.web.person_names import BadName, clean_name
+from plumbline.pipelines.web.page_input import BadName, clean_name
 
 
 @pytest.mark.parametrize("name", ["ann", "Zoë Müller", " ann ", "अनिल", "李雷", "a.b@c.org", "x" * 48, "7"])

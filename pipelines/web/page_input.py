@@ -1,6 +1,8 @@
-"""Names that people enter on a page, and that are used as file names."""
+"""Input of people on a page: names that are used as file names, and JSON; needs no packages of servers."""
 
 import unicodedata
+
+from pydantic import ValidationError
 
 from plumbline.operators.base.errors import SourceError
 
@@ -16,7 +18,7 @@ class BadName(SourceError):
 def clean_name(given: str, field: str) -> str:
     """Return a person's name for file names: normalized (NFC), without surrounding spaces.
 
-    Raise BadName for an invalid name; its message calls the text by its `field`.
+    Raises BadName for an invalid name; its message calls the text by its `field`.
     """
     name = unicodedata.normalize("NFC", given).strip()
     if not is_clean(name):
@@ -31,3 +33,9 @@ def is_clean(name: str) -> bool:
     """Return True if a folder can have this name on every disk and on S3, and no other name looks the same."""
     plain = name.isprintable() and not FORBIDDEN & set(name) and name == unicodedata.normalize("NFC", name).strip()
     return plain and name[:1].isalnum() and len(name) <= MAX_NAME
+
+
+def describe_mistake(error: ValidationError) -> str:
+    """Return the first validation error of JSON from a page or a store, with its position."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"

@@ -1,0 +1,279 @@
+"""Tables of image files in CSV or JSON: their rows, and the type of each column.
+
+A table of pairs has two images and two captions in a row, as Winoground and EqBen. Each image is paired with each
+caption: sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`, and the protocols `winoground` and
+`eqben` judge scores by these ids. The generator `matched` has each image with its own caption, and `swapped` with the
+other, so that each of them has an image's id once.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice, product
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.operators.base.rows import require_once
+from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.tables import (
+    BLOCK_BYTES,
+    JSON_LINES,
+    SEPARATORS,
+    Refused,
+    Rejection,
+    Row,
+    Rows,
+    Values,
+    is_json_lines,
+    open_csv,
+    read_json,
+    read_json_lines,
+)
+from plumbline.pipelines.ingest.drafting import SourceFile
+from plumbline.pipelines.ingest.ingest_config import IngestConfig
+from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, column_origins, require_names
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig
+from plumbline.pipelines.sources.origins import Origins
+
+TEXT_TABLES = (*SEPARATORS, *JSON_LINES, ".json")
+"""Suffixes of these tables."""
+N_FIRST_ROWS = 8
+"""Number of rows of a JSON file that are read to list its columns."""
+MAX_LIST_BYTES = 256 * 2**20
+MAX_EXACT = 2**53
+"""A float represents all whole numbers that are not larger."""
+TYPES = {
+    "null": pa.string(),
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.string(),
+    "texts": pa.list_(pa.string()),
+    "json": pa.string(),
+}
+"""Arrow types by the common type of a column's values; values without a common type are kept as JSON text."""
+PAIR_COLUMNS = ("image_{}", "caption_{}"), ("image{}", "caption{}")
+"""Names of a row's images and captions, which are numbered 0 and 1: Winoground's and EqBen's."""
+LABELLED_COLUMNS = {"image", "caption", "private_info"}
+"""Columns of EqBen's labelled annotation, which has a row for each pairing."""
+PAIRING_TYPES = dict.fromkeys(("image", "prompt", "image_id", "prompt_id", "generator"), "text")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A table with a row for each image."""
+
+    place: Place
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Type of each column, a key of TYPES, in the order of the file."""
+
+    @property
+    def url(self) -> str:
+        return self.place.url
+
+    @property
+    def files(self) -> list[SourceFile]:
+        return [source_file(self.place, "table")]
+
+    def names(self, config: IngestConfig) -> InputColumnsConfig:
+        """Return its columns by role; raises ConfigError if a required column is missing."""
+        return require_names(list(self.types), config.columns, config.generator, self.url)
+
+    def origins(self, config: IngestConfig) -> Origins:
+        """Return the columns with the prompts and generators; the other columns are kept unchanged."""
+        return column_origins([self.names(config)], list(self.types), config.generator, self.url)
+
+    def locate_row(self, row: Row) -> tuple[str, int | None]:
+        """Return the file and the line of a row."""
+        return self.url, row.line
+
+    def hashed(self, candidate: Candidate) -> Candidate:
+        """Return the part of a row that is in the key of its shard."""
+        return candidate
+
+    def rows(self, image: str) -> Rows:
+        """Yield every row; `image` is the column of the image files."""
+
+        def is_row(values: Values) -> bool:
+            return PurePosixPath(values[image].removesuffix('"')).suffix[1:].lower() in IMAGES
+
+        return read_rows(self.place, is_row)
+
+    def schema(self, names: list[str]) -> pa.Schema:
+        return pa.schema([(name, TYPES[self.types[name]]) for name in names])
+
+    def values(self, row: Row, names: list[str]) -> dict[str, Any]:
+        """Return these columns of a row, converted to the types of the columns."""
+        return {name: _convert(row.values.get(name), self.types[name]) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairTable(Table):
+    """A CSV or JSON file of pairs, as a table with a row for each image under each caption."""
+
+    def names(self, config: IngestConfig) -> InputColumnsConfig:
+        """Return the names of the values of `rows`; raises ConfigError if the configuration fixes one generator."""
+        if config.generator is not None:
+            raise ConfigError(
+                f"generator: a table of pairs has the generators matched and swapped, got {config.generator!r} for "
+                f"{self.url}; leave it out"
+            )
+        return Table.names(self, config)
+
+    def origins(self, config: IngestConfig) -> Origins:
+        return Origins(f"the captions of {self.url}", "whether an image's caption is its own")
+
+    def rows(self, image: str) -> Rows:
+        for number, row in enumerate(read_rows(self.place)):
+            if isinstance(row, Rejection):
+                yield row
+                continue
+            try:
+                yield from [Row(row.line, values) for values in _pair_images(row.values, number)]
+            except Refused as refused:
+                yield refused.at(self.url, row.line)
+
+
+def open_table(place: Place) -> Table:
+    """Read a CSV's header, or the types of a JSON file's values; raises ConfigError for any other file."""
+    if not place.path.lower().endswith(TEXT_TABLES):
+        known = ", ".join(TEXT_TABLES)
+        raise ConfigError(f"table {place.url}: expected a file that ends in {known}; rename or convert it")
+    types: dict[str, str] = {}
+    if _is_csv(place):
+        with open_file(place) as stream:
+            names = open_csv(stream, place.url).names
+            require_once(names, names, place.url)
+        types = dict.fromkeys(names, "text")
+    else:
+        for row in read_rows(place):
+            for name, value in row.values.items() if isinstance(row, Row) else ():
+                types[name] = _join(types.get(name, "null"), _type_of(value))
+    numbered = ({name.format(number) for name in names for number in (0, 1)} for names in PAIR_COLUMNS)
+    if any(names <= types.keys() for names in (*numbered, LABELLED_COLUMNS)):
+        return PairTable(place=place, types=PAIRING_TYPES)
+    return Table(place=place, types=types)
+
+
+def _is_csv(place: Place) -> bool:
+    return place.path.lower().endswith(tuple(SEPARATORS))
+
+
+def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: False) -> Rows:
+    """Yield the rows of a CSV, of JSON Lines or of a JSON list of objects; open_csv describes `is_row`."""
+    with open_file(place) as stream:
+        if is_json_lines(place.path):
+            yield from read_json_lines(stream, place.url)
+        elif _is_csv(place):
+            yield from open_csv(stream, place.url, is_row).rows
+        else:
+            yield from _read_list(stream.read(MAX_LIST_BYTES + 1), place.url)
+
+
+def _read_list(content: bytes, url: str) -> Rows:
+    """Yield the objects of a JSON list, counted from 1; raises SourceError for any other file."""
+    if len(content) > MAX_LIST_BYTES:
+        raise SourceError(f"{url}: over {MAX_LIST_BYTES >> 20} MiB, the limit of a JSON list; write JSON Lines")
+    values = read_json(content, url)
+    if not isinstance(values, list):
+        raise SourceError(f"{url}: expected a list of objects, found {type(values).__name__}; is it a table of images?")
+    for number, value in enumerate(values, 1):
+        if isinstance(value, dict):
+            yield Row(number, value)
+        else:
+            problem = f"expected an object, found {type(value).__name__}; correct or remove it"
+            yield Refused("unreadable_json", problem).at(url, number)
+
+
+def read_column_names(place: Place) -> list[str]:
+    """Return a CSV's columns, or the fields of a JSON file's first rows; raises ConfigError for any other file."""
+    if _is_csv(place):
+        with open_file(place) as stream:
+            return open_csv(stream, place.url).names
+    first = islice(read_rows(place), N_FIRST_ROWS)
+    return list(dict.fromkeys(name for row in first if isinstance(row, Row) for name in row.values))
+
+
+def source_file(place: Place, what: str) -> SourceFile:
+    """Return a file with its size and etag; raises ConfigError if it does not exist."""
+    with readable_errors(place, what):
+        entry = place.entry()
+    return SourceFile(place.url, entry.size, entry.etag)
+
+
+@contextmanager
+def open_file(place: Place) -> Iterator[Any]:
+    """Open a table's bytes; raises ConfigError if the table as a whole cannot be read."""
+    try:
+        with readable_errors(place, "table"), place.open(block_size=BLOCK_BYTES) as stream:
+            yield stream
+    except SourceError as error:
+        raise ConfigError(f"table {error}") from error
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "int" if abs(value) <= MAX_EXACT else "long" if -(2**63) <= value < 2**63 else "json"
+    if isinstance(value, list):
+        return "texts" if all(isinstance(item, str) for item in value) else "json"
+    return {type(None): "null", bool: "bool", float: "float", str: "text"}.get(type(value), "json")
+
+
+def _join(value_type: str, other: str) -> str:
+    different = {value_type, other} - {"null"}
+    if len(different) < 2:
+        return next(iter(different), "null")
+    return "float" if different == {"int", "float"} else "long" if different == {"int", "long"} else "json"
+
+
+def _convert(value: Any, value_type: str) -> Any:
+    if value_type == "float" and value is not None:
+        return float(value)
+    if value_type != "json" or value is None or isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError as error:
+        raise Refused("bad_value", "a value is nested too deep; make it flat") from error
+
+
+def _pair_images(values: Values, number: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each image under each caption of a sample; raises Refused if one of them is missing.
+
+    A sample without an id is named by its row `number` in the table, from 0.
+    """
+    if "private_info" in values:
+        label = values["private_info"]
+        if not isinstance(label, dict):
+            raise Refused("bad_value", f"private_info: expected an object, found {type(label).__name__}; correct it")
+        name = str(label.get("name"))  # c0i1 is caption 0 with image 1
+        if len(name) != len("c0i1") or name[::2] != "ci" or not {*name[1::2]} <= {"0", "1"}:
+            raise Refused("bad_value", f"private_info.name: expected a name such as c0i1, found {name!r}; correct it")
+        labelled = f"{label.get('dataset')}/{label.get('sample_cnt')}"
+        yield _pairing(labelled, values.get("image"), values.get("caption"), int(name[3]), int(name[1]))
+        return
+    names = next((names for names in PAIR_COLUMNS if names[0].format(0) in values), PAIR_COLUMNS[0])
+    sample = values.get("id")
+    sample = number if sample in (None, "") else sample
+    for caption, image in product((0, 1), (0, 1)):
+        columns = names[0].format(image), names[1].format(caption)
+        if missing := [column for column in columns if not values.get(column)]:
+            raise Refused("bad_value", f"the sample {sample} has no {missing[0]}; fill it in or remove the row")
+        yield _pairing(str(sample), values[columns[0]], values[columns[1]], image, caption)
+
+
+def _pairing(sample: str, image: Any, text: Any, image_number: int, caption_number: int) -> dict[str, Any]:
+    # Winoground's examples.jsonl names its images, which are .png, without an ending.
+    without_ending = isinstance(image, str) and not PurePosixPath(image).suffix
+    return {
+        "image": f"{image}.png" if without_ending else image,
+        "prompt": text,
+        "image_id": f"{sample}_i{image_number}",
+        "prompt_id": f"{sample}_c{caption_number}",
+        "generator": "matched" if image_number == caption_number else "swapped",
+    }
