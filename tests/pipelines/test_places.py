@@ -131,9 +131,10 @@ def test_a_large_file_is_read_in_parts_or_completely_or_as_a_stream(anywhere: Pl
     (anywhere / "empty").write(b"")
     assert (anywhere / "empty").read() == b"" == (anywhere / "empty").read(3)
     (tmp_path / "draft").write_bytes(b"draft")
-    assert (anywhere / "put").put(tmp_path / "draft", replace=False)
+    assert (anywhere / "put").move_draft(tmp_path / "draft", replace=False)
     (tmp_path / "other").write_bytes(b"other")
-    assert not (anywhere / "put").put(tmp_path / "other", replace=False) and (anywhere / "put").read() == b"draft"
+    assert not (anywhere / "put").move_draft(tmp_path / "other", replace=False)
+    assert (anywhere / "put").read() == b"draft"
 
 
 def test_missing_files_are_reported_as_missing(anywhere: Place) -> None:
