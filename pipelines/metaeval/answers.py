@@ -96,12 +96,17 @@ def read_table(
         if columns.answer is None:
             right = list(_parse_truth(sheet, metric, "name the column of right answers by columns.answer"))
         else:
-            pairs = zip(sheet.texts(metric), sheet.texts(columns.answer), strict=True)
+            normalise = parsing.normalise
             right = [
+<<<<<<< HEAD
                 None
                 if text is None
                 else expected is not None and parsing.normalise(text) == parsing.normalise(expected)
                 for text, expected in pairs
+=======
+                None if text is None else expected is not None and normalise(text) == normalise(expected)
+                for text, expected in zip(sheet.texts(metric), sheet.texts(columns.answer), strict=True)
+>>>>>>> metaeval
             ]
         rows = map(sheet.where, range(len(sheet)))
         answers += map(Answer, repeat(metric), images, prompts, generators, questions, right, parents, rows)

@@ -120,14 +120,14 @@ def write_images(path: Path) -> None:
     write_rows(path, images("atlas", 4))
 
 
-@pytest.mark.parametrize("beside", ["", "logs/", "logs/out.txt", ".cache/0.parquet"])
-def test_a_folder_without_tables_next_to_files_is_ignored(edit_columns: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("extra", ["", "logs/", "logs/out.txt", ".cache/0.parquet"])
+def test_a_folder_without_tables_next_to_files_is_ignored(extra: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, [])
     write_images(folder / "images/0.parquet")
-    if edit_columns.endswith(".parquet"):
-        write_images(folder / "images" / edit_columns)
-    elif edit_columns:
-        (folder / "images" / edit_columns.partition("/")[0]).mkdir()
+    if extra.endswith(".parquet"):
+        write_images(folder / "images" / extra)
+    elif extra:
+        (folder / "images" / extra.partition("/")[0]).mkdir()
         (folder / "images/logs/out.txt").touch()
     sources = opened(folder)
     assert sources.generators == ["images"] and sum(shard.rows for shard in sources.image_shards) == 4
