@@ -98,15 +98,8 @@ def read_table(
         else:
             normalise = parsing.normalise
             right = [
-<<<<<<< HEAD
-                None
-                if text is None
-                else expected is not None and parsing.normalise(text) == parsing.normalise(expected)
-                for text, expected in pairs
-=======
                 None if text is None else expected is not None and normalise(text) == normalise(expected)
                 for text, expected in zip(sheet.texts(metric), sheet.texts(columns.answer), strict=True)
->>>>>>> metaeval
             ]
         rows = map(sheet.where, range(len(sheet)))
         answers += map(Answer, repeat(metric), images, prompts, generators, questions, right, parents, rows)
