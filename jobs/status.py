@@ -17,7 +17,7 @@ from plumbline.jobs.display.progress_lines import describe_rate, minutes
 from plumbline.operators.base.sentences import plural
 from plumbline.operators.results.summary import part_of
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, running_sweeps, unfinished_sweeps
+from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, running_sweeps, unfinished_sweeps
 from plumbline.pipelines.plans.sweep_config import StatusConfig
 from plumbline.pipelines.store.runs import Run, list_runs
 from plumbline.pipelines.store.store import open_existing_store

@@ -15,7 +15,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.store.cells import Outcome

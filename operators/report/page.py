@@ -21,9 +21,9 @@ from plumbline.operators.report.agreement import Agreement, ShownAgreement, show
 from plumbline.operators.report.changes import Changes
 from plumbline.operators.report.findings import Boards, Decision, decide, mean_ranks, overall_boards, seed_sentences
 from plumbline.operators.report.gallery import NO_DETAIL, Card, ImageDetail, make_card
-from plumbline.operators.report.health import Health, build_health, describe_failures
 from plumbline.operators.report.metric_figures import MetricFigures
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, Picked
+from plumbline.operators.report.run_health import Health, build_health, describe_failures
 from plumbline.operators.report.side_by_side import SideBySide, make_side_by_side
 from plumbline.operators.results.comparison import (
     BETTER,

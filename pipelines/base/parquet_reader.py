@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.images.rows import image_records
-from plumbline.pipelines.base.view_types import remove_views
+from plumbline.pipelines.base.arrow_views import remove_views
 
 TAIL_BYTES = 64 << 10
 """Bytes at the end of a file that pyarrow reads to find the footer. Page indices lie right before it."""

@@ -19,7 +19,8 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.embedded_settings import HEAD_BYTES, read_image_settings
 from plumbline.pipelines.base.storage import Entry, Place, readable_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
-from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
+from plumbline.pipelines.ingest.draft_placement import Shards
+from plumbline.pipelines.ingest.draft_workers import Begin, Source, SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
     ADDRESS,
@@ -37,7 +38,6 @@ from plumbline.pipelines.ingest.input_rows import (
     relative_path,
     text_or_none,
 )
-from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard
 from plumbline.pipelines.ingest.text_tables import Table, source_file
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import read_field_settings
-from plumbline.pipelines.base.class_labels import find_labels, name_labels
+from plumbline.pipelines.base.arrow_views import remove_views, schema_without_views
+from plumbline.pipelines.base.hugging_face_labels import find_labels, name_labels
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, printable
-from plumbline.pipelines.base.view_types import remove_views, schema_without_views
 from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig

@@ -8,14 +8,14 @@ from plumbline.operators.images.rows import SOURCES
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, exit_code
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import DAMAGED, SKIPPED, Rejection
-from plumbline.pipelines.ingest.drafting import DraftingQueue, Source, Workers
+from plumbline.pipelines.ingest.draft_placement import Shards
+from plumbline.pipelines.ingest.draft_workers import DraftingQueue, Source, Workers
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.image_folders import PromptsOutside
 from plumbline.pipelines.ingest.image_tables import open_image_tables
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
 from plumbline.pipelines.ingest.layouts import FolderTable
-from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
 from plumbline.pipelines.ingest.tars import open_tars
 from plumbline.pipelines.ingest.text_tables import open_table

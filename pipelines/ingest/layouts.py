@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import readable_errors
 from plumbline.pipelines.base.tables import JSON_LINES, SEPARATORS, WORKBOOKS, Refused, Rejection, Row, parse_object
-from plumbline.pipelines.ingest.drafting import SourceFile
+from plumbline.pipelines.ingest.draft_workers import SourceFile
 from plumbline.pipelines.ingest.image_folders import (
     NUMBERED,
     DescribedImage,

@@ -10,9 +10,9 @@ import pyarrow as pa
 from plumbline.operators.images.embedded_settings import read_image_settings
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.ingest.drafting import Begin, Source, SourceFile
+from plumbline.pipelines.ingest.draft_placement import Shards
+from plumbline.pipelines.ingest.draft_workers import Begin, Source, SourceFile
 from plumbline.pipelines.ingest.input_rows import COLUMNS, KEPT_SETTINGS, SKILLS, SOURCE, Candidate, digest
-from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, ShardDraft
 from plumbline.pipelines.sources.origins import Origins, combine
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json

@@ -33,7 +33,7 @@ from plumbline.pipelines.base.tables import (
     read_json,
     read_json_lines,
 )
-from plumbline.pipelines.ingest.drafting import SourceFile
+from plumbline.pipelines.ingest.draft_workers import SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import IMAGES, Candidate, column_origins, require_names
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig

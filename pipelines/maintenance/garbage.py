@@ -11,8 +11,8 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.maintenance.retention import DroppedRun, drop_runs, remove_run
-from plumbline.pipelines.maintenance.working_sweeps import SWEEPS, Heartbeat, exclusive_deletion, read_heartbeats
-from plumbline.pipelines.sources.file_memory import MEMORY
+from plumbline.pipelines.maintenance.running_sweeps import SWEEPS, Heartbeat, exclusive_deletion, read_heartbeats
+from plumbline.pipelines.sources.image_file_cache import MEMORY
 from plumbline.pipelines.store.lease import Lease
 from plumbline.pipelines.store.runs import ORDER, Run, list_runs, run_ids, run_of_position
 from plumbline.pipelines.store.store import DRAFT, MARK, Store, StoredFile, StoreError, draft_path, open_existing_store

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
-from plumbline.pipelines.maintenance.working_sweeps import exclusive_deletion, read_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import exclusive_deletion, read_heartbeats
 from plumbline.pipelines.store.runs import Run, list_runs, remove_from_order
 from plumbline.pipelines.store.store import Store, StoredFile
 

@@ -28,7 +28,7 @@ from plumbline.pipelines.base.storage import first_line, is_storage_error
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.image_files import open_images
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import run_shard_size

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plumbline.operators.statistics.options import Adaptive
 from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.prompts import PromptTables, match_prompts, split_images, split_prompts
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import Uris

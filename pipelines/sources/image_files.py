@@ -22,9 +22,9 @@ from plumbline.operators.images.generation_settings import (
     settings_type,
 )
 from plumbline.operators.images.rows import SOURCES
+from plumbline.pipelines.base.arrow_views import schema_without_views
 from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
 from plumbline.pipelines.base.tables import NO_GENERATOR, REJECTED, Rejection, printable
-from plumbline.pipelines.base.view_types import schema_without_views
 from plumbline.pipelines.sources.benchmark import (
     GENERATORS,
     IMAGE_COLUMNS,
@@ -33,7 +33,7 @@ from plumbline.pipelines.sources.benchmark import (
     check_extra,
     name_generators,
 )
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.origins import (
     MANIFEST,
     Origins,

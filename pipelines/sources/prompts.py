@@ -19,7 +19,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig, readable_erro
 from plumbline.pipelines.base.tables import WORKBOOKS, as_list
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import (
     FILE_READERS,

@@ -18,11 +18,11 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 from plumbline.operators.images.generation_settings import COLUMN, Ways, columns_of, read_settings
 from plumbline.operators.images.rows import EDIT_COLUMNS, id_text
-from plumbline.pipelines.base.class_labels import name_labels
+from plumbline.pipelines.base.arrow_views import remove_views
+from plumbline.pipelines.base.hugging_face_labels import name_labels
 from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.base.storage import Place, first_line, is_storage_error
 from plumbline.pipelines.base.tables import printable
-from plumbline.pipelines.base.view_types import remove_views
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.store import exclude_stores
 

@@ -21,7 +21,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.base.tables import DAMAGED, Rejection
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.edit_columns import digest_edit_columns
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.image_files import ImageFiles, open_images
 from plumbline.pipelines.sources.origins import ExamplePair, Origins, read_pairs
 from plumbline.pipelines.sources.prompts import (

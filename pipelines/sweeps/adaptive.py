@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from plumbline.operators.metaeval.decided_pairs import SeenPrompts, decide_pairs
-from plumbline.pipelines.maintenance.working_sweeps import count_deletions
+from plumbline.pipelines.maintenance.running_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import with_missing
 from plumbline.pipelines.running.events import Totals, Watch, to_all
 from plumbline.pipelines.store.cells import Outcome

@@ -11,7 +11,7 @@ import pyarrow as pa
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.maintenance.working_sweeps import describe_progress, send_heartbeats, wait_for_deletions
+from plumbline.pipelines.maintenance.running_sweeps import describe_progress, send_heartbeats, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Plan, with_missing
 from plumbline.pipelines.running.events import NodeProgress, Totals, Watch, expect_cells, to_all

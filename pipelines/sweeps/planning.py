@@ -12,13 +12,13 @@ from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
-from plumbline.pipelines.maintenance.working_sweeps import count_deletions
+from plumbline.pipelines.maintenance.running_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import NodeProgress
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.image_files import ImageFiles, ingested_sources, list_images, load_shard_size
 from plumbline.pipelines.sources.prompt_words import words_of
 from plumbline.pipelines.sources.prompts import locate_skills

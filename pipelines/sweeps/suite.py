@@ -21,7 +21,7 @@ from plumbline.pipelines.running.events import (
 )
 from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import compute_workload, make_workload, registered_sweeps, with_times
 from plumbline.pipelines.sweeps.planning import (

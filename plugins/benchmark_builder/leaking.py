@@ -26,7 +26,7 @@ from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.running.tasks import Tasks, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.prompts import open_prompts
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError, SourceError
+from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.storage import Place, StorageConfig, first_line, readable_errors
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Rejection
-from plumbline.pipelines.base.view_types import remove_views
 from plumbline.pipelines.ingest.sample_files import SampleFile
 from plumbline.pipelines.ingest.tars import Damage, Member, read_members
 

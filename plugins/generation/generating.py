@@ -14,7 +14,7 @@ from plumbline.pipelines.base.exit_codes import exit_code
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.plans.costs import Cost, sum_costs
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
@@ -23,7 +23,7 @@ from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredC
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import GenerateConfig
-from plumbline.plugins.generation.wanted import list_pictures, write_wanted
+from plumbline.plugins.generation.wanted_images import list_pictures, write_wanted
 
 OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
 """Names of the files that a generation writes into a generator's folder."""

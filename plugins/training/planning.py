@@ -28,7 +28,7 @@ from plumbline.plugins.training.checkpoint import begin
 from plumbline.plugins.training.conversations import SUFFIX as CONVERSATIONS
 from plumbline.plugins.training.conversations import split_conversations
 from plumbline.plugins.training.examples import Examples, ExampleShard
-from plumbline.plugins.training.rated import read_rated
+from plumbline.plugins.training.rated_images import read_rated
 from plumbline.plugins.training.training_config import (
     BeginConfig,
     FinetuneConfig,

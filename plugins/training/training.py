@@ -23,7 +23,7 @@ from plumbline.pipelines.running.machines import next_wave
 from plumbline.pipelines.running.session import ray_session
 from plumbline.plugins.training.loop import Report
 from plumbline.plugins.training.planning import PlannedTraining
-from plumbline.plugins.training.rated import judge_held_out
+from plumbline.plugins.training.rated_images import judge_held_out
 from plumbline.plugins.training.training_config import POOL, FinetuneConfig
 from plumbline.plugins.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTCOME, Seat, Task, work
 

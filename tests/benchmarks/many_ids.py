@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from plumbline.pipelines.ingest import placing
+from plumbline.pipelines.ingest import draft_placement
 
 if __name__ == "__main__":
-    placing.CACHE_KIB = 4 * 1024
-    ledger, count = placing.Ledger(), int(sys.argv[1])
+    draft_placement.CACHE_KIB = 4 * 1024
+    ledger, count = draft_placement.Ledger(), int(sys.argv[1])
     began = time.perf_counter()
     for number in range(count):
         prompt = number % 50_000

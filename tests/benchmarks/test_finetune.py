@@ -10,7 +10,7 @@ from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.training.jobs.train import COMMAND
 from plumbline.plugins.training.planning import plan_training
-from plumbline.plugins.training.rated import judge_held_out
+from plumbline.plugins.training.rated_images import judge_held_out
 from plumbline.plugins.training.training_config import FinetuneConfig
 from plumbline.plugins.training.worker import HELD_OUT, Seat, work
 from tests.benchmarks.size import expect, sized

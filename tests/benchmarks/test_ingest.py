@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plumbline.pipelines.ingest import drafting
+from plumbline.pipelines.ingest import draft_workers
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
 from tests.benchmarks.size import RAY, expect, read_output, sized
@@ -73,7 +73,7 @@ def test_two_workers_ingest_faster_than_one(
 ) -> None:
     (tmp_path / "in").mkdir()
     options = make(tmp_path / "in")
-    monkeypatch.setattr(drafting, "PATIENCE", sized(-1.0, math.inf))
+    monkeypatch.setattr(draft_workers, "PATIENCE", sized(-1.0, math.inf))
     rates: dict[int, list[float]] = {1: [], WORKERS: []}
     for attempt in range(sized(2, 1)):
         for workers, tries in rates.items():

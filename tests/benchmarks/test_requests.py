@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from plumbline.jobs import sweep
-from plumbline.pipelines.ingest import drafting
+from plumbline.pipelines.ingest import draft_workers
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -59,7 +59,7 @@ def test_an_ingest_takes_the_same_number_of_requests_for_every_further_tar(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(drafting, "PATIENCE", math.inf)
+    monkeypatch.setattr(draft_workers, "PATIENCE", math.inf)
     few, many = (count_ingest_requests(proxy, tmp_path / str(tars), f"{bucket}/{tars}", tars) for tars in (FEW, MANY))
     tar = {kind: (count - few[kind]) / (MANY - FEW) for kind, count in many.items()}
     with capsys.disabled():

@@ -17,7 +17,7 @@ from plumbline.jobs.command import command_of, load_values
 from plumbline.operators.base import schemas
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.storage import Entry
-from plumbline.pipelines.maintenance.working_sweeps import DELETING
+from plumbline.pipelines.maintenance.running_sweeps import DELETING
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.store.lease import LEASES

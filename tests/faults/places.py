@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from plumbline.pipelines.base.storage import Entry, Place
-from plumbline.pipelines.maintenance import working_sweeps
+from plumbline.pipelines.maintenance import running_sweeps
 from plumbline.pipelines.maintenance.garbage import collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.store.runs import LATEST_REPORT, ORDER, newest_run, run_of_position
@@ -131,7 +131,7 @@ class RoundPlaces(NamedTuple):
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
             if run != newest:
                 self.store.remove_folder(f"runs/{run}")
-        working_sweeps.HEARTBEAT_TIMEOUT = 0.0
+        running_sweeps.HEARTBEAT_TIMEOUT = 0.0
         collect_garbage(GcConfig(store=self.store.place.url, storage=self.root.storage, delete=True, grace_days=0.0))
 
     def leftovers(self) -> list[str]:

@@ -134,10 +134,10 @@ def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
 
 INGEST = """
 import sys
-from plumbline.pipelines.ingest import drafting
+from plumbline.pipelines.ingest import draft_workers
 from plumbline.jobs.ingest import COMMAND, main
 from plumbline.jobs.command import run_job
-drafting.PATIENCE = -1.0
+draft_workers.PATIENCE = -1.0
 sys.exit(run_job(COMMAND, main))
 """
 

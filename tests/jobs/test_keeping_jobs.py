@@ -20,7 +20,7 @@ from plumbline.jobs import status
 from plumbline.jobs.command import Terminated
 from plumbline.jobs.status import watch
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.maintenance.working_sweeps import RunningSweep, StageState, SweepStatus, running_sweeps
+from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, SweepStatus, running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import registered_sweep
 from tests.bench_of import SMALL, UNJUDGED, Bench, images, plan_bench, write_benchmark
@@ -146,7 +146,7 @@ def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatc
     bench = write_benchmark(tmp_path / "bench", ["atlas"])
     planned = plan_bench(bench, tmp_path / "store", "metric=[edge_density]")
     seen: list[object] = []
-    monkeypatch.setattr("plumbline.pipelines.maintenance.working_sweeps.RENEW_INTERVAL", 0.01)
+    monkeypatch.setattr("plumbline.pipelines.maintenance.running_sweeps.RENEW_INTERVAL", 0.01)
     with registered_sweep(planned, seen.append, run="mine") as (_, watch):
         events = [
             CellsExpected("image_statistics", cells=2, calls=0),

@@ -12,7 +12,7 @@ from plumbline.jobs.display.console import make_console
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.operators.base.errors import ConfigError, ModelError
-from plumbline.operators.report.health import cost_note
+from plumbline.operators.report.run_health import cost_note
 from plumbline.pipelines.plans.costs import Cost, describe_costs, estimate_costs, sum_costs, try_services
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, run_plan, write_benchmark

@@ -1,6 +1,6 @@
 """A sink: an experiment tracker that only counts."""
 
-from plumbline.plugins.exports.sinks.run_story import RunStory
+from plumbline.plugins.exports.sinks.run_contents import RunStory
 
 
 def publish(run: RunStory) -> str:

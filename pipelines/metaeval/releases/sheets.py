@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 from plumbline.pipelines.base import tables
+from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.base.tables import AGAIN, JSON_LINES, SEPARATORS, WORKBOOKS, as_object
-from plumbline.pipelines.base.view_types import remove_views
 from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.store.checksums import DamagedError, check_table
 

@@ -24,7 +24,7 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.markdown_sections import MARKDOWN, YAML, replace_section, split_at_section
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.plugins.exports.sinks.model_card import ModelCard, make_card, select_scores
-from plumbline.plugins.exports.sinks.run_story import HubConfig, RunStory
+from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunStory
 
 CARD, RESULTS = "README.md", ".eval_results"
 OWN_RESULTS = f"{RESULTS}/plumbline.yaml"

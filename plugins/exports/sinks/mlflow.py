@@ -3,7 +3,7 @@
 import mlflow
 from mlflow.tracking import MlflowClient
 
-from plumbline.plugins.exports.sinks.run_story import RunStory
+from plumbline.plugins.exports.sinks.run_contents import RunStory
 
 TAG = "plumbline.run_id"
 MAX_TAG_CHARACTERS = 5000

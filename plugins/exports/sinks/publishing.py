@@ -10,7 +10,7 @@ from plumbline.pipelines.base.storage import StorageConfig, first_line
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.exports.sinks import SINKS
-from plumbline.plugins.exports.sinks.run_story import HubConfig, RunStory, tracker_name
+from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunStory, tracker_name
 
 NUMBERS = ("mean", "low", "high", "coverage")
 

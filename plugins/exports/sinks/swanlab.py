@@ -2,7 +2,7 @@
 
 import swanlab
 
-from plumbline.plugins.exports.sinks.run_story import RunStory
+from plumbline.plugins.exports.sinks.run_contents import RunStory
 
 
 def publish(run: RunStory) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.plugins.exports.sinks import SINKS
 from plumbline.plugins.exports.sinks.publishing import PublishConfig, publish_run
-from plumbline.plugins.exports.sinks.run_story import RunStory
+from plumbline.plugins.exports.sinks.run_contents import RunStory
 from tests.commands import refusal
 from tests.operators.report.made import MadeRun, make_run, noisy
 

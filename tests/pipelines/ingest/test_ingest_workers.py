@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.ingest import drafting
+from plumbline.pipelines.ingest import draft_workers
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
 from plumbline.pipelines.ingest.shards import ShardRecord
@@ -33,7 +33,7 @@ ONE, TWO = WorkersConfig(num_cpus=1), WorkersConfig(num_cpus=2)
 @pytest.fixture
 def always_use_ray(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every input start Ray for its units."""
-    monkeypatch.setattr(drafting, "PATIENCE", -1.0)
+    monkeypatch.setattr(draft_workers, "PATIENCE", -1.0)
 
 
 def repeated_input(folder: Path) -> dict[str, Any]:
@@ -122,10 +122,10 @@ def test_units_of_rejected_rows_are_tried_again_if_their_workers_die(tmp_path: P
 
 KILLED = """
 import os, signal, sys
-from plumbline.pipelines.ingest import drafting
+from plumbline.pipelines.ingest import draft_workers
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
 from plumbline.pipelines.ingest.ingest import ingest
-drafting.PATIENCE = -1.0
+draft_workers.PATIENCE = -1.0
 committed = []
 def report(record):
     committed.append(record)

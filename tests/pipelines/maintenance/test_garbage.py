@@ -19,7 +19,7 @@ from plumbline.operators.images.decoding import decode_bytes
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.maintenance.garbage import Collected, collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig, KeepRuns
-from plumbline.pipelines.maintenance.working_sweeps import DELETING, SWEEPS, running_sweeps, send_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import DELETING, SWEEPS, running_sweeps, send_heartbeats
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.store.lease import take_lease
@@ -302,7 +302,7 @@ def test_the_heartbeat_of_a_dead_sweep_keeps_cells_only_for_a_while(
     (store / SWEEPS).mkdir(exist_ok=True)
     (store / SWEEPS / "0.json").write_text("half a si")
     assert "scores" not in {stage for stage, _ in collect(store).free}, "it may use any cell"
-    monkeypatch.setattr("plumbline.pipelines.maintenance.working_sweeps.HEARTBEAT_TIMEOUT", 0.0)
+    monkeypatch.setattr("plumbline.pipelines.maintenance.running_sweeps.HEARTBEAT_TIMEOUT", 0.0)
     collected = collect(store)
     assert collected.free["scores", UNREFERENCED].files == 12 and not list((store / SWEEPS).iterdir())
 

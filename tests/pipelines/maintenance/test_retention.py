@@ -10,7 +10,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import retain, select_kept_runs
-from plumbline.pipelines.maintenance.working_sweeps import DELETING, send_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import DELETING, send_heartbeats
 from plumbline.pipelines.store.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
 from plumbline.pipelines.store.runs import Run, run_ids
 from tests.commands import store_at

@@ -10,7 +10,7 @@ import pytest
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.report.finished_run import find_originals
 from plumbline.pipelines.rewards.scored_images import gather_scores
-from plumbline.pipelines.sources.file_memory import SCHEMA
+from plumbline.pipelines.sources.image_file_cache import SCHEMA
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (

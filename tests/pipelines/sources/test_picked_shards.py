@@ -18,7 +18,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import benchmark_uris

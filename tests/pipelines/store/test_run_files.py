@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from plumbline.jobs.table import JOBS
-from plumbline.pipelines.maintenance.working_sweeps import SWEEPS, read_heartbeats, send_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import SWEEPS, read_heartbeats, send_heartbeats
 from plumbline.pipelines.nightly.outcome import NightOutcome, outcome_path, read_outcome
 from plumbline.pipelines.store.lease import Holder, read_lease, take_lease
 from plumbline.pipelines.store.runs import read_manifest

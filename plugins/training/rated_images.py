@@ -20,7 +20,7 @@ from plumbline.pipelines.metaeval.metaeval import Findings, judge
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
-from plumbline.pipelines.sources.file_memory import FileMemory
+from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.store.cells import Shard

@@ -14,8 +14,8 @@ import pyarrow as pa
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.storage import Place, first_line
 from plumbline.pipelines.base.tables import Rejection
+from plumbline.pipelines.ingest.draft_placement import Shards
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.placing import Shards
 from plumbline.pipelines.ingest.shards import Drafted, Placement, ShardDraft, ShardRecord, ShardReport
 from plumbline.pipelines.sources.origins import Origins
 
