@@ -40,7 +40,7 @@ def test_every_link_of_a_page_has_a_target(page: Path) -> None:
 
 
 def is_in_site(path: Path) -> bool:
-    """Return True for the pages and pictures of docs/ and of the plugins' folders."""
+    """Return True for the pages and images of docs/ and of the plugins' folders."""
     place = path.relative_to(ROOT)
     return place.parts[0] == "docs" or (place.parts[0] == "plugins" and place.suffix in (".md", ".png"))
 

@@ -1,4 +1,4 @@
-"""Reads a benchmark's pictures: sources of edits, and generated images."""
+"""Reads a benchmark's images: sources of edits, and generated images."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -23,17 +23,17 @@ TOO_PLAIN = RowError("blank_picture", "hardly varies in brightness, so it cannot
 
 
 class ImageOptions(NamedTuple):
-    """The pictures to read, and how."""
+    """The images to read, and how."""
 
     limits: ImageLimits
     uris: Uris
     kinds: Sequence[Kind]
     prompts: Mapping[str, str]
-    """Texts by prompt_id; pictures of other prompts are skipped."""
+    """Texts by prompt_id; images of other prompts are skipped."""
 
 
 class Picture(NamedTuple):
-    """A picture to search for."""
+    """An image to search for."""
 
     target: Target
     kind: Kind
@@ -41,14 +41,14 @@ class Picture(NamedTuple):
 
 
 class BenchmarkImages(NamedTuple):
-    """The distinct pictures, and those that cannot be read or compared."""
+    """The distinct images, and those that cannot be read or compared."""
 
     pictures: Sequence[Picture]
     rejections: Sequence[Rejection]
 
 
 class _RowImage(NamedTuple):
-    """A picture in a row of a table."""
+    """An image in a row of a table."""
 
     target: Target
     kind: Kind
@@ -60,7 +60,7 @@ class _RowImage(NamedTuple):
 def read_benchmark_images(
     prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: ImageOptions, tasks: Tasks
 ) -> BenchmarkImages:
-    """Return the pictures in the tables of prompts and of images."""
+    """Return the images in the tables of prompts and of images."""
     unique: dict[tuple[Target, int], Picture] = {}  # the tables of several generators repeat a source
     rejections: list[Rejection] = []
     with_sources = [shard for shard in prompt_shards if shard.edit_columns and not shard.contains_prompts]

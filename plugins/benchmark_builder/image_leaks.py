@@ -1,4 +1,4 @@
-"""Finds a benchmark's pictures among the images of a training set, even if they were resized or encoded again."""
+"""Finds a benchmark's images among the images of a training set, even if they were resized or encoded again."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -14,16 +14,16 @@ from plumbline.plugins.benchmark_builder.leaks import KINDS, Kind, Match, Matche
 SIDE, LOWEST, CELLS = 64, 8, 16
 """Per side: pixels after scaling, hashed frequencies, and cells with a mean colour."""
 MAX_BITS = 14
-"""Pictures whose hashes differ in more bits, of 63, are different; the colours of the others are compared."""
+"""Images whose hashes differ in more bits, of 63, are different; the colours of the others are compared."""
 MIN_CORRELATION = 0.95
 MIN_DEVIATION = 4.0
-"""Standard deviation of the cells' brightness (of 255) below which a picture cannot be compared."""
+"""Standard deviation of the cells' brightness (of 255) below which an image cannot be compared."""
 PAIRS_AT_ONCE, IMAGES_AT_ONCE = 2**20, 1024
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
 class Fingerprint(NamedTuple):
-    """A compact description of a picture, for comparisons."""
+    """A compact description of an image, for comparisons."""
 
     bits: int
     """The lowest frequencies of the brightness, each 1 if above their median."""
@@ -44,7 +44,7 @@ class TrainingImage(NamedTuple):
 
 
 def fingerprint(image: Image.Image) -> Fingerprint | None:
-    """Return the fingerprint of an RGB picture, or None if it is too plain to be compared.
+    """Return the fingerprint of an RGB image, or None if it is too plain to be compared.
 
     The bits are the DCT hash of Zauner ("Implementation and benchmarking of perceptual image hash functions", 2010,
     section 3.2.1) without the mean brightness.
@@ -60,7 +60,7 @@ def fingerprint(image: Image.Image) -> Fingerprint | None:
 
 
 class ImageFinder:
-    """Compares images with all pictures of a benchmark at once; its memory depends only on these pictures.
+    """Compares training images with all images of a benchmark at once; its memory depends only on the benchmark.
 
     Colours are compared only for pairs with similar hashes.
     """
@@ -71,7 +71,7 @@ class ImageFinder:
         self._bits, self._colours = _stack([fingerprint for _, fingerprint in pictures])
 
     def find(self, images: Iterable[TrainingImage]) -> Matches:
-        """Return the matches of all pictures among the images."""
+        """Return the matches of the benchmark's images among these training images."""
         matches, remaining = Matches(), iter(images)
         size = max(1, min(IMAGES_AT_ONCE, PAIRS_AT_ONCE // max(1, len(self._kinds))))
         while block := list(islice(remaining, size)):

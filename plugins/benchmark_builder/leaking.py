@@ -1,4 +1,4 @@
-"""Searches for a benchmark's prompts and pictures in a training set, and makes leaderboards without them."""
+"""Searches for a benchmark's prompts and images in a training set, and makes leaderboards without them."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,13 +67,13 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaksConfig(BoundsChecked):
-    """The training set, and the prompts and pictures to search for."""
+    """The training set, and the prompts and images to search for."""
 
     captions: str | None = None
     """Captions of a training set: a .parquet, .csv, .tsv, .jsonl, .ndjson or .txt file (a caption per line), a
     WebDataset tar, a folder of these, or a pattern with *."""
     images: str | None = None
-    """Images of a training set, to compare with the benchmark's pictures: a .parquet file, a WebDataset tar, a folder
+    """Images of a training set, to compare with the benchmark's images: a .parquet file, a WebDataset tar, a folder
     of these, or a pattern with *."""
     column: str | None = None
     """Column of the captions in tables and in the .json of tars; null takes caption, text, prompt, TEXT or captions."""
@@ -85,17 +85,17 @@ class LeaksConfig(BoundsChecked):
     store: str = "store"
     """Folder or cloud prefix of the store; the result is written to leaks/ID/ below it."""
     run: str = "latest"
-    """The run with the prompts and pictures to search for; its leaderboards are made without the leaked prompts."""
+    """The run with the prompts and images to search for; its leaderboards are made without the leaked prompts."""
     benchmark: BenchmarkConfig | None = None
-    """A benchmark with the prompts and pictures to search for, instead of a run."""
+    """A benchmark with the prompts and images to search for, instead of a run."""
     near: SomeShare = 0.8
     """Fraction of all their runs of three words that a prompt and a near-duplicate caption share."""
     near_images: SomeShare = MIN_CORRELATION
-    """Correlation of the colours of a picture and a near-duplicate training image, at 16x16 pixels."""
+    """Correlation of the colours of an image and a near-duplicate training image, at 16x16 pixels."""
     kinds: tuple[Kind, ...] = KINDS
     """Kinds of leaks. For captions: the same words (`exact`), the same in another order (`reordered`),
     `near`-duplicates, and long prompts that are `contained` in a caption. For images: near-duplicates of a benchmark's
-    `source` pictures, and of a generated `image`."""
+    `source` images, and of a generated `image`."""
     settings: Choice = COMPARE
     """`ignore` also compares generators whose generation settings differ (docs/decide.md)."""
     limits: ImageLimits = field(default_factory=ImageLimits)
@@ -148,11 +148,11 @@ class FoundLeaks(NamedTuple):
     """A table of the schema LEAKS."""
     scanned: Sequence[Scanned]
     unread: Sequence[Rejection]
-    """The benchmark's pictures that cannot be compared."""
+    """The benchmark's images that cannot be compared."""
     shares: Sequence[Share]
     """Leaked prompts by skill."""
     image_shares: Sequence[Share]
-    """Leaked pictures by generator; empty if no pictures were compared."""
+    """Leaked images by generator; empty if no images were compared."""
     boards: Sequence[Board]
     no_boards: str
     """Reason why `boards` is empty."""
@@ -164,7 +164,7 @@ class FoundLeaks(NamedTuple):
 
 
 class _Benchmark(NamedTuple):
-    """Prompts and pictures to search for."""
+    """Prompts and images to search for."""
 
     prompts: pa.Table
     """A table of the schema PROMPTS."""
@@ -218,7 +218,7 @@ class _Scan(NamedTuple, Generic[Row]):
 
 
 def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
-    """Search for prompts and pictures in a training set, and write the result.
+    """Search for prompts and images in a training set, and write the result.
 
     Raises ConfigError if there is nothing to compare.
     """
@@ -246,7 +246,7 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
 def _scan_all(
     store: Store, config: LeaksConfig, benchmark: _Benchmark, prompts: Mapping[str, str]
 ) -> tuple[list[Scanned], Sequence[Rejection]]:
-    """Search for the prompts in all captions and for the pictures in all images; return also unreadable pictures."""
+    """Search all captions for the prompts and all training images for the images; return unreadable images too."""
     text_kinds, image_kinds = config.select_kinds(TEXTS), config.select_kinds(PICTURES)
     images = image_reader(config.limits, config.uri_roots)
     captions_files = CAPTIONS.files(config.storage, config.captions, config.column) if text_kinds else []

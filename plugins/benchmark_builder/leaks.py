@@ -18,14 +18,14 @@ TEXTS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
 """Kinds of text matches, the surest first: the same words; the same words in another order; most runs of three words;
 all words of a long prompt in order within a longer caption."""
 PICTURES: tuple[Kind, ...] = ("source", "image")
-"""Kinds of picture matches: the source of an edit, and a generated image."""
+"""Kinds of image matches: the source of an edit, and a generated image."""
 KINDS = (*TEXTS, *PICTURES)
 MIN_CONTAINED_WORDS = 8
 """Shorter prompts are within many captions by chance."""
 SOURCES = "sources"
 """Name of the group of sources among the generators."""
 MAX_ROWS = 5
-"""Training rows that are listed for a prompt or picture; all are counted."""
+"""Training rows that are listed for a prompt or image; all are counted."""
 
 LEAKS = pa.schema(
     [
@@ -35,19 +35,19 @@ LEAKS = pa.schema(
         ("training_rows", pa.int64()),
     ]
 )
-"""Training rows that match a prompt or picture, the surest first. `generator` and `image_id` name a generated picture.
-`similarity` is the fraction of all their runs of three words that two texts share, or the correlation of two pictures'
+"""Training rows that match a prompt or image, the surest first. `generator` and `image_id` name a generated image.
+`similarity` is the fraction of all their runs of three words that two texts share, or the correlation of two images'
 colours. `text` is the caption, or the id of the training image. `training_rows` counts the matching rows."""
 
 
 class Target(NamedTuple):
-    """A prompt or a picture to search for."""
+    """A prompt or an image to search for."""
 
     prompt_id: str
     prompt: str
     generator: str | None = None
     image_id: str | None = None
-    """Set for generated pictures only."""
+    """Set for generated images only."""
 
 
 class Caption(NamedTuple):
@@ -190,7 +190,7 @@ def leaks_table(results: Iterable[SearchResult]) -> pa.Table:
 
 
 def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
-    """Return the surest kind of match of each prompt that is leaked, by its text or a picture."""
+    """Return the surest kind of match of each prompt that is leaked, by its text or an image."""
     kinds: dict[str, int] = {}
     for result in results:
         for _, target, (surest, *_) in result.leaked():
@@ -199,13 +199,13 @@ def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
 
 
 def count_image_shares(result: SearchResult) -> list["Share"]:
-    """Count the leaked pictures of each generator, and the leaked sources."""
+    """Count the leaked images of each generator, and the leaked sources."""
     surest = {str(place): KINDS[matches[0].kind] for place, _, matches in result.leaked()}
     return shares({str(place): (target.generator or SOURCES,) for place, target in enumerate(result.targets)}, surest)
 
 
 class Share(NamedTuple):
-    """Leaked prompts of a skill, or leaked pictures of a generator."""
+    """Leaked prompts of a skill, or leaked images of a generator."""
 
     name: str
     total: int

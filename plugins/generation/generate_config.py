@@ -36,11 +36,11 @@ class GenerateConfig(BoundsChecked):
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: ImageLimits = field(default_factory=ImageLimits)
     shard_rows: Positive = 64
-    """Number of pictures in a file; they are committed together."""
+    """Number of images in a file; they are committed together."""
     max_failed: Share = 0.01
-    """Largest share of failed pictures for exit code 2; above it, the exit code is 1."""
+    """Largest share of failed images for exit code 2; above it, the exit code is 1."""
     dry_run: bool = False
-    """Show how many pictures would be made, and stop."""
+    """Show how many images would be made, and stop."""
     log: LogConfig = field(default_factory=LogConfig)
     """Log of each shard (docs/observing.md)."""
 
@@ -86,7 +86,7 @@ class GenerateConfig(BoundsChecked):
 
     @property
     def prompts_folder(self) -> str:
-        """Folder of the tables that list the pictures to draw, relative to `image_store`."""
+        """Folder of the tables that list the images to draw, relative to `image_store`."""
         return f"wanted/{self.generator}"
 
     @property

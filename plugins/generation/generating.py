@@ -28,11 +28,11 @@ from plumbline.plugins.generation.wanted_images import list_pictures, write_want
 OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
 """Names of the files that a generation writes into a generator's folder."""
 MAX_READERS = 4
-"""Files that are read at the same time; each has all pictures of a shard."""
+"""Files that are read at the same time; each has all images of a shard."""
 
 
 class PlannedGeneration(NamedTuple):
-    """A generation as planned, before any picture is made."""
+    """A generation as planned, before any image is made."""
 
     config: GenerateConfig
     drawing: PlannedSweep
@@ -41,28 +41,28 @@ class PlannedGeneration(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """Outcome of a generation: the pictures in a generator's folder."""
+    """Outcome of a generation: the images in a generator's folder."""
 
     url: str
     """Address of the generator's folder."""
     pictures: int
     made: int
-    """Number of pictures made in this run."""
+    """Number of images made in this run."""
     failed: int
-    """Number of missing pictures, including failures of earlier runs."""
+    """Number of missing images, including failures of earlier runs."""
     kinds: Mapping[str, int]
-    """Number of pictures that failed in this run, by kind of error."""
+    """Number of images that failed in this run, by kind of error."""
     problems: tuple[str, ...]
     """Reasons why whole files could not be made."""
     mended: tuple[str, ...]
-    """Addresses of damaged files that were replaced: by their other copy, or by pictures that were drawn again."""
+    """Addresses of damaged files that were replaced: by their other copy, or by images that were drawn again."""
     usage: Mapping[str, Usage]
     costs: Mapping[str, Cost]
     exit_code: int
 
 
 def plan_generation(config: GenerateConfig) -> PlannedGeneration:
-    """Name every picture and find the existing ones; load no model, and draw nothing.
+    """Name every image and find the existing ones; load no model, and draw nothing.
 
     Raise ConfigError, SourceError or ModelError, whose message is one line with the remedy.
     """
@@ -82,7 +82,7 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
 
 
 def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
-    """Draw missing and damaged pictures, and put all pictures into the generator's folder for the sweep."""
+    """Draw missing and damaged images, and put all images into the generator's folder for the sweep."""
     folder = GeneratorFolder(planned.config.folder)
     with registered_sweep(planned.drawing, watch) as (drawing, watch):
         drawing, outcomes, published = compute_whole(drawing, watch, folder.publish)
@@ -117,7 +117,7 @@ class Published(NamedTuple):
     """Faults of a generator's folder after its cells were put there."""
 
     failed: int
-    """Number of rows without a picture."""
+    """Number of rows without an image."""
     problems: tuple[str, ...]
     """Reasons why whole files are missing."""
 

@@ -1,4 +1,4 @@
-"""The pictures stage: images made from prompts by an image generator."""
+"""The `pictures` stage: images made from prompts by an image generator."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

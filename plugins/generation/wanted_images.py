@@ -1,4 +1,4 @@
-"""Tables of the pictures that a generator must draw. Each table is a shard, and pictures stay in their table."""
+"""Tables of the images that a generator must draw. Each table is a shard, and images stay in their table."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,17 +14,17 @@ Texts = Mapping[str, str]
 
 
 def list_pictures(prompts: pa.Table, seeds: int) -> Texts:
-    """Return the prompt of each wanted picture: `seeds` pictures of each prompt (schema PROMPTS)."""
+    """Return the prompt of each wanted image: `seeds` images of each prompt (schema PROMPTS)."""
     pairs = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True)
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}
 
 
 def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
-    """Make the tables of a folder list exactly the wanted pictures.
+    """Make the tables of a folder list exactly the wanted images.
 
-    A picture stays in its table, and new pictures go into new tables of at most `rows` rows, so that a shard that loses
-    nothing keeps its cell. Pictures of a damaged table count as new, and go into a table of the same name. This table
-    lists the same pictures, and so is the same shard, unless others were removed.
+    An image stays in its table, and new images go into new tables of at most `rows` rows, so that a shard that loses
+    nothing keeps its cell. Images of a damaged table count as new, and go into a table of the same name. This table
+    lists the same images, and so is the same shard, unless others were removed.
     """
     earlier = {path: _read(store, path) for path in store.files(folder)}
     left = dict(wanted)

@@ -30,7 +30,7 @@ MAX_CHARACTERS = 120
 
 
 def main(config: LeaksConfig) -> int:
-    """Search for the prompts and pictures, and show the result."""
+    """Search for the prompts and images, and show the result."""
     console = make_console()
     store = open_store(config)
     found = find_leaks(store, config)

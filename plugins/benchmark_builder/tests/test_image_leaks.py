@@ -1,4 +1,4 @@
-"""Pictures of a benchmark are found among training images, also resized and encoded again, and no others."""
+"""Images of a benchmark are found among training images, also resized and encoded again, and no others."""
 
 import io
 import json
@@ -17,13 +17,13 @@ from tests.commands import run
 from tests.operators.report.made import make_run
 
 BROKEN, PLAIN = 106, 107
-"""Numbers of borealis' last two pictures."""
+"""Numbers of borealis' last two images."""
 LIMIT = "limits.max_pixels=100000"
 """Limit for training images."""
 
 
 def scene(seed: int) -> Image.Image:
-    """Return a picture that no other seed returns: blurred blocks of random colours."""
+    """Return an image that no other seed returns: blurred blocks of random colours."""
     blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((96, 96), Image.Resampling.BICUBIC)
 
@@ -46,12 +46,12 @@ def fine_pattern() -> Image.Image:
 
 
 def source_of(prompt: int) -> list[bytes]:
-    """Return the source of a prompt's edited pictures."""
+    """Return the source of a prompt's edited images."""
     return [encoded(scene(200 + prompt))]
 
 
 def score(generator: str, metric: str, prompt: int) -> float:
-    """Borealis is the better one on the two prompts whose pictures leak alone."""
+    """Borealis is the better one on the two prompts whose images leak alone."""
     return 0.55 if generator == "atlas" else 0.9 if prompt in (1, 3) else 0.5
 
 
@@ -109,7 +109,7 @@ def report(folder: Path) -> Leaks:
 
 
 def test_only_copies_are_found_each_in_its_row(report: Leaks) -> None:
-    """Unrelated pictures and pictures that differ only in colour are not found."""
+    """Unrelated images and images that differ only in colour are not found."""
     columns = ["prompt_id", "kind", "generator", "image_id", "row", "text"]
     assert report.leaks[columns].to_numpy(dtype=object, na_value=None).tolist() == [
         ["p0000", "exact", None, None, "line 1", "A red star beside 0 blue cups!"],

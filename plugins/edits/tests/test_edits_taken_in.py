@@ -147,7 +147,7 @@ def test_a_tars_samples_have_their_sources(tmp_path: Path, source: str) -> None:
 
 
 def write_rows_of_editors(path: str, **more: Any) -> None:
-    """Rows as Hugging Face datasets have them: pictures as {bytes, path}, of several sources a list."""
+    """Rows as Hugging Face datasets have them: images as {bytes, path}, of several sources a list."""
     rows = [
         {"prompt": prompt, "model": model, "image": {"bytes": grey(15), "path": None}, "before": before}
         for prompt, model, before in (

@@ -35,13 +35,13 @@ def main(config: GenerateConfig) -> int:
 
 
 def _run(console: Console, config: GenerateConfig) -> int:
-    """Generate missing pictures; return 0 if complete, 2 within and 1 over the budget of failures."""
+    """Generate missing images; return 0 if complete, 2 within and 1 over the budget of failures."""
     generated = _draw(console, config)
     return COMPLETE if generated is None else generated.exit_code
 
 
 def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | None:
-    """Generate the missing pictures of a sweep; return the sweep that scores them, or None after a dry run."""
+    """Generate the missing images of a sweep; return the sweep that scores them, or None after a dry run."""
     generation = generation_of(config)
     if generation is not None and _draw(console, generation) is None:
         say(console, "the sweep is planned once the pictures are there")
@@ -50,7 +50,7 @@ def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | Non
 
 
 def _draw(console: Console, config: GenerateConfig) -> Generated | None:
-    """Show the plan, generate missing pictures, and show the result; return None for a dry run."""
+    """Show the plan, generate missing images, and show the result; return None for a dry run."""
     planned = plan_generation(config)
     _show_generation(console, planned)
     if config.dry_run:
@@ -62,7 +62,7 @@ def _draw(console: Console, config: GenerateConfig) -> Generated | None:
 
 
 def _show_generation(console: Console, planned: PlannedGeneration) -> None:
-    """Show the prompts, the image model, and the number of missing pictures."""
+    """Show the prompts, the image model, and the number of missing images."""
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
     say(console, f"{config.benchmark.name}: {planned.prompts} prompts{seeds}, drawn by {config.image_model.checkpoint}")
@@ -70,7 +70,7 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
 
 
 def _show_generated(console: Console, generated: Generated) -> None:
-    """Show the number of pictures that were made, the number that failed, and their folder."""
+    """Show the number of images that were made, the number that failed, and their folder."""
     show_usage(console, generated.usage, generated.costs)
     for address in generated.mended:
         warn(console, f"{address}: was damaged and has been replaced; if this happens again, check the disk")

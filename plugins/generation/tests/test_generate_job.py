@@ -1,4 +1,4 @@
-"""Pictures are generated once, by a pipeline or a service; failures become error rows that a sweep reports."""
+"""Images are generated once, by a pipeline or a service; failures become error rows that a sweep reports."""
 
 import base64
 import io
@@ -69,7 +69,7 @@ def pixels(row: dict[str, Any]) -> np.ndarray:
 
 
 def scores(folder: Path, *more: str, code: int = 0) -> dict[str, dict[str, Any]]:
-    """Return the scores of a sweep of the existing pictures by image_id."""
+    """Return the scores of a sweep of the existing images by image_id."""
     store = folder / "store"
     printed(
         "sweep", "sweep=own_images", *words(folder, f"store={store}", "metric=edge_density", "cluster=here", *more),
@@ -240,7 +240,7 @@ DAMAGE = ("flip", "truncate", "empty", "delete", *ROT)
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return the tables of pictures and of wanted pictures, in the generator's folder and in the store."""
+    """Return the tables of images and of wanted images, in the generator's folder and in the store."""
     return sorted(folder.rglob("*.parquet"))
 
 

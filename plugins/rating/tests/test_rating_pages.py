@@ -260,7 +260,7 @@ def test_undo_shows_the_earlier_answer_and_another_one_corrects_it(browser: WebD
 
 
 def until_ahead(page: WebDriver, server: Server, rater: str) -> None:
-    """Until the pictures of the next tasks are here."""
+    """Until the images of the next tasks are here."""
     tasks = httpx.get(f"{server.address}/tasks", params={"rater": rater, "count": 3}).json()
     wanted = {server.address + picture for task in tasks for picture in (*task["pictures"], *task["sources"])}
     loaded = "return performance.getEntriesByType('resource').map(one => one.name)"

@@ -72,7 +72,7 @@ def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Answer for a picture, as a video of equal frames."""
+    """Answer for an image, as a video of equal frames."""
     return Answer((), (x_clip_score(folder, [PICTURES[pair.image]], pair.text, measure),))
 
 

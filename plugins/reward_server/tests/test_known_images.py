@@ -1,4 +1,4 @@
-"""The pictures that jobs.check_rewards draws."""
+"""The images that jobs.check_rewards draws."""
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.plugins.reward_server.known_images import draw_image, select_prompts

@@ -1,4 +1,4 @@
-"""Words in pictures by the commands that people type, read by the real PP-OCRv6."""
+"""Words in images by the commands that people type, read by the real PP-OCRv6."""
 
 import json
 from collections.abc import Callable

@@ -32,7 +32,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 PROMPTS, DRAWS = 200, 400
 QUALITY = {"atlas": 3.4, "borealis": 3.0, "cobalt": 2.4}
 FLATTERED = "cobalt"
-"""The metric likes how its pictures look."""
+"""The metric likes how its images look."""
 
 
 def world(random: np.random.Generator, prompts: int = PROMPTS) -> tuple[Floats, Floats]:
