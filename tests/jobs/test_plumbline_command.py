@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_an_unknown_job_is_refused_with_the_nearest_name(capsys: pytest.CaptureF
         ("plumbline sco", {"score"}),
         ("plumbline sweep sweep=sha", {f"sweep={name}" for name in choices_of("sweep", None) if name[:3] == "sha"}),
         ("plumbline ingest col", {"columns="} | {f"columns.{role}=" for role in InputColumnsConfig.__slots__}),
-        ("plumbline gc sto", {"store=", "storage="} | {f"storage.{name}=" for name in StorageConfig.__slots__}),
+        ("plumbline gc sto", {"store=", "storage="} | {f"storage.{option.name}=" for option in fields(StorageConfig)}),
         ("plumbline score benchmark.columns.pro", {"benchmark.columns.prompt=", "benchmark.columns.prompt_id="}),
     ],
 )

@@ -33,4 +33,4 @@ def test_a_note_is_shown_with_its_run_and_does_not_make_another_run(tmp_path: Pa
 
     assert f"note: {NOTE}" in printed("status", f"store={store.place.url}")
     assert "note: expected one line" in refusal("sweep", *given, "note=2\n3", code=64)
-    assert "compare: expected one run" in refusal("report", f"store={store.place.url}", "compare=a,b", code=64)
+    assert "compare: expected a single run" in refusal("report", f"store={store.place.url}", "compare=a,b", code=64)

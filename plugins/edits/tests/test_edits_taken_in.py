@@ -61,7 +61,7 @@ def test_a_folder_of_sources_beside_the_editors_is_matched_by_name(tmp_path: Pat
         },
     )
     said = score(folder, tmp_path / "store", code=1)
-    assert "sources: 3, from source/, by name" in said and said.index("sources: 3") < said.index("plan")
+    assert "sources: 3, from source/, by name" in said and said.index("sources: 3") < said.index("cells to compute")
     assert distances(tmp_path / "store") == {
         "kind kind/0.png": 5, "kind kind/1_1.png": 2, "bold bold/1.png": 50, "bold bold/2.png": None
     }  # fmt: skip

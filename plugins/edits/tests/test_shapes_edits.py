@@ -15,7 +15,7 @@ EDITS = ROOT / "assets/shapes_edits"
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pd.DataFrame]:
     """Return the command's output, and its scores with the true ones."""
     store = tmp_path_factory.mktemp("edits")
-    shown = printed("sweep", "sweep=shapes_edits", f"store={store}", "cluster=here")
+    shown = printed("sweep", "sweep=shapes_edits", f"store={store}", "cluster=here", "verbose=true")
     scores = pd.read_parquet(newest(store) / "scores.parquet")
     truth = pd.read_parquet(EDITS / "truth.parquet").rename(columns={"score": "true"})
     return shown, pd.merge(scores, truth, on=["image_id", "prompt_id", "generator"])

@@ -120,7 +120,7 @@ def test_what_is_wanted_and_absent_is_refused_before_anything_runs(tmp_path: Pat
     with pytest.raises(ConfigError, match="compares=source of a model that takes prompt or caption"):
         model = f"+models.m={{family: blip_itm, checkpoint: {folder}}}"
         plan_bench(folder, tmp_path / "store", "metric=[clip_i]", SOURCE, "metrics.clip_i.model=m", model)
-    with pytest.raises(ConfigError, match="similarity measure: expected cosine where compares=source, got logit"):
+    with pytest.raises(ConfigError, match="similarity measure: expected cosine with compares=source, got logit"):
         SimilarityConfig(model="clip", compares="source", measure="logit")
 
 

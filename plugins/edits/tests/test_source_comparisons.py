@@ -152,7 +152,7 @@ def test_a_mask_without_a_source_is_refused(tmp_path: Path) -> None:
 def test_two_sources_are_not_compared_with(tmp_path: Path) -> None:
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
     (row,) = scorer.score_table(noise(1), "an edit", sources=[[noise(1), noise(2)]]).to_pylist()
-    assert row["score"] is None and row["error"]["message"].startswith("the source of the edit: 2 pictures")
+    assert row["score"] is None and row["error"]["message"].startswith("the source of the edit: 2 images")
 
 
 def test_a_bad_source_costs_the_metrics_that_look_at_it_alone(tmp_path: Path) -> None:
@@ -302,5 +302,5 @@ def test_a_prompt_without_a_source_or_with_a_damaged_one_fails_what_needs_it_alo
 def test_images_that_a_text_file_cannot_hold_are_refused_before_anything_runs(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
     pd.DataFrame(prompts(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
-    with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' holds text.*source_uri"):
+    with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' has texts.*source_uri"):
         plan_bench(folder, tmp_path / "store", METRICS, SOURCE, f"benchmark.prompts={folder}/prompts.csv")

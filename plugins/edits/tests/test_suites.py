@@ -132,8 +132,8 @@ def test_a_metric_that_is_asked_for_or_fits_nowhere_is_no_silent_gap(tmp_path: P
 def test_a_job_of_one_benchmark_refuses_several() -> None:
     line = refusal("diagnose", "sweep=shapes_suite", code=64)
     assert line == (
-        "error: benchmarks: jobs.diagnose takes one benchmark, and sweep names shapes_counting, shapes_spatial, "
-        "shapes_edits; name another sweep, of one of them"
+        "error: benchmarks: jobs.diagnose takes a single benchmark, but the sweep has several: shapes_counting, "
+        "shapes_spatial, shapes_edits; choose a sweep with a single benchmark"
     )
 
 

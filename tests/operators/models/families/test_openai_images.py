@@ -16,7 +16,7 @@ from PIL import Image
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
+from plumbline.operators.metrics.questions.vqascore import YES, VqaScoreConfig, share_of_yes
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
@@ -214,7 +214,9 @@ def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -
     metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI)
     answer = likelihood(server, *metric.choices)
     assert isinstance(answer, list)
-    assert metric._likelihood(answer, ()) == pytest.approx(math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3)))
+    assert share_of_yes(answer[: len(YES)], answer[len(YES) :]) == pytest.approx(
+        math.exp(-1.5) / (math.exp(-1.5) + math.exp(-0.3))
+    )
 
 
 def test_a_refused_key_ends_the_shard_without_trying_each_row(server: Server) -> None:

@@ -122,6 +122,6 @@ def test_rows_with_addresses_of_images_are_read_each_time(tmp_path: Path) -> Non
     row = {**images("atlas", 1)[0], "image": None, "uri": str(picture)}
     bench.write("atlas", [row])
     before = bench.plan()
-    assert not before.state, "a listing does not tell whether it has changed"
+    assert not before.inputs_digest, "a listing does not tell whether it has changed"
     picture.write_bytes(images("atlas", 2)[1]["image"])
     assert not keys(bench.plan().plan) & keys(before.plan)
