@@ -1,4 +1,4 @@
-"""Azure Blob Storage for the tests: Azurite, Microsoft's emulator, which `make clouds` installs, on a loopback port."""
+"""Azure Blob Storage for the tests: Azurite (Microsoft's emulator, installed by `make clouds`) on a localhost port."""
 
 import base64
 import hashlib
@@ -47,7 +47,7 @@ class AzureServer(NamedTuple):
 
 @contextmanager
 def run_azure() -> Iterator[AzureServer]:
-    """Start an empty server in memory; end this one process afterwards."""
+    """Start an empty in-memory server; afterwards end this one process."""
     (port,) = free_ports(1)
     flags = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent")
     quiet = ("--skipApiVersionCheck", "--disableTelemetry")

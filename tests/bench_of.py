@@ -1,4 +1,4 @@
-"""Small benchmarks cut from the embedded world, sweeps over them, and invented scores for tests that need no model."""
+"""Small benchmarks cut from the embedded world, sweeps over them, and made-up scores for tests without a model."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ from tests.commands import Ended, config_of, run, store_at
 
 SMALL_SHARDS = ShardSize(4)
 Score = Callable[[str, Mapping[str, Any]], float]
-"""Returns the score of a generator's image, from the image's ids."""
+"""Function that returns the score of a generator's image from the image's ids."""
 
 PACK = Path(__file__).parent.parent / "assets" / "shapes"
 SMALL = (
@@ -37,25 +37,25 @@ SMALL = (
     "cluster.pools.answers.min_size=1",
     "cluster.pools.answers.max_size=1",
 )
-"""Options for shards of four rows, computed in the test's own process.
+"""Options for shards of four rows that are computed in the test's own process.
 
-With `cluster=local` after them, small pools on Ray.
+If `cluster=local` follows them, they configure small pools on Ray.
 """
 
 
 def prompts(count: int) -> list[dict[str, Any]]:
-    """Return the embedded world's first prompts."""
+    """Return the first prompts of the embedded world."""
     return [dict(row) for row in pq.read_table(PACK / "prompts.parquet").slice(0, count).to_pylist()]
 
 
 def images(generator: str, count: int) -> list[dict[str, Any]]:
-    """Return a generator's images of the embedded world's first prompts."""
+    """Return a generator's images for the first prompts of the embedded world."""
     table = pq.read_table(PACK / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"])
     return [dict(row) for row in table.slice(0, count).to_pylist()]
 
 
 def captioned(generator: str, count: int) -> list[dict[str, Any]]:
-    """Return a generator's images of the first prompts, with the texts in their rows and unusual names of columns."""
+    """Return a generator's images for the first prompts, with the prompts' texts and unusual column names."""
     texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(count)}
     return [
         {"picture": row["image"], "caption": texts[row["prompt_id"]], "seed": number}
@@ -64,11 +64,11 @@ def captioned(generator: str, count: int) -> list[dict[str, Any]]:
 
 
 CAPTIONED = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption")
-"""Options for reading the rows of `captioned`."""
+"""Options for reading the rows that `captioned` returns."""
 
 
 UNJUDGED = ("sweep=own_images", "models=shapes")
-"""Options for a sweep without the comparison with people, which takes most of the time of a small sweep."""
+"""Options for a sweep without the comparison with people, which would take most of a small sweep's time."""
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int = 4) -> None:
@@ -78,14 +78,14 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int 
 
 
 def wipe(file: Path) -> None:
-    """Make a file unreadable without changing its size and time."""
+    """Make a file unreadable without changing its size or modification time."""
     state = file.stat()
     file.write_bytes(bytes(state.st_size))
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint"), count: int = 8) -> Path:
-    """Write the first `count` prompts and their images, in shards of four."""
+    """Write the first `count` prompts and their images, with four rows per shard."""
     write_rows(folder / "prompts.parquet", prompts(count))
     for generator in generators:
         write_rows(folder / "images" / generator / "00000.parquet", images(generator, count))
@@ -93,9 +93,9 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
 
 
 def words_of(folder: str | Path, store: str | Path, *more: str) -> list[str]:
-    """Return the words of a sweep over such a benchmark: the embedded checkpoints, four rows per shard, no Ray.
+    """Return a sweep's arguments for such a small benchmark: embedded checkpoints, four rows per shard, no Ray.
 
-    The metrics are VQAScore and CLIPScore unless others are named.
+    The metrics are VQAScore and CLIPScore unless others are given.
     """
     chosen = {word.partition("=")[0] for word in more}
     sweep = () if "sweep" in chosen else ("sweep=shapes",)
@@ -105,43 +105,43 @@ def words_of(folder: str | Path, store: str | Path, *more: str) -> list[str]:
 
 
 def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """Return the configuration of such a sweep."""
+    """Return the configuration of a sweep over a small benchmark."""
     return cast(SweepConfig, config_of("sweep", *words_of(folder, store, *overrides)))
 
 
 def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """Return the configuration of jobs.score for images whose rows contain their own prompts, with tiny checkpoints."""
+    """Return the configuration of jobs.score with tiny checkpoints, for images whose rows contain their own prompts."""
     words = ("models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL, *overrides)
     return cast(SweepConfig, config_of("score", *words))
 
 
 def sources_of(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
-    """List a benchmark's rows as a job without a store does."""
+    """List a benchmark's rows like a job without a store."""
     return open_sources(benchmark, StorageConfig(), shard_size=shard_size, memory=FileMemory(None, benchmark))
 
 
 def plan_bench(folder: str | Path, store: str | Path, *overrides: str) -> PlannedSweep:
-    """Plan a sweep over such a benchmark."""
+    """Plan a sweep over a small benchmark."""
     return plan_sweep(sweep_config(folder, store, *overrides))
 
 
 def run_bench(folder: str | Path, store: str | Path, *overrides: str) -> FinishedSweep:
-    """Run a sweep over such a benchmark to its end."""
+    """Run a sweep over a small benchmark to completion."""
     return run_config(sweep_config(folder, store, *overrides))
 
 
 def run_config(config: SweepConfig) -> FinishedSweep:
-    """Run the sweep of a configuration to its end."""
+    """Run the configured sweep to completion."""
     return run_plan(plan_sweep(config))
 
 
 def run_plan(planned: PlannedSweep) -> FinishedSweep:
-    """Run the rest of a plan to its end."""
+    """Run the rest of a plan to completion."""
     return run_sweep(planned, lambda event: None)
 
 
 def run_tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
-    """Read a run's tables by their names."""
+    """Read a run's tables, keyed by name."""
     return {name: pd.read_parquet(f"{done.folder}/{name}.parquet") for name in ("scores", "summary", "errors")}
 
 
@@ -151,7 +151,7 @@ def compute(planned: PlannedSweep) -> dict[str, Outcome]:
 
 
 def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0.5) -> None:
-    """Commit every missing cell of scores, so that nothing is left to compute."""
+    """Commit every missing scores cell, so that nothing is left to compute."""
     for metric, cells in planned.plan.scores.items():
         for cell in cells:
             images = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
@@ -170,7 +170,7 @@ class Bench:
 
     @property
     def runs(self) -> Path:
-        """The folder of the store's runs."""
+        """Folder of the store's runs."""
         return Path(self.store.place.url) / "runs"
 
     def line(self, *more: str) -> list[str]:
@@ -178,7 +178,7 @@ class Bench:
         return words_of(self.folder, self.store.place.url, *self.words, *more)
 
     def run(self, *more: str, job: str = "sweep") -> Ended:
-        """Run a job over both, as if it were typed."""
+        """Run a job with this benchmark and store, as if it were typed."""
         return run(job, *self.line(*more))
 
     def plan(self, *more: str) -> PlannedSweep:
@@ -186,13 +186,13 @@ class Bench:
         return plan_sweep(config_of("sweep", *self.line(*more)))
 
     def write(self, generator: str, images: Sequence[Mapping[str, Any]], file: str = "00000") -> Path:
-        """Write a file of a generator's images."""
+        """Write a file with a generator's images."""
         path = self.folder / f"images/{generator}/{file}.parquet"
         write_rows(path, images)
         return path
 
     def flip(self, *paths: str) -> None:
-        """Flip one bit in each of these files of the store, or in all files of these folders."""
+        """Flip one bit in each of these files of the store, or in all files in these folders."""
         for path in (file for given in paths for file in (self.store.files(given) or [given])):
             file = Path((self.store.place / path).path)
             content = bytearray(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Jobs run in the test's own process, from the words that people type to the output that they see."""
+"""Runs jobs in the test's own process, from the command line as typed to the output as displayed."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from plumbline.pipelines.store.store import Store
 
 
 class Ended(NamedTuple):
-    """The exit code of a job and its output."""
+    """The exit code and output of a job."""
 
     code: int
     out: str
@@ -24,18 +24,18 @@ class Ended(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The only line of the refusal."""
+        """The only line of the error message."""
         (line,) = self.err.splitlines()
         return line
 
     @property
     def words(self) -> str:
-        """The output in one line, without the lines of its tables."""
+        """The output as one line, without the lines of its tables."""
         return " ".join(self.out.replace("│", " ").split())
 
 
 def run(job: str, *words: str) -> Ended:
-    """Run a job by its name with these words."""
+    """Run a job by name with these arguments."""
     module = JOBS[job]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -47,21 +47,21 @@ def run(job: str, *words: str) -> Ended:
 
 
 def printed(job: str, *words: str, code: int = 0) -> str:
-    """Return the output of a job, which must end with this code."""
+    """Return the output of a job, which must end with this exit code."""
     ended = run(job, *words)
     assert ended.code == code, ended
     return ended.out
 
 
 def refusal(job: str, *words: str, code: int | None = None) -> str:
-    """Return the only line of a job that refuses its words, with this exit code or any."""
+    """Return the single line with which a job refuses its arguments, with this exit code or any."""
     ended = run(job, *words)
     assert ended.code == code if code is not None else ended.code in (1, os.EX_USAGE), ended
     return ended.line
 
 
 def config_of(job: str, *words: str) -> Any:
-    """Return the configuration that a job reads from these words; raise ConfigError if they are wrong."""
+    """Return the configuration that a job reads from these arguments; raise ConfigError if they are invalid."""
     command = scorer.COMMAND if job == "scorer" else command_of(job)  # for plumbline.open_scorer
     values = load_values(command, words)
     return read_config(load_functions(values), schema_of(command, values))
@@ -73,6 +73,6 @@ def store_at(place: str | Path) -> Store:
 
 
 def newest(store: str | Path) -> Path:
-    """Return the folder of a store's newest run."""
+    """Return the folder of the newest run in a store."""
     runs = Path(store) / "runs"
     return runs / (runs / "latest").read_text().strip()

@@ -1,4 +1,4 @@
-"""Damage to people's files: replaced stretches of bytes, and unexpected values."""
+"""Random damage to users' files: replaced byte ranges and unexpected values."""
 
 import math
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ PIECES = [
     b'"text": "x", ', b'"prompt": "x", ', b"../", b"/etc/passwd", b"s3://", b"0.png", b"." * 300, b"[" * 2000,
     b"9" * 5000, b"x" * 200_000, b"prompt_id,text,prompt_id\n", b"p1",
 ]  # fmt: skip
-"""Bytes that do not belong into tables."""
+"""Bytes that do not belong in tables."""
 ODD: list[Any] = [
     None, True, "", " ", "nan", "-inf", "1e400", "1,5", "p0", "p1", "i0", "g", -1, 0, 1, 7, 2.5, 55, 2**53 + 1, 2**63,
     2**200, 1e308, -1e308, 5e-324, math.nan, math.inf, "é", "\0", "\u2028", "a\nb", '"', ";", "x" * 5000, [], [None],
     ["a", None, 7, math.nan], [["a"]], {}, {"bytes": None, "path": "a"}, {"a": [1]}, "\ud800", "=1+1", "'); drop",
     "../../etc", "s3://", "[red]",
 ]  # fmt: skip
-"""Odd values that do occur in people's files, as in JSON."""
+"""Odd values that occur in users' files, as JSON values."""
 
 
 class Edit(NamedTuple):
-    """A stretch of a file, with its start as a fraction of the whole, and the bytes that replace it."""
+    """A byte range of a file, starting at a fraction of its length, and the bytes that replace the range."""
 
     place: float
     length: int
@@ -40,7 +40,7 @@ def edits(pieces: st.SearchStrategy[bytes], longest: int = 40) -> st.SearchStrat
 
 
 def changed(content: bytes, changes: Sequence[Edit]) -> bytes:
-    """Return the content after all edits."""
+    """Return the content after applying all edits."""
     for place, length, piece in changes:
         start = int(place * (len(content) + 1))
         content = content[:start] + piece + content[start + length :]

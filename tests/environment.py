@@ -1,4 +1,4 @@
-"""The environment of every process of the tests, without the user's own settings."""
+"""The environment of all test processes, without the user's own settings."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def set_environment() -> None:
-    """Set the environment of this process, which the processes it starts inherit."""
+    """Set the environment of this process, which its child processes inherit."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_PROFILE", "RAY_ADDRESS"):
         os.environ.pop(name, None)
     os.environ |= {
@@ -19,5 +19,5 @@ def set_environment() -> None:
         "PYTHONPATH": str(ROOT),  # lets Ray's workers import the tests' hook
     }
     if "PYTEST_XDIST_WORKER" in os.environ:
-        # threads busily wait for another thread that another worker keeps off its core
+        # otherwise threads busy-wait for a thread whose core another worker is using
         os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Files for tests."""
+"""Functions that write files for tests."""
 
 import io
 import tarfile
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
-    """Write the files by their paths below a folder, and return the folder."""
+    """Write files, given by their paths, below a folder; return the folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -16,7 +16,7 @@ def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
 
 
 def as_tar(members: Sequence[tuple[str, bytes]], mode: str = "w") -> bytes:
-    """Return a tar of the members, in order."""
+    """Return a tar of these members in the given order."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode=mode) as archive:  # type: ignore[call-overload]
         for name, content in members:

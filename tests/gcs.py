@@ -1,8 +1,8 @@
-"""Google Cloud Storage for the tests: fake-gcs-server, with a proxy that adds the missing XML calls, on loopback ports.
+"""Google Cloud Storage for the tests: fake-gcs-server on localhost, with a proxy for the XML calls that it lacks.
 
-The server stores objects and their generations, but only its JSON interface refuses conditional writes. So the proxy
-passes writes, copies and parts of large objects to the JSON interface. It refuses a call without the token as Google
-does.
+The server stores objects and their generations, but only its JSON interface refuses conditional writes. The proxy
+therefore passes writes, copies and parts of large objects to the JSON interface, and, like Google, refuses calls
+without the token.
 """
 
 import json
@@ -46,7 +46,7 @@ class GcsServer(NamedTuple):
 
 @contextmanager
 def run_gcs() -> Iterator[GcsServer]:
-    """Start an empty server in memory; end this one process afterwards."""
+    """Start an empty in-memory server; afterwards end this one process."""
     port, own_port = free_ports(2)
     flags = {"scheme": "http", "backend": "memory", "host": "127.0.0.1", "port": port, "log-level": "error",
              "public-host": f"127.0.0.1:{port}", "external-url": f"http://127.0.0.1:{port}"}  # fmt: skip
@@ -75,7 +75,7 @@ def _wait_until_ready(port: int) -> None:
 
 
 class XmlFront(BaseHTTPRequestHandler):
-    """Passes calls on, and turns the XML interface's writes into calls of the JSON interface."""
+    """Proxy that forwards calls, and converts writes of the XML interface to calls of the JSON interface."""
 
     protocol_version = "HTTP/1.1"
     upstream: str
@@ -114,7 +114,7 @@ class XmlFront(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_call
 
     def _write(self, bucket: str, name: str, data: bytes, *, answer: bool = False) -> str:
-        """Write an object through the JSON interface, under the condition of the call; return its ETag."""
+        """Write an object through the JSON interface under the call's precondition; return its ETag."""
         path = UPLOAD.format(bucket, quote(name, safe=""))
         condition = self.headers.get("x-goog-if-generation-match")
         path += f"&ifGenerationMatch={condition}" if condition is not None else ""

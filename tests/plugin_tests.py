@@ -1,4 +1,4 @@
-"""Test data that plugins add to tests of everything that is installed."""
+"""Test data that plugins add to the tests of everything that is installed."""
 
 from importlib import import_module
 from typing import Any
@@ -7,7 +7,7 @@ from tests.environment import ROOT
 
 
 def gather(module: str, attribute: str) -> dict[str, Any]:
-    """Return the entries of a mapping that plugins define in the module of this name in their `tests/`."""
+    """Return the merged mappings that plugins define in the module of this name in their `tests/` folder."""
     files = sorted((ROOT / "plugins").glob(f"*/tests/{module}.py"))
     modules = [import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)) for file in files]
     return {name: entry for module in modules for name, entry in getattr(module, attribute, {}).items()}

@@ -1,4 +1,4 @@
-"""Tiny question packs in the layouts of the releases. All lines are invented; none is copied from a release."""
+"""Tiny question packs in the layouts of the releases. All lines are made up; none is copied from a release."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def choice(
 
 
 def write_tifa_v1(path: Path, count: int = 4) -> Path:
-    """Write two questions about each of the first prompts of the shapes."""
+    """Write two questions about each of the first prompts of the embedded world."""
     return write_json(
         path,
         [
@@ -61,7 +61,7 @@ def proposition(item: str, text: str, number: int, dependency: str, question: st
 
 
 def propositions(item: str, text: str) -> list[dict[str, Any]]:
-    """Return three questions, each of which depends on the one before."""
+    """Return three questions, each of which depends on the previous one."""
     return [
         proposition(item, text, 1, "0", "Is there a circle?", "entity - whole"),
         proposition(item, text, 2, "1", "Is the circle red?", "attribute - color"),
@@ -70,13 +70,13 @@ def propositions(item: str, text: str) -> list[dict[str, Any]]:
 
 
 def write_propositions(path: Path, count: int = 4) -> Path:
-    """Write the file of DSG-1k or DPG-Bench about the first prompts of the shapes."""
+    """Write the file of DSG-1k or DPG-Bench about the first prompts of the embedded world."""
     rows = [row for one in prompts(count) for row in propositions(one["prompt_id"], one["text"])]
     return write_csv(path, ANNOTATIONS, rows)
 
 
 def write_geneval2(path: Path, count: int = 4) -> Path:
-    """Write a counting question and a yes/no question about each of the first prompts of the shapes."""
+    """Write a counting question and a yes/no question about each of the first prompts of the embedded world."""
     pairs = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
     rows = [
         {"prompt": one["text"], "atom_count": 3, "vqa_list": pairs, "skills": ["count", "object"]}
@@ -90,10 +90,10 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "dsg_1k": ("q.csv", write_propositions),
     "tifa_v1": ("q.json", write_tifa_v1),
 }
-"""File name of each pack, and the function that writes it."""
+"""File name of each pack, and the function that writes the pack."""
 
 
 def write_pack(name: str, folder: Path) -> Path:
-    """Write the pack about the first prompts of the shapes."""
+    """Write the pack about the first prompts of the embedded world."""
     file, write = WRITTEN[name]
     return write(folder / file)

@@ -1,4 +1,4 @@
-"""Ray nodes in separate processes, like a user's cluster."""
+"""Ray nodes in separate processes, as in a user's cluster."""
 
 import os
 import signal
@@ -15,13 +15,13 @@ from tests.s3 import free_ports
 
 RAY = Path(sys.executable).parent / "ray"
 MARK = "PLUMBLINE_TEST_NODE"
-"""Environment variable that marks a node and all processes that it starts."""
+"""Environment variable that marks a node and all processes it starts."""
 ATTEMPTS = 50
-"""Attempts to find processes that a dying node has started meanwhile."""
+"""Number of attempts to find processes that a dying node has started in the meantime."""
 
 
 def marked(variable: str, mark: str) -> dict[int, str]:
-    """Return the commands of the running processes that have this value of an environment variable."""
+    """Return the command lines of running processes in which the environment variable has the given value."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -36,11 +36,11 @@ class RayNode(NamedTuple):
     mark: str
 
     def processes(self) -> dict[int, str]:
-        """Return the command of each of its processes that still run."""
+        """Return the command lines of its processes that are still running."""
         return marked(MARK, self.mark)
 
     def kill(self) -> None:
-        """Kill all processes at once, like a power failure, including any that start meanwhile."""
+        """Kill all processes at once, as in a power failure, including any that are started meanwhile."""
         waiting = threading.Event()
         for _ in range(ATTEMPTS):
             processes = self.processes()
@@ -61,16 +61,16 @@ class RayHead(NamedTuple):
 
 
 def head_environment() -> dict[str, str]:
-    """Return the environment of the head and of its clients."""
+    """Return the environment of the head node and its clients."""
     path = f"{RAY.parent}:{os.environ['PATH']}"
     return {**os.environ, "RAY_AUTH_MODE": "disabled", "NO_PROXY": "127.0.0.1,localhost", "PATH": path}
 
 
 @contextmanager
 def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[RayHead]:
-    """Start a head node with a job server; end it by its own process afterwards, never by name.
+    """Start a head node with a job server; afterwards end it by process id, never by name.
 
-    `address` may be the address of an earlier head.
+    `address` may be the address of an earlier head node.
     """
     free, dashboard, agent, client = free_ports(4)
     port = free if address is None else int(address.rpartition(":")[2])
@@ -86,7 +86,7 @@ def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[Ray
 
 @contextmanager
 def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None) -> Iterator[RayNode]:
-    """Start a node of a head's cluster; `without` is a folder of this machine that the node cannot see."""
+    """Start a node of a head's cluster; `without` is a folder on this machine that the node cannot see."""
     node = RayNode(uuid.uuid4().hex)
     (agent,) = free_ports(1)
     command = [
@@ -104,7 +104,7 @@ def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None)
 
 @contextmanager
 def _run(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
-    """Run a node without credentials; the head notices quickly if it is lost."""
+    """Run a node without credentials; the head quickly notices if the node is lost."""
     environment = {name: value for name, value in head_environment().items() if not name.startswith("AWS_")}
     environment |= {
         MARK: node.mark,

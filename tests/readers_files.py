@@ -1,4 +1,4 @@
-"""The files that the pages' commands name, made from the embedded world as a reader of the pages might have them."""
+"""The files that commands in the docs refer to, made from the embedded world as a reader might have them."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from tests.pipelines.metaeval.releases.files import as_csv, as_parquet
 from tests.question_packs import ANNOTATIONS, proposition, propositions, write_csv
 
 OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
-"""The embedded world's generator for each of the reader's generators."""
+"""The generator of the embedded world that replaces each of the reader's generators."""
 COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
@@ -26,7 +26,7 @@ TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
 
 
 def lay_out(folder: Path) -> None:
-    """Write images with tables, folders, prompts, ratings, scores and a checkpoint, by the pages' names."""
+    """Write images with tables, folders, prompts, ratings, scores and a checkpoint, named as in the docs."""
     _lay_out_images(folder)
     _lay_out_edits(folder)
     captions = "\n".join(TEXTS.values())
@@ -112,7 +112,7 @@ def _lay_out_edits(folder: Path) -> None:
 
 
 def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return ratings of two raters, and a metric's scores."""
+    """Return two raters' ratings, and a metric's scores."""
     ratings, scores = [], []
     for (place, one), (better, generator) in product(enumerate(PROMPTS), enumerate(reversed(OF_THE_PACK))):
         image = {"prompt_id": one["prompt_id"], "generator": generator}
@@ -122,7 +122,7 @@ def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _error_graph() -> list[dict[str, Any]]:
-    """Return an error graph of a root and two nodes about one generator's images."""
+    """Return an error graph with a root and two nodes for one generator's images."""
     errors = {"0": "", "1": "missing object: star", "2": "missing object: star; wrong attribute: red"}
     return [
         {"graph_id": "g", "prompt": PROMPTS[0]["text"], "node": node, "parents": str(int(node) - 1) if its else "",
@@ -157,7 +157,7 @@ def _conversations() -> dict[str, str]:
 
 
 def _annotated() -> list[dict[str, Any]]:
-    """Return grades of the pack's images, in the layout of Label Studio's exports."""
+    """Return grades of the embedded world's images, in the layout of Label Studio's exports."""
     images = product(enumerate(PROMPTS), enumerate(OF_THE_PACK.values()))
     grades = [
         ({"prompt_id": one["prompt_id"], "generator": generator}, 1 + (place + 2 * better) % 5)
@@ -173,7 +173,7 @@ def _annotated() -> list[dict[str, Any]]:
 
 
 def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:
-    """Fill the bucket called bucket: prompts, images as Parquet, as files, in pairs and in tars, and training data."""
+    """Fill the bucket named `bucket` with prompts, training data, and images as Parquet, files, pairs and tars."""
     pairs = [
         {"caption": TEXTS[first["prompt_id"]], "jpg_0": first["image"], "model_0": "flux",
          "jpg_1": second["image"], "model_1": "sdxl"}

@@ -1,4 +1,4 @@
-"""Checks that commands are refused in one line with the remedy, before anything is written."""
+"""Commands are refused in one line that contains the remedy, before anything is written."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,17 +11,17 @@ from tests.files import put
 from tests.operators.report.made import make_run
 
 Refusals = Mapping[str, Sequence[tuple[str, str]]]
-"""Refused commands: the start of a command, its rest, and a part of the refusal."""
+"""Refused commands by the start of the command: the rest of it, and a fragment of the error message."""
 
 
 def list_refusals(refusals: Refusals) -> list[tuple[str, str]]:
-    """Return each command with a part of its refusal."""
+    """Return each command with a fragment of its error message."""
     return [(f"{start} {rest}", said) for start, each in refusals.items() for rest, said in each]
 
 
 @pytest.fixture(scope="session")
 def refusal_places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Make a store with a run, a folder with a table of images, and a file of prompts without skills."""
+    """Make a store with a run, a folder with a table of images, and a prompt file without skills."""
     folder = tmp_path_factory.mktemp("refusals")
     write_rows(folder / "mine/mine.parquet", captioned("atlas", 1))
     put(folder, {"p.csv": "prompt_id,text\na,two cats\n"})
@@ -33,9 +33,9 @@ def refusal_places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str
 def check_refusal(
     refusal_places: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, str], None]:
-    """Return a check that a command is refused in one line that contains a text, and that it writes nothing.
+    """Return a function that checks that a command is refused in one line with this text, and writes nothing.
 
-    The command may use {store}, {mine} and {prompts} for the places above, and {out} for an empty folder.
+    The command may use {store}, {mine} and {prompts} for the paths above, and {out} for an empty folder.
     """
     monkeypatch.setenv("REFERENCE_DATA", "")
 

@@ -1,4 +1,4 @@
-"""A real S3 server for the tests: SeaweedFS on a loopback port, which checks credentials and conditional PUTs."""
+"""A real S3 server for the tests: SeaweedFS on a localhost port, which checks credentials and conditional PUTs."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 KEY, SECRET = "testkey", "testsecret"
 MORE_KEYS = 32
-"""Number of further keys with their own secrets, for tests that change credentials."""
+"""Number of additional keys with their own secrets, for tests that change credentials."""
 PORTS = (
     "s3.port",
     "s3.port.grpc",
@@ -45,7 +45,7 @@ class S3Server(NamedTuple):
     key: str = KEY
     secret: str = SECRET
     filer: str = ""
-    """Address that takes objects without signatures, as files below /buckets."""
+    """Address that accepts objects without signatures, as files below /buckets."""
 
     def environment(self) -> dict[str, str]:
         """Return the standard AWS variables."""
@@ -68,7 +68,7 @@ class S3Server(NamedTuple):
 
 @contextmanager
 def run_server() -> Iterator[S3Server]:
-    """Start a server with an empty data folder; end this one process afterwards."""
+    """Start a server with an empty data folder; afterwards end this one process."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
     ports = free_ports(len(PORTS))
     flags = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]
@@ -100,7 +100,7 @@ def run_server() -> Iterator[S3Server]:
         _wait_until_ready(server, process, folder / "log")
         yield server
     finally:
-        process.kill()  # its data is thrown away
+        process.kill()  # its data is discarded
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,7 +111,7 @@ def _all_keys() -> list[S3Server]:
 
 
 def _identity(server: S3Server) -> dict[str, Any]:
-    """Return an identity with all permissions, in the format of SeaweedFS's configuration."""
+    """Return an identity with all permissions, in SeaweedFS's configuration format."""
     keys = [{"accessKey": server.key, "secretKey": server.secret}]
     return {"name": server.key, "credentials": keys, "actions": ["Admin", "Read", "List", "Tagging", "Write"]}
 
@@ -120,10 +120,10 @@ _looked_at = itertools.count(os.getpid() * 64)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free loopback ports below the range that the system assigns itself.
+    """Return free localhost ports below the range from which the system assigns ports.
 
-    Test workers look at the same time, so each process starts at a different port. No port is returned twice, because a
-    server that is starting may not have opened its port yet.
+    Test workers search at the same time, so each process starts at a different port. No port is returned twice, because
+    a server that is starting may not have opened its port yet.
     """
     ports: list[int] = []
     with ExitStack() as stack:
@@ -139,7 +139,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Poll until a bucket can be made and written; fail if the server's log reports an error."""
+    """Poll until a bucket can be created and written; fail if the server's log reports an error."""
     waiting = threading.Event()
     for _ in range(READY_SECONDS * 4):
         if process.poll() is not None:

@@ -33,17 +33,17 @@ class Running(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Address with the token as its password, the only place where trainers' unmodified clients can put it."""
+        """Address with the token as its password, the only place for it in trainers' unmodified clients."""
         return f"http://trainer:{TOKEN}@127.0.0.1:{self.port}"
 
     def replicas(self) -> list[int]:
-        """Return the processes that hold the models."""
+        """Return the processes that contain the models."""
         return [pid for pid, command in self.node.processes().items() if "ServeReplica" in command]
 
 
 @contextmanager
 def run_service(log: Path, *words: str) -> Iterator[Running]:
-    """Start `plumbline serve` on a free port; end it by its own process."""
+    """Start `plumbline serve` on a free port; afterwards end it by process id."""
     node, (port,) = RayNode(uuid.uuid4().hex), free_ports(1)
     folder = tempfile.mkdtemp(prefix="serve")  # a short path, because Ray puts sockets into it
     command = [sys.executable, "-m", "jobs.serve", "models=shapes", f"port={port}", *words]
@@ -82,7 +82,7 @@ def _bytes(image: bytes | dict[str, bytes]) -> bytes:
 
 
 def ask_score(session: requests.Session, url: str, pairs: Sequence[Pair]) -> list[dict[str, float | None]]:
-    """Ask over our own wire; retry after 429 and 503, and accept nothing else."""
+    """Send a request in our own protocol; retry after 429 and 503, and accept no other failure."""
     form = {
         "images": [base64.b64encode(pair.image).decode() for pair in pairs],
         "prompts": [pair.prompt for pair in pairs],

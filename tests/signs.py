@@ -1,4 +1,4 @@
-"""Images with words: a plain sign, a Chinese sign of drawn strokes, and a photograph of a tilted sign."""
+"""Images with words: a plain sign, a Chinese sign drawn in strokes, and a photograph of a tilted sign."""
 
 import io
 
@@ -11,14 +11,14 @@ STROKES = {
     "中": [[(2, 3), (8, 3), (8, 6), (2, 6), (2, 3)], [(5, 0.5), (5, 9.5)]],
     "山": [[(5, 1), (5, 8.5)], [(1.5, 4), (1.5, 8.5), (8.5, 8.5), (8.5, 4)]],
 }
-"""Corners of each stroke in tenths of a square; no font on a test machine has Chinese characters."""
+"""Corners of each stroke, in tenths of a square; drawn because test machines have no Chinese font."""
 SQUARE = 40
 
 
 def sign(*lines: str) -> bytes:
     """Draw lines of text below each other.
 
-    The image is nearly square, because OCR enlarges the shorter side of a strip.
+    The image is nearly square, because OCR enlarges the shorter side of a narrow strip.
     """
     image = Image.new("RGB", (360, max(300, 60 + 60 * len(lines))), "white")
     for place, line in enumerate(lines):
@@ -27,7 +27,7 @@ def sign(*lines: str) -> bytes:
 
 
 def chinese_sign(text: str) -> bytes:
-    """Draw characters of STROKES next to each other."""
+    """Draw characters from STROKES next to each other."""
     image = Image.new("RGB", (60 + 46 * len(text), 60 + SQUARE), "white")
     for place, character in enumerate(text):
         for stroke in STROKES[character]:
@@ -37,7 +37,7 @@ def chinese_sign(text: str) -> bytes:
 
 
 def photograph(text: str) -> bytes:
-    """Draw a board with the text, seven degrees off, in front of a mottled wall, as a JPEG."""
+    """Draw a board with the text, tilted by seven degrees, in front of a mottled wall, as a JPEG."""
     mottled = np.random.default_rng(0).integers(90, 150, (15, 21, 3), dtype=np.uint8)
     wall = Image.fromarray(mottled).resize((420, 300), Image.Resampling.BICUBIC)
     board = Image.new("RGBA", (340, 110), (250, 240, 220, 255))

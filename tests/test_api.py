@@ -1,4 +1,4 @@
-"""Tables of scores and ratings are judged in any form: ids as numbers, rows in any order, in any container."""
+"""Tables of scores and ratings are judged in any form: integer ids, rows in any order, and any container."""
 
 import io
 import subprocess
@@ -36,12 +36,12 @@ def ratings() -> pd.DataFrame:
 
 
 def as_csv(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame as pandas reads it from a CSV file."""
+    """Return the frame as pandas would read it from a CSV file."""
     return pd.read_csv(io.StringIO(frame.to_csv(index=False)))
 
 
 def as_csv_with_a_gap(frame: pd.DataFrame) -> pd.DataFrame:
-    """Do the same with an extra row without an id, which turns all other ids into floats."""
+    """Return the frame with an additional row without an id, which turns all other ids into floats."""
     gap = frame.iloc[:1].assign(image_id=None)
     read = as_csv(pd.concat([frame.astype({"image_id": object}), gap]))
     assert read["image_id"].dtype == float
@@ -62,7 +62,7 @@ FORMS: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 @pytest.fixture(scope="module")
 def judged_as_text(scores: pd.DataFrame, ratings: pd.DataFrame) -> pd.DataFrame:
-    """Return the judgements if all ids are texts."""
+    """Return the judgements when all ids are strings."""
     judged = plumbline.judge(
         scores.astype({"image_id": str}), ratings.astype({"image_id": str, "rater": str}), statistics="pearson"
     )

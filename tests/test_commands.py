@@ -1,4 +1,4 @@
-"""Every command in README and docs is understood: its job, its keys, its choices and their values."""
+"""Every command in README and docs is valid: its job, its keys, its choices and their values."""
 
 import re
 import shlex
@@ -13,9 +13,9 @@ from plumbline.jobs.table import JOBS
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "docs/plugins.md"
-"""Its commands need the example package, so tests/test_plugins.py runs them."""
+"""A page whose commands need the example package, so tests/test_plugins.py runs them."""
 PAPERS = ROOT / "docs/papers.md"
-"""The last page: a command that is also on another page belongs to that page."""
+"""The page that comes last: a command that is also on another page belongs to that page."""
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -26,13 +26,13 @@ COMMAND = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})
 OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+?)(?: \| [^]]*)?\](?= |$)")
 """An optional part of a command in brackets, or the first of several alternatives."""
 AFTERWARDS = re.compile(r" \d?> \S+| \|\| .*")
-"""Redirections, and commands that run if the first fails."""
+"""Redirections, and commands that run if the first one fails."""
 UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
-"""Answers to an incomplete command, if the page abbreviates it with `...` or names the job alone."""
+"""Error messages for incomplete commands, which a page abbreviates with `...` or shows as the job alone."""
 
 
 def commands_by_page() -> dict[str, list[str]]:
-    """Return the commands by page, with continued lines joined and comments removed, each on its first page only."""
+    """Return the commands by page, joining continued lines and removing comments; each is listed on its first page."""
     pages: dict[str, str] = {}
     for page in PAGES:
         text = re.sub(r" *\\\n *", " ", page.read_text())
@@ -44,7 +44,7 @@ def commands_by_page() -> dict[str, list[str]]:
 
 
 def name_of(page: Path) -> str:
-    """Return the path of a page from the root; pages of several folders have the same file name."""
+    """Return a page's path relative to the root, because pages in several folders have the same file name."""
     return str(page.relative_to(ROOT))
 
 
@@ -53,7 +53,7 @@ def all_commands() -> list[str]:
 
 
 def command_parameters() -> Iterator[Any]:
-    """Yield the commands; a command that only docs/papers.md has is run by make docs and make slow."""
+    """Yield the commands; those that only docs/papers.md contains are run by make docs and make slow."""
     for page, commands in commands_by_page().items():
         for command in commands:
             yield pytest.param(command, marks=[pytest.mark.slow] if page == name_of(PAPERS) else [])
@@ -77,6 +77,6 @@ def test_a_command_of_the_pages_is_understood(
 
 
 def test_the_pages_show_many_commands_and_every_job() -> None:
-    jobs = {command.split()[0] for command in all_commands()} | {"reproduce"}  # counts make's own commands
+    jobs = {command.split()[0] for command in all_commands()} | {"reproduce"}  # also run by make itself
     assert len(all_commands()) > 80
     assert jobs >= set(JOBS)

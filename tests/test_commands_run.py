@@ -1,7 +1,7 @@
-"""The commands in README and docs run, page by page, for a reader who has the files that they name (slow).
+"""The commands in README and docs run, page by page, for a reader who has the files they refer to (slow).
 
 Each page starts with the state that the first sweep left. NOT_HERE lists the commands that cannot run here, with the
-reason; tests/test_commands.py checks that they are understood.
+reason; tests/test_commands.py checks that these are valid.
 """
 
 import os
@@ -48,20 +48,20 @@ ABOUT_PACK = re.compile(
     r"prompts=assets/|^report |^generate |output=store/|data/sure"
 )
 OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))")
-"""Commands that use the released models; here they use the pack's models instead."""
+"""Commands that use the released models, and are run here with the embedded world's models instead."""
 ENDLESS = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
 AT_WORK = re.compile(r"http://127|no sweep is running")
-"""Output of these commands once they are at work."""
+"""Output of long-running commands once they are ready."""
 PLACEHOLDERS = {"STORE": "store", "OUT": "data/out", "RATINGS": "ratings.csv", "TABLE": "scores.csv",
                 "METRIC": "vqascore", "[a,b]": "[vqascore,clipscore]", "FOLDER": "judged", "PATH": "outputs",
                 "CHECKPOINT": "tiny-sd"}  # fmt: skip
-"""Values that replace the pages' placeholders."""
+"""Values that replace the placeholders on the pages."""
 SMALL_SETTINGS = {r"\bsteps=\d+": "steps=1", r"\bsize=\d+x\d+": "size=32x32", r"\bseeds=\d+": "seeds=1"}
-"""Replacements that make images with a tiny checkpoint on few cores."""
+"""Replacements of settings, so that a tiny checkpoint can generate images on few cores."""
 
 
 def reason_not_to_run(page: str, command: str) -> str | None:
-    """Return the reason why a command of a page cannot run here, or None."""
+    """Return the reason why a page's command cannot run here, or None."""
     if page == name_of(PAPERS) and not RELEASED.search(command):
         return "the papers' data and models; the page names a test of each command"
     if " " not in command:
@@ -85,7 +85,7 @@ def test_most_commands_run() -> None:
 
 
 class Hook(BaseHTTPRequestHandler):
-    """Receives the messages of nightly runs."""
+    """Webhook that receives the messages of nightly runs."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -98,7 +98,7 @@ class Hook(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def environment(s3_server: S3Server) -> Iterator[Mapping[str, str]]:
-    """Return the environment of a reader with a bucket called bucket and a webhook for nightly messages."""
+    """Return the environment of a reader with a bucket named `bucket` and a webhook for nightly messages."""
     readers_files.fill_bucket(s3_server.filesystem())
     with HTTPServer(("127.0.0.1", 0), Hook) as hook:
         threading.Thread(target=hook.serve_forever, daemon=True).start()
@@ -108,7 +108,7 @@ def environment(s3_server: S3Server) -> Iterator[Mapping[str, str]]:
 
 
 def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a command as a reader would; return the problem, or an empty text if it succeeds."""
+    """Run a command as a reader would; return the problem, or an empty string if it succeeds."""
     here = re.sub(r"<run id>|\b(RUN|ID)\b", lambda found: find_first_run(folder), command)
     for place, name in PLACEHOLDERS.items():
         here = re.sub(rf"(?<==){re.escape(place)}(?![\w.])", name, here)
@@ -124,7 +124,7 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     undecided = (
         ended.returncode == 2 and "undecided" in ended.stdout + ended.stderr
     )  # a valid answer too, for a reader's few ratings
-    stopped = ended.returncode == 7 and "the gate failed by good enough" in ended.stdout  # the page says so
+    stopped = ended.returncode == 7 and "the gate failed by good enough" in ended.stdout  # as the page says
     return (
         ""
         if ended.returncode == 0 or undecided or stopped
@@ -137,7 +137,7 @@ def find_first_run(folder: Path) -> str:
 
 
 def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a command that does not end by itself, and stop it once it reports to be at work."""
+    """Run a command that does not end by itself, and stop it once it reports that it is ready."""
     if not any("--watch" in word for word in called):
         called = [word for word in called if not word.startswith("port=")] + [f"port={free_ports(1)[0]}"]
     process = subprocess.Popen(
@@ -156,7 +156,7 @@ def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str,
 def swept_folders(
     tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str], s3_server: S3Server
 ) -> Mapping[bool, Path]:
-    """Sweep the pack and a reader's own images; the store of the latter is in the bucket too."""
+    """Sweep over the embedded world and over a reader's own images; the latter's store is in the bucket too."""
     folders = {}
     sweeps = {
         True: "sweep sweep=shapes",
@@ -192,7 +192,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
             continue
         folder = folders[is_about_pack(command)]
         if command.startswith("ingest "):
-            shutil.rmtree(folder / "data/own", ignore_errors=True)  # each command starts from nothing
+            shutil.rmtree(folder / "data/own", ignore_errors=True)  # each command starts without it
         if problem := run(command, folder, environment):
             failed.append(f"{command}: {problem}")
         print("failed" if problem else "ran", command)

@@ -1,4 +1,4 @@
-"""The project's rules that a machine can check: imports go one way, and nothing unsafe is called."""
+"""The code follows the project's machine-checkable rules: imports go one way, and nothing unsafe is called."""
 
 import ast
 import re
@@ -26,12 +26,12 @@ FORBIDDEN = {
     "plugins": {"assets"},
 }
 CONVERSION = ROOT / "plugins/reward_models/conversion.py"
-"""Reads other people's pickles, if their owner asks for it, and never in a sweep."""
+"""Module that reads other people's pickles, but only if the user asks for it, and never in a sweep."""
 FILES = [file for room in FORBIDDEN for file in sorted((ROOT / room).rglob("*.py")) if "tests" not in file.parts]
 
 
 def imported_packages(tree: ast.AST) -> Iterator[str]:
-    """Return the top-level packages that a module imports anywhere, and the rooms of our own packages."""
+    """Return the top-level packages that a module imports anywhere, and the subpackages of our own package."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [f"{node.module}.{node.names[0].name}"] if isinstance(node, ast.ImportFrom) else []
@@ -43,7 +43,7 @@ def test_a_module_keeps_to_its_room_and_calls_nothing_unsafe(file: Path) -> None
     tree = ast.parse(file.read_text())
     room = file.relative_to(ROOT).parts[0]
     assert not FORBIDDEN[room] & set(imported_packages(tree))
-    assert ast.get_docstring(tree), "a module opens with one sentence saying what lives there"
+    assert ast.get_docstring(tree), "a module must start with a docstring"
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     called = {ast.unparse(call.func) for call in calls}
     assert not called & {"eval", "exec", "pickle.load", "pickle.loads", "joblib.load"}
@@ -68,7 +68,7 @@ def test_only_one_module_uses_private_names_of_ray() -> None:
 
 
 USER_CODE = ROOT / "operators/metrics/function.py"
-"""Loads the functions that a person names as metrics."""
+"""Module that loads the functions that a user names as metrics."""
 
 
 def test_only_one_module_loads_user_code() -> None:
@@ -89,7 +89,7 @@ MODULES = {
 
 
 def modules_of(file: Path) -> set[str]:
-    """Return the project's modules that a module imports: at its top, within functions, and for types only."""
+    """Return the project's modules that a module imports: at the top, inside functions, and for type checking."""
     imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [[alias.name] if isinstance(node, ast.Import) else [f"{node.module}.{alias.name}", node.module or ""]
              for node in imports for alias in node.names]  # fmt: skip
@@ -104,7 +104,7 @@ def test_a_plugin_imports_no_other_plugin() -> None:
 
 
 def find_circle(edges: Mapping[str, Collection[str]]) -> str:
-    """Return one circle among the edges, from a node to itself, or an empty text."""
+    """Return one cycle in the edges, from a node back to itself, or an empty string."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
@@ -120,11 +120,11 @@ def imports_of_modules() -> dict[str, set[str]]:
 
 def test_no_two_files_import_each_other_in_a_circle() -> None:
     closed = find_circle(imports_of_modules())
-    assert not closed, f"a circle of imports: {closed}"
+    assert not closed, f"circular imports: {closed}"
 
 
 def neighbours(folder: str) -> dict[str, set[str]]:
-    """Return for each of a folder's files and folders which others it imports, by name."""
+    """Return, for each file and folder in a folder, the names of the others that it imports."""
     inside = {name for name in MODULES if name.startswith(f"{folder}.")}
     depth = folder.count(".") + 1
     edges: dict[str, set[str]] = {}
@@ -141,9 +141,9 @@ FOLDERS = sorted({name for module in MODULES for name in accumulate(module.split
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_parts_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) -> None:
-    """A folder inside it counts as one node."""
+    """A subfolder counts as one node."""
     closed = find_circle(neighbours(folder))
-    assert not closed, f"a circle of imports in {folder}: {closed}"
+    assert not closed, f"circular imports in {folder}: {closed}"
 
 
 def test_the_embedded_pack_is_small_and_contains_no_pickles() -> None:
@@ -162,7 +162,7 @@ SWEEPING = [
 
 @pytest.mark.parametrize("file", SWEEPING, ids=lambda file: str(file.relative_to(ROOT)))
 def test_the_code_of_sweeps_names_no_metric_and_no_model_family(file: Path) -> None:
-    """Sweeps only read declarations; a new metric or family needs no word here."""
+    """Sweeps only read declarations, so a new metric or family requires no change to them."""
     tree = ast.parse(file.read_text())
     words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     kinds = {metric.__dataclass_fields__["kind"].default for metric in METRICS}
@@ -173,7 +173,7 @@ def test_the_code_of_sweeps_names_no_metric_and_no_model_family(file: Path) -> N
 
 
 READ_AS_TABLES = {"plumbline.operators.stages.scores"}
-"""Modules whose tables a run reads directly, not through declarations."""
+"""Modules whose tables a run reads directly rather than through declarations."""
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -181,7 +181,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 @pytest.mark.parametrize("text", PROJECT["dependencies"])
 def test_a_dependency_is_a_range_that_contains_the_tested_version(text: str) -> None:
-    """With an exact version, pip could not install the package next to other packages."""
+    """With an exact version, pip could not install our package next to others."""
     wanted = Requirement(text)
     operators = {part.operator for part in wanted.specifier}
     assert operators == {">=", "<"} and version(wanted.name) in wanted.specifier

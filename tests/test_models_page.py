@@ -1,4 +1,4 @@
-"""The pages of models only list models that a test loads, and list every family and every configured checkpoint."""
+"""The pages about models only list models that a test loads, and list every family and configured checkpoint."""
 
 import ast
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Line(NamedTuple):
-    """One row of a page's table."""
+    """A row of a table on these pages."""
 
     family: str
     serves: str
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 def read_lines() -> list[Line]:
-    """Return the rows of docs/models.md and of the tables of models on the plugins' pages."""
+    """Return the rows of docs/models.md and of the model tables on the plugins' pages."""
     pages = [ROOT / "docs/models.md", *sorted((ROOT / "plugins").glob("*/README.md"))]
     parts = [part for page in pages for part in page.read_text().split("\n\n")]
     tables = [part for part in parts if part.startswith("| family | serves |")]
@@ -38,7 +38,7 @@ LINES = read_lines()
 
 
 def quoted_names(cell: str) -> list[str]:
-    """Return the texts between back-quotes."""
+    """Return the strings between backquotes."""
     return cell.split("`")[1::2]
 
 
@@ -48,7 +48,7 @@ def test_a_row_has_a_family_that_serves_it_and_tests_that_exist(line: Line) -> N
     assert set(quoted_names(line.serves)) <= FAMILIES[family].calls
     on = {"transformers": FAMILIES[family].loads, "vLLM": FAMILIES[family].vllm}
     assert all(on[engine] for engine in on if engine in line.engine)
-    assert all(line), "every column says something"
+    assert all(line), "no column is empty"
     for test in quoted_names(line.test):
         file, _, function = test.partition("::")
         tree = ast.parse((ROOT / file).read_text())

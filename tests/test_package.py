@@ -1,4 +1,4 @@
-"""The installed package has one top-level name, and works in a project that has folders with the same names as ours."""
+"""The installed package has a single top-level name, and works in a project with folders named like ours."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def test_a_wheel_contains_one_package_and_one_command(site: Path) -> None:
 
 @pytest.mark.slow
 def test_it_works_in_a_project_with_folders_of_the_same_names(site: Path, tmp_path: Path) -> None:
-    """Four lines score images, and no module of the wheel has a second name."""
+    """Four lines of code score images, and no module of the wheel is importable under a second name."""
     for room in ("jobs", "pipelines", "operators", "conf"):
         (tmp_path / room).mkdir()
         (tmp_path / room / "__init__.py").write_text("OWNER = 'project'\n")

@@ -1,4 +1,4 @@
-"""The pages are consistent: every link has a target, every promise names its test, every page is in the site."""
+"""The docs are consistent: every link has a target, every promise names its test, every page is on the site."""
 
 import re
 import tomllib
@@ -22,7 +22,7 @@ def remove_code(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the addresses of a page's headings, as GitHub and the site make them."""
+    """Return the anchors of a page's headings, as GitHub and the site generate them."""
     headings = re.findall(r"^#+ (.*)$", remove_code(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -63,7 +63,7 @@ def test_the_reference_has_every_exported_name() -> None:
 
 @pytest.mark.parametrize(("page", "least"), [("security", 20), ("reliability", 10)])
 def test_every_promise_of_a_page_names_tests_that_exist(page: str, least: int) -> None:
-    """A promise is a row whose table ends in a column `test`."""
+    """A promise is a row of a table whose last column is `test`."""
     text = (ROOT / "docs" / f"{page}.md").read_text()
     tables = re.findall(r"^\|.*\| test \|\n\|[-|]+\n((?:\|.*\n)+)", text, flags=re.MULTILINE)
     promises = [line for table in tables for line in table.splitlines()]

@@ -1,6 +1,6 @@
-"""docs/papers.md has every table, figure and equation of the five papers, with a command or a reason and real tests.
+"""docs/papers.md lists every table, figure and equation of the five papers, with a command or reason and tests.
 
-tests/test_commands.py checks that its commands are understood, tests/test_pages.py that its links lead somewhere.
+tests/test_commands.py checks that the commands are valid, and tests/test_pages.py that the links work.
 """
 
 import re
@@ -26,12 +26,12 @@ STATUS = {
     "missing": re.compile(r"missing( \(.+\))?"),
     "out": re.compile(r"out, because .+"),
 }
-"""Forms of a status, by their first words."""
+"""Patterns of a status, keyed by its first words."""
 NO_COMMAND = ("missing", "out")
 
 
 class Row(NamedTuple):
-    """A promise of a paper, with the command that reproduces it."""
+    """An item of a paper, with the command that reproduces it."""
 
     item: str
     command: str

@@ -1,4 +1,4 @@
-"""Another package's extensions, installed and not copied: the promises of docs/plugins.md about the example package."""
+"""An installed package can extend ours: the promises that docs/plugins.md makes about the example package hold."""
 
 import base64
 import io
@@ -33,12 +33,12 @@ for name, *words in json.loads(sys.argv[1]):
     if code := run_job(job.COMMAND, job.main, words):
         sys.exit(code)
 """
-"""Several commands that run in one process."""
+"""Script that runs several commands in one process."""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the example with pip into a folder."""
+    """Install the example package with pip into a folder."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(EXAMPLE, folder / "source")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", folder / "site"]
@@ -52,7 +52,7 @@ def python(site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def save_chinese_clip(folder: Path) -> Path:
-    """Save a tiny Chinese CLIP of random weights."""
+    """Save a tiny Chinese CLIP with random weights."""
     torch.manual_seed(0)
     text = {**tiny.TEXT_FIELDS, "initializer_range": 0.4}
     network = ChineseCLIPModel(ChineseCLIPConfig(text_config=text, vision_config=tiny.VISION_FIELDS, projection_dim=16))
@@ -63,7 +63,7 @@ def save_chinese_clip(folder: Path) -> Path:
 
 
 def cosine(folder: Path, image: bytes, text: str) -> float:
-    """Return the cosine of an encoded image and a text, computed by transformers."""
+    """Return the cosine of the encoded image and text, computed by transformers."""
     model, processor = ChineseCLIPModel.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder)
     pixels = processor(images=Image.open(io.BytesIO(image)).convert("RGB"), return_tensors="pt")["pixel_values"]
     ids = AutoTokenizer.from_pretrained(folder)([text], return_tensors="pt").input_ids
@@ -73,7 +73,7 @@ def cosine(folder: Path, image: bytes, text: str) -> float:
 
 
 class Printed(NamedTuple):
-    """Output of the example's commands."""
+    """Output of the commands for the example package."""
 
     folder: Path
     text: str
@@ -156,7 +156,7 @@ def test_a_package_adds_a_job(printed: Printed, site: Path) -> None:
 
 
 def test_a_package_adds_a_model_family(printed: Printed) -> None:
-    """The scores are the cosines of transformers' own model."""
+    """The scores are the cosines that transformers' own model computes."""
     prompts = {
         row["prompt_id"]: row["text"] for row in pq.read_table(printed.folder / "bench/prompts.parquet").to_pylist()
     }
@@ -204,7 +204,7 @@ def test_the_reward_service_serves_a_packages_metric_and_answers_on_its_wire(ser
 
 
 def _find_score(value: Any, metric: str) -> float:
-    """Return the only number in a reply for a metric."""
+    """Return a metric's score, the only number in a reply."""
     found = value.get(metric) if isinstance(value, dict) else None
     if found is not None:
         return float(found[0] if isinstance(found, list) else found["score"] if isinstance(found, dict) else found)
@@ -254,7 +254,7 @@ def __getattr__(name):
 def test_a_package_that_cannot_be_used_is_refused_by_name_in_one_line(
     name: str, value: str, said: str, tmp_path: Path
 ) -> None:
-    """The package's own prints do not appear in the output of the command."""
+    """Anything that the package prints itself does not appear in the output of the command."""
     line = refusal_of(tmp_path, "metrics", name, value)
     assert said in line and line.startswith("error: ") and line.count("\n") == 1 and len(line) < 600
 

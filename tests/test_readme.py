@@ -1,4 +1,4 @@
-"""The README's promises to a newcomer hold."""
+"""The README's promises to a new user hold."""
 
 import re
 from pathlib import Path

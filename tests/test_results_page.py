@@ -1,4 +1,4 @@
-"""Every piece of Python on docs/results.md runs, and agrees with the run."""
+"""All Python code on docs/results.md runs, and agrees with the run."""
 
 import re
 from pathlib import Path

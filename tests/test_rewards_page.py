@@ -17,7 +17,7 @@ TEXT = (ROOT / "docs/rewards.md").read_text()
 
 
 class Line(NamedTuple):
-    """One row of the page's table."""
+    """A row of the page's table."""
 
     format: str
     example: str

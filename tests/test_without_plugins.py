@@ -1,4 +1,4 @@
-"""The core without its plugins: each core command works, and the command of a missing plugin says what to install."""
+"""The core works without its plugins, and the command of a missing plugin says what to install."""
 
 import json
 import os
@@ -27,12 +27,12 @@ for name, *words in json.loads(sys.argv[1]):
 for name in JOBS:
     JOBS[name]
 """
-"""Several commands that run in one process."""
+"""Script that runs several commands in one process."""
 NIGHT = ["nightly", "sweep=shapes", "limit=6", "metric=[clipscore,edge_density]", "cluster=here"]
 
 
 def keep_plugins(folder: Path, names: list[str]) -> dict[str, str]:
-    """Lay out an installation with these plugins only; return the environment of a process that uses it."""
+    """Make an installation with only these plugins; return the environment of a process that uses it."""
     package = folder / "plumbline"
     package.mkdir()
     for part in (ROOT / "plumbline").iterdir():
@@ -45,7 +45,7 @@ def keep_plugins(folder: Path, names: list[str]) -> dict[str, str]:
 
 
 def run_core_commands(folder: Path, environment: dict[str, str]) -> str:
-    """Return the output of a sweep, a report, a night, the reward data and the meta-evaluation of a run."""
+    """Return the output of a run's sweep, report, nightly job, reward export and meta-evaluation."""
     store, shown = f"store={folder}/store", ["sweep=shapes", "limit=6"]
     commands = [
         ["sweep", *shown, "metric=[clipscore]", "cluster=here", store],
@@ -65,7 +65,7 @@ def run_core_commands(folder: Path, environment: dict[str, str]) -> str:
 
 
 def read_refusal(folder: Path, environment: dict[str, str], *words: str) -> str:
-    """Return the line of a refusal."""
+    """Return the single line of an error message."""
     refused = subprocess.run(
         [sys.executable, "-m", "plumbline.jobs", *words], env=environment, cwd=folder, capture_output=True, text=True
     )

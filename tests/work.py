@@ -1,4 +1,4 @@
-"""Counts the work of an action, and the effect of each field of a request."""
+"""Counts the work of an action, and its dependence on each field of a request."""
 
 import json
 import re
@@ -16,13 +16,13 @@ class Work(NamedTuple):
     """The cost of an action in this thread."""
 
     lines: int
-    """Lines of Python that ran, and functions of C that were called."""
+    """Number of Python lines executed and C functions called."""
     patterns: frozenset[str]
-    """Regular expressions that were applied to anything."""
+    """Regular expressions that were applied to any text."""
 
 
 def count_work(act: Callable[[], Any]) -> Work:
-    """Run an action once to warm the caches, then again while its steps are counted."""
+    """Run an action once to warm up caches, then again while counting its steps."""
     act()
     lines, patterns = 0, set[str]()
 
@@ -65,7 +65,7 @@ def parts_of(form: Any, outer: Parts = ()) -> Iterator[Parts]:
 
 
 def with_field(body: bytes, parts: Parts, value: Any) -> bytes:
-    """Return a JSON body after setting one field to another value."""
+    """Return a JSON body with one field set to another value."""
     document = json.loads(body)
     holder = document
     for part in parts[:-1]:
@@ -88,13 +88,13 @@ LONG: Mapping[str, Callable[[int], Any]] = {
     "nesting": _nest,
     "number": lambda n: 10**n,
 }
-"""Makes a value of any length, by its shape."""
+"""Functions that make a value of any length, by its type."""
 
 
 def assert_linear(
     make: Callable[[int], bytes], read: Callable[[bytes], object], linear: frozenset[str] = frozenset()
 ) -> None:
-    """Assert that a body twice as long takes at most twice the work, and uses only `linear` regular expressions."""
+    """Assert that a body twice as long takes at most twice the work, and only uses `linear` regular expressions."""
     works = [count_work(lambda body=body: read(body)) for body in [make(n) for n in (60, 120, 240)]]  # type: ignore[misc]
     for work, doubled in pairwise(works):
         assert doubled.lines <= 2 * work.lines, works

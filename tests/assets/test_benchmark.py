@@ -1,4 +1,4 @@
-"""The committed benchmark is what the code makes, and its truth is what its scenes show."""
+"""The committed benchmark equals what the code produces, and its ground truth equals what its scenes show."""
 
 import io
 from itertools import combinations
@@ -68,7 +68,7 @@ def test_images_show_the_scenes_that_truth_is_read_from(benchmark: Benchmark) ->
 
 
 def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark: Benchmark) -> None:
-    """Each generator breaks about the fraction in its profile, among the requirements whose parents are met."""
+    """Each generator breaks about the fraction given in its profile, of the requirements whose parents are met."""
     for generator in GENERATORS:
         for kind in SKILLS:
             outcomes = [

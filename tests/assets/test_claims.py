@@ -1,4 +1,4 @@
-"""Each claim means one thing, checked on hand-made scenes."""
+"""Each claim has a single meaning, which is checked on hand-made scenes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Gold answers follow from the scene, checked by parsing the question's words again."""
+"""Gold answers follow from the scene, which is checked by parsing the question's text independently."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in
 
 
 def read_description(words: str) -> Description:
-    """Parse a noun phrase into a description, from its words alone."""
+    """Parse a noun phrase into a description, using only its words."""
     listed = words.replace("?", "").split()
     shapes = [PLURALS.get(word, word) for word in listed if PLURALS.get(word, word) in SHAPES]
     return Description(
@@ -56,7 +56,7 @@ def is_placed(one: Entity, relation: str, other: Entity) -> bool:
 
 
 def evaluate(scene: Scene, text: str) -> bool:
-    """Evaluate a prompt without a tail by parsing it."""
+    """Evaluate a prompt without a final clause by parsing it."""
     numbers = "|".join(NUMBERS)
     if match := re.fullmatch(r"(more|fewer) (.+) than (.+)", text):
         one, other = (len(find_fitting(scene, match[group])) for group in (2, 3))

@@ -1,4 +1,4 @@
-"""The embedded world is made in steps that are all checked first, and its README has the measurements."""
+"""The embedded world is made in steps that are all checked before the first runs; its README has the measurements."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The question writer learns replies that the metrics can read, and the committed writer has learnt them."""
+"""The question writer learns replies that the metrics can parse, and the committed writer has learned them."""
 
 import json
 from functools import cache

@@ -1,6 +1,6 @@
-"""CLIP's cosine of every image of the embedded world, by a script without Plumbline, like `metric=[clipscore]`.
+"""Script without Plumbline that computes CLIP's cosine for every image of the embedded world.
 
-python -m tests.benchmarks.bare_clip [GENERATOR ...]
+It corresponds to `metric=[clipscore]`: python -m tests.benchmarks.bare_clip [GENERATOR ...]
 """
 
 import io

@@ -1,4 +1,4 @@
-"""A script without Plumbline for comparison: the scores of a benchmark on S3 by one metric, batch after batch.
+"""Script without Plumbline, for comparison, that scores a benchmark on S3 with one metric, batch after batch.
 
 python -m tests.benchmarks.bare_scores clipscore|vqascore PROMPTS IMAGES
 """

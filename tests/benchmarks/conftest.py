@@ -1,4 +1,4 @@
-"""Fixtures of several benchmarks."""
+"""Fixtures that several benchmarks share."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.s3 import S3Server
 
 @pytest.fixture
 def proxy(s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """Yield a proxy in front of the test's bucket that records every request and byte, and passes on the answers."""
+    """Yield a proxy in front of the test's bucket that records every request and byte, and forwards the responses."""
     proxy = FaultProxy(s3_server, seed=0, share=0.0)
     with faulty(proxy) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)

@@ -1,8 +1,8 @@
-"""The cost of a shard in one stage for the driver, the ProgressLog and a worker, with two hundred concurrent calls.
+"""Measures the cost of a shard for the driver, the ProgressLog and a worker, with 200 concurrent calls.
 
 `python -m tests.benchmarks.driver_rate [SHARDS] [WORKERS] [CALLS]` runs real workers under the real runner, with a
-stage that does nothing: WORKERS processes of CALLS calls each, 8 and 25 by default, each of which reports like a
-separate worker. Seconds are of CPU, from the first tenth of the shards to their end, so that no start is included.
+stage that does nothing: WORKERS processes (default 8) with CALLS calls each (default 25), each of which reports like a
+separate worker. CPU seconds are counted after the first tenth of the shards, so that startup is not included.
 """
 
 import os
@@ -31,7 +31,7 @@ from plumbline.pipelines.store.store import Store
 SHARDS, WORKERS, CALLS = 3_200, 8, 25
 BUNDLES = (1, 4, 16)
 EMPTY_CALLS = 20
-"""Number of empty calls for each of the concurrent calls."""
+"""Number of empty calls per concurrent call."""
 ROWS = 256
 METRICS = ("vqascore", "other")
 NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})
@@ -46,7 +46,7 @@ def no_stages(*_: Any, **__: Any) -> dict[str, Any]:
 
 
 class EmptyActor(actor.StageActor):
-    """Reports like any worker, and claims of every cell that it is committed."""
+    """An actor that reports like any worker, and claims that every cell is committed."""
 
     def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings, calls: int) -> None:
         actor.make_stages, actor.CALLS_PER_ACTOR = no_stages, calls  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ class EmptyActor(actor.StageActor):
 
 
 def claim(number: int) -> Work:
-    """Return a shard with two cells, of which none is read."""
+    """Return a shard with two cells, neither of which is read."""
     name = f"{number:06}"
     place = Place("/b", StorageConfig())
     shard = Shard(group="atlas", name=name, place=place, size=1, etag="1", row_groups=(number,), rows=ROWS)
@@ -70,7 +70,7 @@ def claim(number: int) -> Work:
 
 
 def cpu_seconds() -> Mapping[str, float]:
-    """Return the CPU seconds of the processes below this one, by role; those of the driver exclude the others."""
+    """Return the CPU seconds of this process's descendants by role; the driver's exclude those of the others."""
     seconds: dict[int, float] = {}
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
@@ -94,7 +94,7 @@ def cpu_seconds() -> Mapping[str, float]:
 
 
 class Samples:
-    """The CPU seconds of each role by the number of finished shards."""
+    """CPU seconds of each role, by the number of finished shards."""
 
     def __init__(self) -> None:
         self.totals = Totals()
@@ -122,7 +122,7 @@ class Samples:
         sampler.join()
 
     def each(self, shards: int) -> tuple[float, Mapping[str, float]]:
-        """Return the shards per second and each role's milliseconds per shard, after the first tenth."""
+        """Return shards per second and each role's milliseconds per shard, after the first tenth."""
         first = next(sample for sample in self.taken if sample[0] >= shards / 10)
         last = max((sample for sample in self.taken if sample[2]["workers"] >= first[2]["workers"]), key=lambda s: s[0])
         count = max(1, last[0] - first[0])
@@ -148,7 +148,7 @@ def send_calls(idle: Any, calls: int, each: int) -> None:
 
 
 def empty_call(cluster: ClusterConfig, workers: int, calls: int) -> float:
-    """Return the milliseconds of CPU per call of an actor that does nothing, called by this number of workers."""
+    """Return the CPU milliseconds per call of an actor that does nothing, called by this number of workers."""
     with session.ray_session(cluster):
         idle = ray.remote(num_cpus=0)(Idle).remote()
         callers = ray.remote(num_cpus=0.01)(send_calls)
@@ -175,7 +175,7 @@ def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> No
 
 
 def make_actor(calls: int) -> type[EmptyActor]:
-    """Return the actor with a number of concurrent calls."""
+    """Create the actor with this number of concurrent calls."""
 
     class CountingActor(EmptyActor):
         def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings) -> None:
@@ -185,7 +185,7 @@ def make_actor(calls: int) -> type[EmptyActor]:
 
 
 def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Mapping[str, float]]:
-    """Return shards per second, and the CPU milliseconds per shard by role, with `calls` calls per worker."""
+    """Return shards per second and CPU milliseconds per shard by role, with `calls` calls per worker."""
     samples = Samples()
     store = Store(Place("/b", StorageConfig()))
     nothing = DriverEnvironment(variables={}, probes=())

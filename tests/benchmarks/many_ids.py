@@ -1,4 +1,4 @@
-"""Memory and time of what an ingest remembers of many images' ids, in a separate process, as JSON.
+"""Measures memory and time for the ids that an ingest remembers, in a separate process, as JSON.
 
 python -m tests.benchmarks.many_ids COUNT
 """

@@ -1,4 +1,4 @@
-"""Nights over a store of many cells and many files of images, all on S3: their requests, CPU seconds and memory.
+"""Measures nightly sweeps over many cells and image files on S3: requests, CPU seconds and memory.
 
 python -m tests.benchmarks.night CELLS FILES
 
@@ -32,15 +32,15 @@ from tests.s3 import S3Server, run_server
 
 GENERATORS = 10
 CELLS_OF_SHARD = 4
-"""Cells over images by VQAScore and CLIPScore: answers, similarities, and the scores of both."""
+"""Cells over images for VQAScore and CLIPScore: answers, similarities, and the scores of both."""
 BUCKET = "night"
 LINE = one_row_shards(f"s3://{BUCKET}")
-"""The words of a sweep over the files."""
+"""Arguments of a sweep over the files."""
 WRITERS = 8
 
 
 class Uploads:
-    """Writes objects through the server's own interface without signatures, in a tenth of the time."""
+    """Writer of objects that uses the server's own interface without signatures, which takes a tenth of the time."""
 
     def __init__(self, server: S3Server) -> None:
         self.filer = connection_from_url(server.filer, maxsize=WRITERS)
@@ -50,7 +50,7 @@ class Uploads:
         assert answer.status in (200, 201), (path, answer.status, answer.data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]]) -> None:
-        """Write some thousands at a time, because a pool keeps all its inputs in memory."""
+        """Write objects a few thousand at a time, because a pool keeps all its inputs in memory."""
         with ThreadPoolExecutor(WRITERS) as pool:
             remaining = iter(files)
             while some := list(itertools.islice(remaining, 10_000)):
@@ -90,7 +90,7 @@ class Measured(NamedTuple):
 
 
 def measure_job(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
-    """Measure the requests, the CPU and the memory of a job in a separate process."""
+    """Measure the requests, CPU seconds and memory of a job in a separate process."""
     before, seen, peak, waiting = os.times(), len(proxy.requests), 0.0, threading.Event()
     process = subprocess.Popen([sys.executable, "-m", job, *line], cwd=ROOT, stdout=subprocess.DEVNULL)
     while process.poll() is None:
@@ -103,7 +103,7 @@ def measure_job(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
 
 
 def nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[Measured]:
-    """Yield the first plan's requests, and then the cost of each of some nights."""
+    """Yield the requests of the first plan, and then the cost of each of some nights."""
     uploads = Uploads(server)
     uploads.put("bench/prompts.parquet", parquet(prompts(8)))
     uploads.put_all(image_files(cells // CELLS_OF_SHARD, files))

@@ -1,4 +1,4 @@
-"""Memory of scoring one video, in a separate process, as JSON.
+"""Measures the memory for scoring one video, in a separate process, as JSON.
 
 python -m tests.benchmarks.one_clip VIDEO
 """

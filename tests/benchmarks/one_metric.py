@@ -1,4 +1,4 @@
-"""Memory of a report per row of one metric, in a separate process, as JSON.
+"""Measures the memory of a report per row of one metric, in a separate process, as JSON.
 
 python -m tests.benchmarks.one_metric PROMPTS
 """
@@ -20,7 +20,7 @@ from tests.benchmarks.size import sized
 
 GENERATORS = 5
 ROWS = sized(1 << 15, 1 << 10)
-"""Rows of a part."""
+"""Number of rows in a part."""
 
 
 def part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
@@ -38,7 +38,7 @@ def part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
 
 
 def measure_peak(prompts: int) -> float:
-    """Return the peak memory in MB of a report's gallery and pairs, which need single rows."""
+    """Return the peak memory in MB of a report's gallery and pairs, which need individual rows."""
     places = [(generator, first) for generator in range(GENERATORS) for first in range(0, prompts, ROWS)]
     scores = RunScores([partial(part, *place) for place in places])
     quotas = gallery_quotas(scores, scores.metrics, MAX_CARDS)

@@ -1,4 +1,4 @@
-"""The cost of the viewer's pages of a run, compared with reading and sorting its table with pandas.
+"""Measures the viewer's pages of a run, compared with reading and sorting its table with pandas.
 
 It runs in a separate process: python -m tests.benchmarks.pages_of_scores FOLDER MIDDLE
 """
@@ -28,7 +28,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def pages(middle: int) -> dict[str, WantedRows]:
-    """Return the pages by their content; `middle` is the number of a prompt from the middle of the run."""
+    """Return the pages by their content; `middle` is the number of a prompt in the middle of the run."""
     wanted: dict[str, dict[str, Any]] = {
         "first page": {},
         "lowest": {"sort": "lowest"},

@@ -1,4 +1,4 @@
-"""Images that cost as much as photographs, and benchmarks of them."""
+"""Images that cost as much to read as photographs, and benchmarks of them."""
 
 import io
 from pathlib import Path
@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def photograph(seed: int, side: int) -> Image.Image:
-    """Draw noise of every scale, the coarser the stronger: about as hard to compress and to decode as a photograph."""
+    """Draw noise at every scale, stronger at coarser scales: about as hard to compress and decode as a photograph."""
     random, sum_of_scales = np.random.default_rng(seed), np.zeros((side, side, 3), np.float32)
     for octave in range(2, side.bit_length()):
         noise = Image.fromarray(random.integers(0, 256, (2**octave, 2**octave, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""The size in the store and the time in a worker of rows of many questions; answers are invented, all else is real.
+"""Measures the stored size and the processing time of rows with many questions; only the answers are made up.
 
 python -m tests.benchmarks.question_rows [ROWS]
 """
@@ -23,12 +23,12 @@ from plumbline.pipelines.store.store import encode_cell
 from tests.operators.stages.given import options, score
 
 QUESTIONS = (1, 10, 30)
-"""Number of questions of a row."""
+"""Number of questions per row."""
 WORDS = ("tea cup", "teapot", "table", "red", "blue", "small", "round", "wooden", "window", "cat", "dog", "two")
 
 
 class InventingModel:
-    """Encodes nothing, and invents two tokens with different probabilities for either choice of a question."""
+    """A model that encodes nothing, and makes up two tokens with different probabilities for each choice."""
 
     usage = Usage()
     side_by_side = False
@@ -48,7 +48,7 @@ class InventingModel:
 
 
 def make_questions(prompts: int, each: int) -> pa.Table:
-    """Return this number of yes/no questions about every prompt, half of which have a parent."""
+    """Return this number of yes/no questions about every prompt; half of them have a parent."""
     chance = np.random.default_rng(1)
     records = []
     for number in range(prompts):
@@ -66,7 +66,7 @@ def make_questions(prompts: int, each: int) -> pa.Table:
 
 
 def pictures(count: int) -> PreparedImages:
-    """Return an image of every prompt, as if it had been decoded."""
+    """Return an image for every prompt, as if it had been decoded."""
     chance, images = np.random.default_rng(2), PreparedImages()
     for number in range(count):
         row = ImageRow(f"atlas-{number:08d}", f"prompt-{number:08d}", "atlas")

@@ -1,4 +1,4 @@
-"""The peak of a process's memory in MB after it has written each of some stores' reports, as JSON.
+"""Measures peak memory in MB while a process writes the reports of some stores one after another, as JSON.
 
 python -m tests.benchmarks.reports STORE...
 """

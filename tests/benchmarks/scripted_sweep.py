@@ -1,9 +1,9 @@
-"""A sweep in a separate process whose scores are invented and all else is real: its driver's cost, as JSON.
+"""Measures the driver's cost of a sweep with made-up scores but everything else real, as JSON.
 
 python -m tests.benchmarks.scripted_sweep FOLDER STORE [METRICS] [ROWS_OF_A_SHARD] [WORKERS]
 
-Without workers it runs in this process alone, otherwise on Ray with that number of CPUs. sweep_table.py makes a table
-of several sweeps.
+Without WORKERS the sweep runs in this process alone, otherwise on Ray with that number of CPUs. sweep_table.py makes a
+table of several sweeps.
 """
 
 import json
@@ -51,7 +51,7 @@ def write_prompts(folder: Path, count: int, *, row_group: int = ROW_GROUP) -> No
 
 
 def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, row_group: int = ROW_GROUP) -> None:
-    """Write this number of rows for each of the first `count` prompts; their images are never read."""
+    """Write this number of rows for each of the first `count` prompts; the images are never read."""
     ids = [f"prompt-{number:06d}" for _ in range(copies) for number in range(count)]
     table = {
         "image_id": [f"{generator}-{number:07d}" for number in range(len(ids))],
@@ -63,14 +63,14 @@ def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, r
 
 
 class MissingScores(NamedTuple):
-    """The scores cells of a shard to commit."""
+    """The scores cells of a shard that are to be committed."""
 
     shard: Shard
     cells: tuple[Cell, ...]
 
 
 def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
-    """Commit the missing scores cells with scores that depend on the cell's name."""
+    """Commit the missing scores cells, with scores that depend on the cell's name."""
     plan, expect = planned.plan, {cell for cells in planned.plan.scores.values() for cell in cells}
     cells_of = ((shard, tuple(cell for cell in cells if cell in expect and cell in plan.missing))
                 for shard, cells in plan.images.of_shard.items())  # fmt: skip
@@ -123,7 +123,7 @@ def record_time(seconds: dict[str, float], name: str, call: Callable[..., Any]) 
 
 
 peaks: dict[str, float] = {}
-"""Peak memory up to the end of each step."""
+"""Peak memory until the end of each step."""
 moments: dict[str, tuple[float, float]] = {}
 """Start and end of each step, in seconds since 1970."""
 
@@ -136,7 +136,7 @@ def peak_megabytes() -> float:
 def measure(
     folder: str, store: str, metrics: str = "1", shard_rows: str = str(ROW_GROUP), workers: str = "0"
 ) -> dict[str, Any]:
-    """Plan, score by these metrics, gather and report; return each step's CPU seconds, and peak memory in MB."""
+    """Plan, score with these metrics, gather and report; return CPU seconds by step, and peak memory in MB."""
     read: list[str] = []
     read_cell = Store.read
 

@@ -1,7 +1,10 @@
-"""The cost of many small rows on S3 in shards of 256 rows, and in shards of the size that a sweep chooses.
+"""Compares sweeps over many small rows on S3: shards of 256 rows, and shards of the size that a sweep chooses.
 
-Objects, requests and bytes are counted between a sweep and a real S3 server, and CPU is measured. python -m
-tests.benchmarks.shard_sizes [ROWS] [SHARD_ROWS]    # of the second sweep, if it should not choose
+Objects, requests and bytes are counted between a sweep and a real S3 server, and CPU time is measured.
+
+python -m tests.benchmarks.shard_sizes [ROWS] [SHARD_ROWS]
+
+SHARD_ROWS replaces the size that the second sweep would choose.
 """
 
 import os
@@ -29,7 +32,7 @@ COLUMNS = (
     "MB written", "CPU s",
 )  # fmt: skip
 METRIC = "edge_density"
-"""Decodes its images and asks no model."""
+"""A metric that decodes its images but asks no model."""
 
 
 def write_images(path: Path, count: int) -> None:
@@ -49,7 +52,7 @@ def write_images(path: Path, count: int) -> None:
 
 
 def describe_sweep(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
-    """Format a line about a sweep over the images into a new store."""
+    """Sweep over the images into a new store, and format a line about it."""
     requests, sent = len(proxy.requests), Counter(proxy.bytes)
     began = time.process_time()
     planned = plan_sweep(sweep_config(f"{bucket}/bench", f"{bucket}/{name}", f"metric=[{METRIC}]", word))

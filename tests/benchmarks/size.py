@@ -1,4 +1,4 @@
-"""The size of benchmarks: full, or tiny, in which each benchmark only runs briefly and measures nothing."""
+"""The size of benchmarks: full, or tiny, in which each benchmark runs only briefly and measures nothing."""
 
 import io
 import json
@@ -17,19 +17,19 @@ from unittest.mock import patch
 ROOT = Path(__file__).parent.parent.parent
 TINY = os.environ.get("BENCHMARKS") == "tiny"
 HERE: Sequence[str] = ("cluster=here",) if TINY else ()
-"""Overrides of a sweep: a tiny sweep need not wait for workers."""
+"""Overrides of a sweep; a tiny sweep does not need to wait for workers."""
 RAY = () if TINY else ("ray_cluster",)
-"""Fixtures of other code that runs on Ray."""
+"""Fixtures for other code that runs on Ray."""
 T = TypeVar("T")
 
 
 def sized(full: T, tiny: T) -> T:
-    """Return the full or the tiny value, by the size in use."""
+    """Return the full or the tiny value, depending on the size in use."""
     return tiny if TINY else full
 
 
 def expect(holds: bool) -> None:
-    """Assert a target of speed or memory, except in the tiny size, which cannot show it."""
+    """Assert a target for speed or memory, except in the tiny size, which cannot show it."""
     assert TINY or holds
 
 
@@ -51,7 +51,7 @@ def run_module(module: str, *arguments: str, threads: int = 1) -> str:
 
 
 def read_output(benchmark: str, *arguments: str) -> Any:
-    """Return the JSON in the last line that a module of this folder prints."""
+    """Parse the JSON in the last line that a module of this folder prints."""
     return json.loads(run_module(f"tests.benchmarks.{benchmark}", *arguments).splitlines()[-1])
 
 
@@ -65,7 +65,7 @@ def _run_here(module: str, *arguments: str) -> str:
 
 
 def one_row_shards(place: str) -> list[str]:
-    """Return the words of a sweep over a benchmark in `bench` below a location, with one row per shard."""
+    """Return the arguments of a sweep with one row per shard over the benchmark in `bench` below a location."""
     return [
         "sweep=shapes",
         "metric=[vqascore,clipscore]",

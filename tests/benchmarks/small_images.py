@@ -1,6 +1,6 @@
-"""An ingest of many small images from WebDataset tars that is killed half way, continues, and runs once more, as JSON.
+"""Measures an ingest of many small images from tars that is killed half way, continues, and runs again.
 
-python -m tests.benchmarks.small_images FOLDER IMAGES
+The output is JSON: python -m tests.benchmarks.small_images FOLDER IMAGES
 """
 
 import io
@@ -24,11 +24,11 @@ from tests.benchmarks.test_scale import list_processes, peak_memory
 SIDE = 64
 TAR_IMAGES = 10_000
 DIFFERENT = 512
-"""Number of images that are encoded; the samples repeat them under different names."""
+"""Number of different images; the samples repeat them under different names."""
 
 
 def encode_images() -> list[bytes]:
-    """Encode JPEG files of 64x64 pixels, of a smooth gradient with a camera's noise: 1.4 kB each."""
+    """Encode 64x64 JPEG files of a smooth gradient with camera noise, 1.4 kB each."""
     noise = np.random.default_rng(0)
     y, x = np.mgrid[:SIDE, :SIDE]
     images = []
@@ -42,7 +42,7 @@ def encode_images() -> list[bytes]:
 
 
 def write_tars(folder: Path, count: int, of_tar: int = TAR_IMAGES) -> None:
-    """Write tars of this number of samples, each an image and its prompt; prompts repeat every 50,000 images."""
+    """Write tars with this number of samples, each an image and its prompt; prompts repeat every 50,000 images."""
     images = encode_images()
     folder.mkdir(parents=True, exist_ok=True)
     for first in range(0, count, of_tar):
@@ -56,7 +56,7 @@ def write_tars(folder: Path, count: int, of_tar: int = TAR_IMAGES) -> None:
 
 
 def run_ingest(folder: Path, until: int | None = None) -> dict[str, Any]:
-    """Run the ingest, or kill it after `until` shards; return its seconds and the peak memory of each part."""
+    """Run the ingest, or kill it after `until` shards; return its seconds and the peak memory of each process."""
     command = [sys.executable, "-m", "jobs.ingest", f"tars={folder}/in", f"output={folder}/out", "generator=sdxl"]
     began, driver, workers = time.perf_counter(), 0.0, 0.0
     waiting = threading.Event()
@@ -80,7 +80,7 @@ def count_shards(folder: Path) -> int:
 
 
 def measure(folder: Path, count: int) -> dict[str, Any]:
-    """Return the three runs, with the number of shards after each."""
+    """Return the measurements of the three runs, with the number of shards after each."""
     if not (folder / "in").exists():
         write_tars(folder / "in", count)
     killed = run_ingest(folder, until=count // 1024 // 2) | {"shards": count_shards(folder)}

@@ -1,4 +1,4 @@
-"""Imports what a sweep on Ray imports.
+"""Imports the modules that a sweep on Ray imports.
 
 python -m tests.benchmarks.sweep_imports
 """

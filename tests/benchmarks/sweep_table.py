@@ -1,9 +1,9 @@
-"""The cost of a sweep of many invented scores, by step and process, with one worker and with two.
+"""Measures a sweep with many made-up scores by step and process, with one worker and with two.
 
 python -m tests.benchmarks.sweep_table FOLDER PROMPTS GENERATORS METRICS
 
-It plans, commits cells, makes results and a report with two workers, then results and report again with one. The folder
-gets prompts, images' tables and a store, of some 80 bytes per row, and is deleted at the end.
+It plans, commits cells, gathers results and writes a report with two workers, then gathers and writes again with one.
+The folder gets prompts, image tables and a store with about 80 bytes per row, and is deleted at the end.
 """
 
 import json
@@ -29,7 +29,7 @@ STEPS = {"plan": "plan", "scripted": "compute", "results": "results", "written":
 
 
 class Process(NamedTuple):
-    """A worker as /proc shows it."""
+    """A worker process as reported by /proc."""
 
     pid: int
     cpu: float
@@ -52,7 +52,7 @@ class Sweep(NamedTuple):
     measured: dict[str, Any]
     """The output of scripted_sweep.py."""
     looks: list[Look]
-    """Polls of its workers."""
+    """Snapshots of its workers."""
     worker: float
     """Peak memory of the largest worker, in MB."""
 
@@ -91,7 +91,7 @@ def _parent(process: Path) -> int | None:
 
 
 def _worker(process: Path) -> Process | None:
-    """Read a process if it is a running worker of Ray."""
+    """Read a process, if it is a running Ray worker."""
     with suppress(OSError):
         if (process / "cmdline").read_text().startswith("ray::"):
             fields = (process / "stat").read_text().rpartition(")")[2].split()
@@ -122,7 +122,7 @@ def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
 
 
 def show(rows: int, workers: int, sweep: Sweep) -> None:
-    """Format the steps of a sweep as rows of a table."""
+    """Format the steps of a sweep as table rows."""
     for step, name in STEPS.items():
         driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.workers(step)
         share = driver / (driver + theirs)

@@ -1,4 +1,4 @@
-"""Speed as ratios within one run: the answer stage compared with plain loops over the same model on the same cells."""
+"""The answers stage is compared with plain loops over the same model and cells, as speed ratios within one run."""
 
 import io
 import time
@@ -73,7 +73,7 @@ def texts() -> dict[str, str]:
 
 
 def bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
-    """Do what a careful script does: read a shard, decode, encode and answer in batches, next shard."""
+    """Do what a careful script does: read a shard, decode, encode and answer in batches, then the next shard."""
     metric, prompts, answered = tiny.vqascore(), texts(), 0
     for file in files:
         records = pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()
@@ -122,7 +122,7 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
 
 
 class CountingModel(ClipFlanT5Likelihood):
-    """The same model, counting the images that its vision tower encodes."""
+    """A model wrapper that counts the images encoded by the vision tower."""
 
     encoded = 0
 
@@ -161,7 +161,7 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
 def _one_pair_at_a_time(
     model: ClipFlanT5Likelihood, pixels: Sequence[torch.Tensor], prompt_ids: Sequence[str]
 ) -> list[list[float]]:
-    """Follow the released scripts' algorithm."""
+    """Follow the algorithm of the released scripts."""
     prompts = texts()
     return [
         model.likelihood(model.encode([image]), [Question(0, template.replace("{}", prompts[prompt_id]), ("Yes",))])[0][
@@ -173,4 +173,4 @@ def _one_pair_at_a_time(
 
 
 def _no_uri(uri: str) -> bytes:
-    raise AssertionError(f"nothing is fetched here, least of all {uri}")
+    raise AssertionError(f"nothing should be fetched here, but {uri} was")

@@ -1,4 +1,4 @@
-"""Memory of scoring videos, as a ratio within one run: it does not grow with a clip's length."""
+"""The memory for scoring videos does not grow with a video's length, measured as a ratio within one run."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from tests.benchmarks.size import expect, read_output, sized
 
 WIDTH, HEIGHT = sized((640, 480), (64, 48))
 SHORT, LONG = 8, sized(1600, 16)
-"""Frames; those of a long clip take 1.4 GB decoded, more than everything else in its process."""
+"""Numbers of frames; the long video's take 1.4 GB when decoded, more than everything else in the process."""
 
 
 def film(path: Path, frames: int) -> Path:
-    """Write a clip whose shade of grey grows from its first frame to its last."""
+    """Write a video whose grey level increases from its first frame to its last."""
     with av.open(path, "w", format="mp4") as file:
         stream = file.add_stream("libx264", rate=24, options={"preset": "ultrafast"})
         assert isinstance(stream, av.VideoStream)

@@ -1,4 +1,4 @@
-"""Speed as ratios within one run: images of 1024x1024 pixels on S3, decoded by one thread per core."""
+"""Images of 1024x1024 pixels on S3, decoded by one thread per core, are compared with loops in one run."""
 
 import os
 import statistics
@@ -33,7 +33,7 @@ WANTED = 0.8
 
 
 class Shard(NamedTuple):
-    """The same images in both forms in a table."""
+    """A shard's images in two tables: embedded, and referred to by address."""
 
     embedded: pa.Table
     by_uri: pa.Table
@@ -42,7 +42,7 @@ class Shard(NamedTuple):
 
 @pytest.fixture(scope="module", params=FORMATS)
 def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard]:
-    """Write a shard of a generator's images, on the server and in the table."""
+    """Write a shard of a generator's images, both on the server and in the table."""
     fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
     fs.mkdir(bucket)
     contents = [encoded(photograph(seed, SIDE), request.param, **FORMATS[request.param]) for seed in range(PHOTOGRAPHS)]
@@ -58,7 +58,7 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
 
 
 def rates(*calls: Callable[[], int]) -> list[float]:
-    """Return the images per second of each, the median of rounds in which they take turns."""
+    """Return the images per second of each call, as the median of rounds in which the calls alternate."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for call, taken in zip(calls, seconds, strict=True):
@@ -81,7 +81,7 @@ def bare_loop(table: pa.Table, uris: Uris) -> int:
 
 @contextmanager
 def loops_on_all_cores(table: pa.Table, uris: Uris) -> Iterator[Callable[[], int]]:
-    """Run a process per core that loops over its share, which shows the cores' limit even if others use them."""
+    """Run a looping process per core, which measures the limit of the cores even while others use them."""
     share = -(-len(table) // CORES)
     shares = [table.take(list(range(len(table)))[first : first + share]) for first in range(0, len(table), share)]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""`make bench-gpu` is ready for a GPU: on tiny shapes it runs on any CPU, with only torch and transformers."""
+"""`make bench-gpu` is ready for a GPU: with tiny shapes it runs on any CPU, with only torch and transformers."""
 
 import json
 import multiprocessing
@@ -28,13 +28,13 @@ ABSENT = (
     "ray vllm pyarrow pandas hydra omegaconf pydantic av ftfy scipy evalica sentencepiece s3fs llguidance torchvision "
     "mistral_common nltk"
 )
-"""Packages that GPU machines often lack: all of this project's except torch, transformers and their dependencies."""
+"""Packages that GPU machines often lack: all of ours except torch, transformers and their dependencies."""
 IMAGES = 3
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Use one thread, because threads with tiny matrices on a busy machine only wait for each other."""
+    """Use a single thread, because with tiny matrices on a busy machine several threads only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -65,7 +65,7 @@ def test_one_command_measures_with_the_packages_of_a_machine(absent: str, tmp_pa
     for row in rows:
         measured = ("peer", "ready_peer", "one", "ten", "matmul", "flops", "times_peer_ten", "share_of_matmul")
         assert min(row[name] for name in measured) > 0
-        assert row["difference"] < 1e-4, "ours and one pair at a time are two ways to the same number"
+        assert row["difference"] < 1e-4, "our batched score equals that of one pair at a time"
         assert row["model"] in ended.stdout
         if absent:
             assert row["stage"] is row["busy"] is None and "no sweep from S3" in row["notes"][0]
@@ -78,7 +78,7 @@ def test_our_scores_equal_those_of_one_pair_at_a_time(load: Load) -> None:
     pairs = [(image, text) for image in range(IMAGES) for text in (0, QUESTIONS - 1)]
     theirs = [score_pair(load.model, load.pixels[image], load.questions[image][text]) for image, text in pairs]
     assert theirs == pytest.approx([ours[image][text] for image, text in pairs], abs=1e-4)
-    assert len({round(number, 3) for number in theirs}) > 2, "pairs differ, so that agreeing means something"
+    assert len({round(number, 3) for number in theirs}) > 2, "pairs differ, otherwise agreement would prove nothing"
     released = [score_file(load.model, load.encoded[image], load.questions[image][text]) for image, text in pairs]
     assert released == pytest.approx(theirs, abs=1e-4)
 
@@ -96,7 +96,7 @@ def test_both_ways_run_in_the_precision_of_a_gpu(name: str, tmp_path: Path) -> N
     assert {weight.dtype for weight in load.network.parameters()} == {torch.bfloat16}
     ours = score(load.model, load.pixels, load.questions, BatchSize(2))
     theirs = [score_pair(load.model, load.pixels[0], question) for question in load.questions[0]]
-    assert theirs == pytest.approx(ours[0], abs=0.25), "eight bits of precision, through random layers"
+    assert theirs == pytest.approx(ours[0], abs=0.25), "bfloat16 has eight bits of precision, and the layers are random"
 
 
 def test_operations_equal_torchs_count_if_every_token_sees_every_other(
@@ -115,7 +115,7 @@ def test_operations_equal_torchs_count_if_every_token_sees_every_other(
 
 
 class KeptRows(list[Measured]):
-    """Replaces a pipe."""
+    """Receiver that keeps its rows, in place of a pipe."""
 
     send = list.append
 
@@ -128,7 +128,7 @@ def test_a_model_that_fails_or_dies_is_a_row_with_its_reason(monkeypatch: pytest
     apart.measure_into(results, "llava-1.5-7b", "tiny", Amounts(images=0), None)
     (failed,) = results
     assert failed.error is not None and "expected at least 1, got 0" in failed.error
-    monkeypatch.setattr(apart, "CONTEXT", multiprocessing.get_context("fork"))  # knows about the patch
+    monkeypatch.setattr(apart, "CONTEXT", multiprocessing.get_context("fork"))  # so that the child inherits the patch
     monkeypatch.setattr(apart, "measure_into", deadly)
     killed = apart.measure_apart("qwen2.5-vl-7b", "tiny", Amounts(), None, 60)
     assert killed.error is not None and "-9" in killed.error

@@ -1,4 +1,4 @@
-"""The cost of a group of images of one prompt, as GRPO asks for, compared with images of different prompts."""
+"""A group of images of one prompt, as in GRPO, costs less than images of different prompts."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ GROUPS = sized((8, 16), (2,))
 
 @pytest.fixture
 def fresh_prompts() -> Iterator[str]:
-    """Yield new prompts, so that no cache helps."""
+    """Yield new prompts, so that caches do not help."""
     return iter([pair.prompt for pair in pack_pairs(128)])
 
 

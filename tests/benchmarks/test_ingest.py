@@ -1,4 +1,4 @@
-"""The cost of an ingest: workers share it, and the driver's memory does not grow with the ids."""
+"""An ingest is shared among workers, and the driver's memory does not grow with the number of ids."""
 
 import csv
 import io
@@ -24,11 +24,11 @@ SIDE = sized(1024, 32)
 IDS = sized(800_000, 2_000)
 WORKERS = 2
 MIN_SPEEDUP = 1.2
-"""Minimum speed-up with two workers instead of one, on two cores that they share with the driver and the disk."""
+"""Minimum speed-up with two workers instead of one, on two cores shared with the driver and the disk."""
 
 
 def encode_images(count: int, image_format: str) -> list[bytes]:
-    """Encode images of a smooth gradient with a camera's noise: 1.7 MB as PNG, 0.4 MB as JPEG."""
+    """Encode images of a smooth gradient with camera noise: 1.7 MB as PNG, 0.4 MB as JPEG."""
     noise = np.random.default_rng(0)
     y, x = np.mgrid[:SIDE, :SIDE]
     images = []
@@ -54,7 +54,7 @@ def write_table_of_files(folder: Path) -> dict[str, Any]:
 
 
 def write_compressed_tars(folder: Path) -> dict[str, Any]:
-    """Write tars of JPEG files, packed by gzip."""
+    """Write gzip-compressed tars of JPEG files."""
     images = encode_images(6, "JPEG")
     for tar in range(12):
         with tarfile.open(folder / f"{tar:02d}.tar.gz", "w:gz", compresslevel=1) as archive:
@@ -96,7 +96,7 @@ def test_two_workers_ingest_faster_than_one(
 
 
 def time_copy(folder: Path, target: Path) -> float:
-    """Return the disk's time for the input's bytes, in as many pieces as there are files in a shard."""
+    """Return the seconds to write the input's bytes to disk, in files with as many images as a shard has."""
     began = time.perf_counter()
     files = sorted(folder.iterdir())
     for first in range(0, len(files), 32):
@@ -110,7 +110,7 @@ def time_copy(folder: Path, target: Path) -> float:
 
 
 def measure_rate(config: IngestConfig) -> float:
-    """Measure from the first shard to the last, so that the start of workers does not count."""
+    """Measure from the first shard to the last, so that the startup of workers does not count."""
     stands: list[tuple[float, int]] = []
     ended = ingest(config, lambda record: stands.append((time.perf_counter(), record.rows)))
     assert ended.rows == IMAGES

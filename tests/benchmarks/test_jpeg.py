@@ -1,4 +1,4 @@
-"""The effect of a client's own JPEG on scores: the embedded world's images as PNG and as JPEG, by the same metrics."""
+"""A high-quality JPEG changes scores little: the embedded world is scored as PNG and as JPEG."""
 
 import io
 from itertools import combinations
@@ -13,7 +13,7 @@ from tests.serving import pack_pairs
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint", "garnet")
 METRICS = ("vqascore", "clipscore")
 QUALITIES = (75, 90, 95)
-"""75 is PIL's default, with which flow_grpo and LightRFT send images."""
+"""JPEG qualities; 75 is PIL's default, with which flow_grpo and LightRFT send images."""
 PROMPTS = sized(256, 4)
 
 
@@ -24,7 +24,7 @@ def as_jpeg(image: bytes, quality: int) -> bytes:
 
 
 def count_reversals(before: np.ndarray, after: np.ndarray) -> float:
-    """Return how often the order of two images of one prompt changes; rows are generators."""
+    """Return how often the order of two images of a prompt changes; rows are generators."""
     pairs = [(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in combinations(range(len(before)), 2)]
     return float(np.mean(pairs))
 

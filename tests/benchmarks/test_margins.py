@@ -1,4 +1,4 @@
-"""The use of a margin: how often the better image of a pair is truly better, within the margin and beyond it."""
+"""A margin is useful: the better image of a pair is truly better more often beyond the margin than within it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,14 +21,17 @@ NAMES = {1: "better", 0: "as good", -1: "worse"}
 
 
 def requirements_met() -> dict[str, float]:
-    """Return for every image of the embedded world, by its id, the fraction of requirements that it truly meets."""
+    """Return, for every image of the embedded world by id, the fraction of requirements that it truly meets."""
     expect = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
     images = pd.read_parquet(PACK / "truth.parquet")
     return {row.image_id: 1 - len(row.broken) / expect[row.prompt_id] for row in images.itertuples()}
 
 
 def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
-    """Return for every pair except ties its margin in units of the noise, and 1 if the better image is truly better."""
+    """Yield the margin of every pair except ties, in units of noise, and 1 if the better image is truly better.
+
+    The second value is 0 if both images are truly equal, and -1 if the other one is better.
+    """
     scores, truth = run.higher_is_better(metric), requirements_met()
     noise = measure_noise(scores, run.prompts)
     for images in pd.Series(range(len(scores))).groupby(run.prompts).indices.values():
@@ -41,7 +44,7 @@ def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
 
 
 def count_pairs(store: Path) -> dict[str, dict[bool, Counter[int]]]:
-    """Return, by metric and for pairs within and beyond the default margin, how many are better, as good or worse."""
+    """Return, by metric and for pairs within and beyond the default margin, how many are better, equal or worse."""
     run = gather_scores(Store(StorageConfig().locate(str(store))), "latest", METRICS)
     counts = {metric: {True: Counter[int](), False: Counter[int]()} for metric in METRICS}
     for metric in METRICS:

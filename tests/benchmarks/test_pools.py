@@ -1,7 +1,7 @@
-"""The pools of `cluster=gpu1` feed each model at 60% of a GPU's peak: processor time is compared with rates.
+"""The pools of `cluster=gpu1` can feed each model at 60% of a GPU's peak.
 
-An H200 computes some 790 Tflop/s of dense bfloat16, and its hosts have some 24 cores for each. The cost of an image is
-measured here, on one core: it is read from S3 in a Parquet shard, decoded from PNG and preprocessed.
+An H200 computes about 790 Tflop/s of dense bfloat16, and its hosts have about 24 cores per GPU. The processor time of
+an image is measured here on one core: the image is read from a Parquet shard on S3, decoded from PNG and preprocessed.
 """
 
 import os
@@ -35,7 +35,7 @@ from tests.s3 import S3Server
 
 OPERATIONS, SHARE = 790e12, 0.6
 CORES = 24, 16
-"""Cores of a host for each of its GPUs: for an H200, and for smaller ones."""
+"""Cores of a host per GPU: for an H200, and for smaller GPUs."""
 N_IMAGES, ROUNDS = sized(8, 2), sized(3, 1)
 SHAPES = sized(FULL, TINY)
 MODELS: list[tuple[str, dict[str, Any]]] = [("clip-flant5-xl", {}), ("clip-flant5-xxl", {}), ("llava-1.5-7b", {})]
@@ -44,8 +44,7 @@ VIT_H = CLIPVisionConfig(
     hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=16, patch_size=14
 )
 UNFEEDABLE = {"ViT-H/14 (PickScore, HPSv2)": 50}
-"""Models that need more cores than any host has: they read an image in a twentieth of the time of decoding it from
-PNG."""
+"""Models that need more cores than any host has, because they read an image 20 times faster than a PNG is decoded."""
 
 
 class Fed(NamedTuple):
@@ -99,7 +98,7 @@ def read_from(server: S3Server, load: Load) -> Callable[[], pa.Table]:
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """Return the processor time of an image, the minimum of some rounds, because other processes only add to it."""
+    """Return an image's processor time: the minimum of several rounds, because other processes only add to it."""
     least = float("inf")
     for _ in range(ROUNDS + 1):
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""The cost of question-based metrics: one writing per prompt, an image prefix computed once, and full batches."""
+"""Question-based metrics write once per prompt, compute an image prefix once, and run full batches."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_toke
 
 IMAGES, QUESTIONS = sized((8, 10), (2, 2))
 SIDE, PATCH = sized(192, 32), 8
-"""An image is 576 tokens, as in LLaVA-1.5."""
+"""Side of an image and of a patch in pixels: an image is 576 tokens, as in LLaVA-1.5."""
 ROUNDS = sized(5, 1)
 PROMPTS = sized(16, 2)
 CHOICES = ("Yes", "No")
@@ -34,7 +34,7 @@ CHOICES = ("Yes", "No")
 
 @pytest.fixture(scope="module")
 def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
-    """Save a LLaVA of random weights, small but with as many image tokens as the real one."""
+    """Save a LLaVA with random weights, small but with as many image tokens as the real one."""
     folder = tmp_path_factory.mktemp("llava")
     torch.manual_seed(0)
     size = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
@@ -71,7 +71,7 @@ def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
 
 
 def time_fastest(*calls: Callable[[], object]) -> list[float]:
-    """Return the fastest seconds of each call over some rounds; they take turns, so that busy moments affect all."""
+    """Return the shortest seconds of each call over several rounds; the calls alternate, so busy moments affect all."""
     rounds = [[seconds(call) for call in calls] for _ in range(ROUNDS)]
     return [min(taken) for taken in zip(*rounds, strict=True)]
 
@@ -111,7 +111,7 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
 
 
 def run(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
-    """Sweep by a metric that asks the language model once per prompt; return the number of calls."""
+    """Run a sweep with a metric that asks the language model once per prompt; return the number of calls."""
     planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE))
     done = run_sweep(planned, lambda progress: None)
     return done, done.usage["questions:llm"].calls

@@ -1,4 +1,4 @@
-"""Bytes of a benchmark on S3 that planning and a report read, as fractions of its size, counted at the wire."""
+"""Planning and a report read only small fractions of a benchmark on S3, counted at the wire."""
 
 import random
 import re
@@ -20,13 +20,13 @@ PROMPTS = sized(742, 8)
 SIDE = sized(400, 64)
 METRICS = ("vqascore", "clipscore")
 MAX_FOR_PLAN, MAX_FOR_REPORT = 0.03, 0.03
-"""Fractions of the bytes of all images."""
+"""Maximum fractions of the bytes of all images."""
 MAX_SECONDS = 10.0
-"""CPU seconds for a report, and for the proxy."""
+"""Maximum CPU seconds for a report and for the proxy."""
 
 
 def count_image_bytes(proxy: FaultProxy) -> int:
-    """Return the number of bytes of the images' files that were read so far."""
+    """Return the number of bytes read so far from the image files."""
     return sum(size for name, size in proxy.bytes.items() if name.startswith("GET ") and "/bench/images/" in name)
 
 

@@ -1,4 +1,4 @@
-"""The number of a sweep's requests to S3, counted at the wire: S3 limits the rate below a prefix."""
+"""The number of a sweep's requests to S3 is bounded, counted at the wire, because S3 limits the rate per prefix."""
 
 import math
 from collections import Counter
@@ -22,13 +22,13 @@ from tests.faults.proxy import FaultProxy
 
 METRICS = ("vqascore", "clipscore")
 CELLS = 2 + len(METRICS)
-"""Cells of an images shard: answers, similarities, and the scores of both."""
+"""Cells per image shard: answers, similarities, and the scores of both metrics."""
 FEW, MANY = sized((2, 10), (1, 2))
-"""Shards of four images."""
+"""Numbers of shards of four images."""
 WRITES = 1
-"""Writes of a cell."""
+"""Number of writes per cell."""
 READS = 2
-"""Maximum reads of a cell, including its source, the cells that it depends on, and the run that it is part of."""
+"""Maximum reads per cell, including its source, the cells that it depends on, and the run that contains it."""
 MAX_ADDED = 2
 """Maximum number of additional requests for reading a longer list of shards."""
 
@@ -48,7 +48,7 @@ def test_a_cell_takes_one_write_and_a_night_without_news_reads_none(
         )
     assert shard["PUT"] == CELLS * WRITES
     assert shard["GET"] <= CELLS * READS
-    assert not shard["HEAD"], "every answer to a GET has the ETag by which a file is known"
+    assert not shard["HEAD"], "every GET response already has the ETag that identifies a file"
     assert many[1].total() <= few[1].total() + MAX_ADDED
 
 
@@ -67,7 +67,7 @@ def test_an_ingest_takes_the_same_number_of_requests_for_every_further_tar(
             f"\na tar of 40 images, one shard: {describe_counts(tar)}; "
             f"an ingest of {FEW} of them: {describe_counts(few)}"
         )
-    assert tar["PUT"] == 2, "the shard, and the note that the tar was read to its end"
+    assert tar["PUT"] == 2, "the shard, and the record that the tar was read completely"
     assert tar["GET"] + tar["HEAD"] <= 2 * READS
 
 
@@ -99,7 +99,7 @@ def count_requests(proxy: FaultProxy, call: Callable[[], int]) -> Counter[str]:
 
 
 def kind_of(request: str) -> str:
-    """Return the method, or LIST for listing a folder."""
+    """Return the method, or LIST for a folder listing."""
     method, target, _ = request.split()
     return "LIST" if "list-type" in parse_qs(urlsplit(target).query) else method
 

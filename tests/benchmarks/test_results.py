@@ -1,4 +1,4 @@
-"""The cost of a run's tables and report while rows grow a hundredfold, and of a night with one new generator."""
+"""The cost per row of a run's tables and report is flat, and a night with one new generator is cheap."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from tests.benchmarks.size import expect, read_output, sized
 
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember")
 PROMPTS = sized((2_000, 20_000, 200_000), (250, 500))
-"""Prompts of each benchmark: with five generators 10,000, 100,000 and 1,000,000 rows."""
+"""Numbers of prompts; with five generators they give 10,000, 100,000 and 1,000,000 rows."""
 MAX_GROWTH = 1.25
-"""Maximum growth of the time per row while rows grow a hundredfold."""
+"""Maximum growth of the time per row when the number of rows grows a hundredfold."""
 MAX_MEGABYTES = 1_000
-"""Maximum of the driver's memory at a million rows."""
+"""Maximum memory of the driver, in MB, at a million rows."""
 MAX_NIGHT = 0.5
 """Maximum cost of the results of a night with a sixth generator, relative to the first five."""
 
@@ -23,7 +23,7 @@ MAX_ROW_BYTES = 256
 """Maximum memory of a report per row of one metric, in bytes."""
 METRICS = sized(10, 2)
 MAX_METRIC_GROWTH = 4.0
-"""Maximum growth of a report's memory, beyond a small one's, while metrics, and so rows, grow tenfold.
+"""Maximum growth of a report's memory, above that of a small report, when metrics (and so rows) grow tenfold.
 
 It would grow tenfold if a report kept the scores of all metrics in memory at once. Measured: 3.03, because each metric
 has figures.
@@ -61,7 +61,7 @@ def test_results_take_the_same_time_per_row_of_ten_thousand_and_of_a_million(
     night = run_scripted_sweep(folder)
     with capsys.disabled():
         print("a sixth generator: " + describe(count, night))
-    assert night["cells_read"] == count / ROW_GROUP, "the cells of the new generator alone"
+    assert night["cells_read"] == count / ROW_GROUP, "only the new generator's cells"
     expect(night["seconds"]["results"] < MAX_NIGHT * measured["seconds"]["results"])
 
 

@@ -1,4 +1,4 @@
-"""The cost of Ray: the phases of a small sweep, and the driver's work per shard of a model that does nothing."""
+"""The cost of Ray is bounded: the phases of a small sweep, and the driver's work per shard of an empty model."""
 
 import json
 import time
@@ -60,7 +60,7 @@ def time_calls(phases: Phases, name: str, function: Callable[..., Any]) -> Calla
 def test_the_phases_of_a_small_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`metric=[clipscore]` on the embedded world is a few seconds of work."""
+    """`metric=[clipscore]` on the embedded world takes a few seconds of work."""
     phases: Phases = {}
     with time_phase(phases, "imports"):
         run_module("tests.benchmarks.sweep_imports")
@@ -92,15 +92,15 @@ def test_the_phases_of_a_small_sweep(
 
 
 MAX_ADDED_SECONDS = 5.0
-"""Maximum seconds beyond a bare loop, for the rest of a sweep: plan, cells, judging, report."""
+"""Maximum seconds beyond a bare loop, for the rest of a sweep: plan, cells, judging and report."""
 MAX_ADDED_MODULES = 1_000
-"""Maximum number of modules that a worker imports beyond a bare loop over its model."""
+"""Maximum number of modules that a worker imports beyond those of a bare loop over its model."""
 
 
 def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They take turns, and the fastest of each counts: both are mostly imports, and other processes disturb either."""
+    """Sweep and loop alternate, and the fastest run of each counts, because other processes disturb their imports."""
     sweep = ["jobs.sweep", "sweep=shapes", "metric=[clipscore]", "cluster=here", *FEW]
     seconds: dict[str, list[float]] = {"bare": [], "sweep": []}
     for number in range(ROUNDS):

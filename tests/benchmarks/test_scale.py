@@ -1,4 +1,4 @@
-"""Costs that grow with a sweep, and costs that must not: planning over many committed cells, memory over many rows."""
+"""Planning over many committed cells stays within its limits, and memory does not grow with the rows."""
 
 import os
 import subprocess
@@ -30,20 +30,20 @@ from tests.benchmarks.size import HERE, ROOT, TINY, expect, fresh_process, one_r
 
 GENERATORS = ("atlas", "flint")
 FILES, SHARDS = sized((250, 500), (10, 2))
-"""Files of each generator, and shards of each file; each shard has four cells: over a million with the questions'."""
+"""Files per generator and shards per file; each shard has four cells, over a million with those of the questions."""
 MAX_PLANNING_SECONDS = 60
 MAX_PLANNING_MEGABYTES = 1_000
 MAX_NIGHT_SECONDS = 10
 RUN_ID = "2026-01-02"
-"""The id of the run that a night finds."""
+"""Id of the run that a night finds."""
 ROWS, COPIES = sized((125, 80), (4, 1))
-"""First 10,000 rows, and then ten times as many."""
+"""Numbers of rows and copies: first 10,000 rows, then ten times as many."""
 MAX_GROWTH = 1.25
-"""Maximum growth of memory while rows grow tenfold."""
+"""Maximum growth of memory when the number of rows grows tenfold."""
 
 
 def write_many_shards(folder: Path, files: int) -> list[str]:
-    """Write this number of files of each generator, with shards of one row; return the words of a sweep over them."""
+    """Write this number of files per generator, with one row per shard; return the arguments of a sweep over them."""
     write_rows(folder / "bench/prompts.parquet", prompts(8))
     row = {**images("atlas", 1)[0], "image": b""}
     for generator in GENERATORS:
@@ -58,7 +58,7 @@ def planned(overrides: Sequence[str]) -> PlannedSweep:
 
 
 def commit_every_cell(sweep: PlannedSweep, store: Path) -> None:
-    """Make a file for each cell; a plan reads no cell's content."""
+    """Create a file for each cell; a plan does not read the content of cells."""
     for cell in sweep.plan.cells:
         path = store / cell.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,15 +70,15 @@ class Planning(NamedTuple):
 
     cells: int
     listed: list[str]
-    """Listed folders of the store, one entry per listing."""
+    """Folders of the store that were listed, one entry per listing."""
     seconds: float
     """CPU seconds."""
     megabytes: float
-    """Peak resident memory of the process."""
+    """Peak resident memory of the process, in MB."""
 
 
 def measure_planning(overrides: Sequence[str]) -> Planning:
-    """Plan over committed cells, in a process that did nothing else."""
+    """Plan over committed cells, in a process that does nothing else."""
     listed = []
     below = Store._below
 
@@ -92,7 +92,7 @@ def measure_planning(overrides: Sequence[str]) -> Planning:
         seconds = time.process_time() - began
     assert not plan.missing
     recipes = {cell.path.rsplit("/", 2)[0] for cell in plan.cells}
-    assert recipes | {f"{LEASES}/{DELETING}"} <= set(listed), "and one of who deletes"
+    assert recipes | {f"{LEASES}/{DELETING}"} <= set(listed), "and the lease for deletion"
     return Planning(len(plan.cells), listed, seconds, peak_memory(os.getpid()))
 
 
@@ -160,7 +160,7 @@ class Peaks(NamedTuple):
 
     driver: float
     worker: float
-    """Peak memory of the largest actor of the stages."""
+    """Peak memory of the largest stage actor."""
 
 
 def test_memory_stays_flat_while_rows_grow_tenfold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +174,7 @@ def test_memory_stays_flat_while_rows_grow_tenfold(tmp_path: Path, capsys: pytes
 
 
 def measure_peaks(folder: Path, copies: int) -> Peaks:
-    """Measure a sweep of the tiny CLIP over this number of copies of a generator's images."""
+    """Measure a sweep with the tiny CLIP over this number of copies of a generator's images."""
     write_rows(folder / "bench/prompts.parquet", prompts(ROWS))
     records = images("atlas", ROWS)
     for copy in range(copies):
@@ -199,7 +199,7 @@ def measure_peaks(folder: Path, copies: int) -> Peaks:
 
 
 def list_processes(session: int, mark: bytes) -> list[int]:
-    """Return the processes of a session with a mark in their command line."""
+    """Return the processes of a session whose command line contains a mark."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -212,7 +212,7 @@ def list_processes(session: int, mark: bytes) -> list[int]:
 
 
 def peak_memory(pid: int) -> float:
-    """Return the peak resident memory of a process in MB; 0 if it has ended."""
+    """Return the peak resident memory of a process in MB, or 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

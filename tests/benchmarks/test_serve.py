@@ -1,4 +1,4 @@
-"""The reward service under load: 64 clients of one image each against the offline scorer; a replica that is killed."""
+"""The reward service withstands load: 64 clients with one image each, compared offline, and a killed replica."""
 
 import asyncio
 import base64
@@ -31,15 +31,15 @@ CLIENTS = sized(64, 4)
 BATCH = 32
 ROUNDS = sized(3, 1)
 IMAGES = sized(1536, 12)
-"""Images of a round."""
+"""Number of images per round."""
 MANY_CLIENTS = sized(256, 8)
 LARGE_IMAGES = sized(8, 2)
 SERVE_SECONDS = float(os.environ.get("SERVE_SECONDS", "40"))
 MAX_GROWTH = 20
-"""Maximum growth in MB of a warm process under load."""
+"""Maximum growth, in MB, of a warm process under load."""
 METRIC = "metric=[vqascore]"
 pytestmark = pytest.mark.slow  # a service takes as long to start in any size
-skip_if_tiny = pytest.mark.skipif(TINY, reason="a service of its own")
+skip_if_tiny = pytest.mark.skipif(TINY, reason="starts a separate service")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Use one thread, like the replica."""
+    """Use a single thread, like the replica."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -64,7 +64,7 @@ def scorer(one_thread: None) -> Scorer:
 
 
 def save_clip_of_common_size(folder: Path) -> Path:
-    """Save the embedded world's CLIP with an image tower of ViT-B/32's shape at 224 pixels, of random weights."""
+    """Save the embedded world's CLIP with a random image tower in the shape of ViT-B/32 at 224 pixels."""
     copytree(ROOT / "assets" / "clip-shapes", folder)
     config = CLIPConfig.from_pretrained(folder)
     config.vision_config = CLIPVisionConfig(projection_dim=config.projection_dim)
@@ -76,7 +76,7 @@ def save_clip_of_common_size(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[Pair]:
-    """Yield pairs that are never cached: the embedded world's images with each other's prompts."""
+    """Yield pairs that are never cached: the embedded world's images with the prompts of others."""
     known = pack_pairs(sized(256, 16), ("atlas", "flint", "garnet"))
     return (
         Pair(image.image, text.prompt)
@@ -86,14 +86,14 @@ def pairs() -> Iterator[Pair]:
 
 
 class Load(NamedTuple):
-    """The clients' measurements."""
+    """Measurements of the clients."""
 
     rate: float
     """Images per second."""
     seconds: list[float]
     """Seconds of every request, including its retries."""
     scores: list[list[float | None]]
-    """The scores returned for every image, one each."""
+    """The score returned for every image."""
     retries: int
 
     def latency(self, percent: int) -> float:
@@ -111,7 +111,7 @@ async def ask_all(
     metric: str = "vqascore",
     clients: int = CLIENTS,
 ) -> Load:
-    """Run clients that each send one image at a time; after a third of the images, kill the processes of `kill`."""
+    """Run clients that send one image at a time; after a third of the images, kill the processes in `kill`."""
     bodies = [make_body(pair) for pair in pairs]
     places, seconds, retries = iter(range(len(pairs))), [0.0] * len(pairs), [0]
     scores: list[list[float | None]] = [[] for _ in pairs]
@@ -145,7 +145,7 @@ async def ask_all(
 
 
 def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[float | None]]:
-    """Return the images per second, and the scores."""
+    """Return the images per second and the scores."""
     begun, scores = time.perf_counter(), []
     for place in range(0, len(pairs), BATCH):
         batch = pairs[place : place + BATCH]
@@ -157,7 +157,7 @@ def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[fl
 def compare_with_offline(
     service: Running, scorer: Scorer, pairs: Iterator[Pair], metric: str, images: int
 ) -> list[float]:
-    """Run rounds, each first offline and then by the service; the scores are the same."""
+    """Run rounds, each first offline and then with the service, and check that the scores are the same."""
     score_offline(scorer, list(islice(pairs, CLIENTS)))
     asyncio.run(ask_all(service, list(islice(pairs, CLIENTS)), metric=metric))
     shares = []
@@ -189,10 +189,9 @@ def test_many_clients_of_one_image_get_the_offline_rate_of_a_common_size_of_mode
 def test_many_clients_of_one_image_get_most_of_a_tiny_models_offline_rate(
     service: Running, scorer: Scorer, pairs: Iterator[Pair]
 ) -> None:
-    """The service's own cost counts most here, because the model takes less than 2 ms an image.
+    """The service's own cost matters most here, because the model takes less than 2 ms per image.
 
-    Clients and service share a core with each other, and on some machines with the replica: the median was 0.92 and
-    0.78.
+    Clients and service share a core, on some machines with the replica as well: the medians were 0.92 and 0.78.
     """
     shares = compare_with_offline(service, scorer, pairs, "vqascore", IMAGES)
     expect(statistics.median(shares) >= 0.7)
@@ -207,7 +206,7 @@ def test_many_more_clients_only_wait_for_their_turn(service: Running, pairs: Ite
 
 
 def test_images_in_parts_cost_less_than_in_base64(service: Running) -> None:
-    """The scores of the images are cached, so that only the forms differ."""
+    """The scores of the images are cached, so that only the request formats differ."""
     pngs = [encode_png(photograph(seed, sized(1024, 64))) for seed in range(LARGE_IMAGES)]
     prompts = [f"photograph {seed}" for seed in range(LARGE_IMAGES)]
     seconds: dict[str, list[float]] = {"base64": [], "multipart": []}
@@ -236,7 +235,7 @@ def encode_png(image: Image.Image) -> bytes:
 def ask_in_parts(
     session: requests.Session, url: str, images: Sequence[bytes], prompts: Sequence[str]
 ) -> list[dict[str, float | None]]:
-    """Ask over our own wire in its other form."""
+    """Send requests in the other form of our own protocol."""
     form = [("request", (None, json.dumps({"prompts": prompts}).encode())), *(("images", image) for image in images)]
     response = session.post(f"{url}/score", files=form, timeout=120)
     response.raise_for_status()
@@ -246,7 +245,7 @@ def ask_in_parts(
 
 @skip_if_tiny
 def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> None:
-    """The load lasts SERVE_SECONDS; memory is compared after a quarter of them and at the end, with no score cached."""
+    """The load lasts SERVE_SECONDS; memory is compared after a quarter of it and at the end. No score is cached."""
     known, sizes = list(islice(pairs, IMAGES)), []
     with run_service(tmp_path / "log", METRIC, f"batch={BATCH}", "threads=1", "cached_scores=0") as service:
         processes = {"service": service.process.pid, "replica": service.replicas()[0]}
@@ -262,7 +261,7 @@ def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> Non
 
 
 def megabytes(pid: int) -> float:
-    """Return the resident memory of a process."""
+    """Return the resident memory of a process, in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 

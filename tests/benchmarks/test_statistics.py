@@ -1,4 +1,4 @@
-"""Speed of the statistics of metrics compared with brute force, and their memory, in one run."""
+"""The statistics of metrics are fast compared with brute force, and their memory is bounded."""
 
 import os
 import time
@@ -21,12 +21,12 @@ from tests.benchmarks.test_scale import peak_memory
 
 BRUTE_FORCE_ROWS = sized(3_000, 100)
 SIZES = sized({BRUTE_FORCE_ROWS: 3, 9_600: 10, 100_000: 40}, {BRUTE_FORCE_ROWS: 0, 200: 0})
-"""Numbers of rows, and the minimum speed-up of tie calibration over listing all pairs."""
+"""Numbers of rows, with the minimum speed-up of tie calibration over listing all pairs."""
 MEGABYTES = 1_000
 
 
 def make_ratings(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean ratings of three raters, and scores that follow them with noise."""
+    """Return mean ratings by three raters, and noisy scores that follow them."""
     random = np.random.default_rng(0)
     truth = random.normal(size=rows)
     human = np.mean(
@@ -36,13 +36,13 @@ def make_ratings(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_labels(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return two labels, with the largest number of human ties."""
+    """Return binary labels, which have the largest number of ties."""
     human, metric = make_ratings(rows)
     return (human > 3).astype(float), metric
 
 
 def calibrate_by_brute_force(human: np.ndarray, metric: np.ndarray) -> float:
-    """List and sort every pair once, in the vectorised way of the peers' pair histograms."""
+    """List and sort every pair once, vectorised like the pair histograms of other packages."""
     i, j = np.triu_indices(len(human), 1)
     difference = np.abs(metric[i] - metric[j])
     sign = np.sign(human[i] - human[j])
@@ -54,14 +54,14 @@ def calibrate_by_brute_force(human: np.ndarray, metric: np.ndarray) -> float:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return the seconds of CPU that a call takes, which other processes on the machine hardly change."""
+    """Return the CPU seconds of a call, which hardly depend on other processes on the machine."""
     began = time.process_time()
     call()
     return time.process_time() - began
 
 
 def peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> float:
-    """Return this process's peak after the largest calibration; ru_maxrss would count what it was forked from."""
+    """Return this process's peak memory after the largest calibration; ru_maxrss would include that of its parent."""
     calibrate_ties(*make(max(SIZES)))
     return peak_memory(os.getpid())
 
@@ -87,7 +87,7 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
 
 
 def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
-    """Do what the released code does for a walk and a metric: call scipy's functions one by one."""
+    """Do what the released code does for each walk and metric: call scipy's functions one by one."""
     levels = nodes.loc[nodes["graph_id"] == graph]
     values = scores.loc[levels["image_id"]]
     for metric in scores:
@@ -98,7 +98,7 @@ def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: s
             stats.ks_2samp(first, second)
 
 
-@pytest.mark.skipif("REFERENCE_DATA" not in os.environ, reason="REFERENCE_DATA names no folder of published ratings")
+@pytest.mark.skipif("REFERENCE_DATA" not in os.environ, reason="REFERENCE_DATA is not set")
 def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys: pytest.CaptureFixture[str]) -> None:
     folder = StorageConfig().locate(str(Path(os.environ["REFERENCE_DATA"]) / "ts2"))
     release = read_release("t2iscorescore", folder)
@@ -132,6 +132,6 @@ def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytes
 
 
 def _walks(nodes: pd.DataFrame) -> int:
-    """Return the released walks of a graph: every ordered pair of roots, one node of every other level."""
+    """Return a graph's walks as released: every ordered pair of roots, with one node of every other level."""
     of_level = nodes.groupby("level")["node"].nunique()
     return int(of_level.drop(0, errors="ignore").prod() * of_level.get(0, 1) ** 2)

@@ -1,4 +1,4 @@
-"""The cost of verifying everything that is read from the store, as a fraction of the sweep that it protects."""
+"""Verifying everything that is read from the store costs a small fraction of the sweep that it protects."""
 
 import hashlib
 import io
@@ -19,11 +19,11 @@ from tests.benchmarks.size import HERE, expect, sized
 
 GENERATORS = sized(("atlas", "flint"), ("atlas",))
 MAX_FRACTION = 0.03
-"""Maximum fraction of the seconds of the stages."""
+"""Maximum fraction of the stages' seconds."""
 READS = 2
 """Reads of each cell: by the dependent stage, and by the driver or the report."""
 IMAGE_READS = 2
-"""Reads of each image: by the stage of answers and the stage of similarities."""
+"""Reads of each image: by the answers stage and by the similarities stage."""
 REPEATS = sized(5, 1)
 FEW = sized((), (*HERE, "benchmark.limit=4"))
 
@@ -53,7 +53,7 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Return the shortest of some tries."""
+    """Return the shortest time of several attempts."""
     tries = []
     for _ in range(REPEATS):
         began = time.perf_counter()

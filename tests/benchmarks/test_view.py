@@ -1,4 +1,4 @@
-"""The cost of a page of a million scores, compared with reading and sorting the whole table with pandas."""
+"""A page of a million scores is cheap compared with reading and sorting the whole table with pandas."""
 
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,17 @@ from tests.benchmarks.size import expect, read_output, sized
 from tests.benchmarks.test_results import GENERATORS, run_scripted_sweep
 
 PROMPTS = sized(100_000, 500)
-"""With five generators and two metrics, these are a million rows."""
+"""Number of prompts; with five generators and two metrics they give a million rows."""
 MAX_OPENING = 4.0
-"""Maximum cost of opening a run, relative to reading its scores with the prompts' texts in pandas."""
+"""Maximum cost of opening a run, relative to reading its scores and prompt texts with pandas."""
 MAX_PAGE = 0.35
-"""Maximum cost of any page, relative to the same."""
+"""Maximum cost of any page, relative to reading the scores and texts with pandas."""
 MAX_DIFFERENCES = 4.0
-"""Maximum cost of the first page of what two metrics rank differently, relative to the same."""
+"""Maximum cost of the first page of images that two metrics rank differently, relative to pandas."""
 MAX_SECOND_PAGE = 0.1
-"""Maximum cost of its second page, relative to its first."""
+"""Maximum cost of the second such page, relative to the first."""
 MAX_MEGABYTES = 1_500
-"""Maximum memory of the process; DuckDB's share is 1,000."""
+"""Maximum memory of the process in MB, of which DuckDB may use 1,000."""
 
 
 def measure(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Speed as a ratio within one run: a complete `jobs.sweep` on S3, from its start to its report, against bare loops."""
+"""A complete `jobs.sweep` on S3, from start to report, is faster than bare loops within the same run."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from tests.s3 import S3Server
 CORES = len(os.sched_getaffinity(0))
 GENERATORS, PROMPTS, SIDE = sized((6, 500, 640), (1, 4, 64))
 SWEEPS = sized([["clipscore"], ["vqascore"], ["clipscore", "vqascore"]], [["clipscore"]])
-"""The metrics of each sweep; the last one has enough calls for Ray."""
+"""Metrics of each sweep; the last sweep has enough calls for Ray."""
 MIN_SPEED = 1.3
 """Minimum speed relative to bare loops in sequence."""
 MAX_FIRST_SECONDS = 20.0
-"""Maximum seconds until the first scores of images are in the store."""
+"""Maximum seconds until the first image scores are in the store."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def time_bare_loops(metric: str, bench: str) -> float:
 
 
 def time_sweep(metrics: Sequence[str], bench: str, store: str) -> tuple[float, float]:
-    """Return the seconds of a sweep, and the seconds until the first cell of its images is in the store."""
+    """Return the seconds of a sweep, and the seconds until its first image cell is in the store."""
     line = [
         "sweep=own_images", "models=shapes", f"metric=[{','.join(metrics)}]", f"store={store}",
         f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", *HERE,

@@ -1,4 +1,4 @@
-"""The number of modules that a worker imports, without a model and with CLIP, in a separate process, as JSON.
+"""Counts the modules that a worker imports, without a model and with CLIP, in a separate process, as JSON.
 
 python -m tests.benchmarks.worker_imports
 """

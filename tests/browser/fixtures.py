@@ -1,4 +1,4 @@
-"""One browser that all tests of pages share."""
+"""Fixture: a single browser that all tests of pages share."""
 
 from collections.abc import Iterator
 from typing import Any

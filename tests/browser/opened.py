@@ -1,4 +1,4 @@
-"""Pages in a real browser: opened from their files at two widths, with an empty console."""
+"""Pages are tested in a real browser: opened from their files at two widths, with an empty console."""
 
 import shutil
 from pathlib import Path
@@ -19,9 +19,9 @@ ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-backg
              "--disable-component-update", "--disable-sync", "--window-size=1280,900")  # fmt: skip
 PHONE, DESKTOP = 390, 1280
 ON_DESKTOP, ON_PHONE = (pytest.mark.parametrize("width", [side], indirect=True) for side in (DESKTOP, PHONE))
-"""For claims that do not depend on the width, or that are harder to keep on a phone."""
+"""Marks for claims that do not depend on the width, or that are harder to satisfy on a phone."""
 DESKTOP_SLOW = pytest.mark.parametrize("width", [pytest.param(DESKTOP, marks=pytest.mark.slow), PHONE], indirect=True)
-"""For claims that are harder to keep on a phone, and that `make slow` checks on a desktop too."""
+"""Mark for claims that are harder to satisfy on a phone; `make slow` also checks them on a desktop."""
 WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -32,7 +32,7 @@ WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
     ],
     indirect=["width"],
 )
-"""Both widths and both schemes; `make slow` runs the other two pairs."""
+"""Both widths with one colour scheme each; `make slow` runs the other two combinations."""
 
 
 def open_page(browser: WebDriver, page: Path | str, width: int) -> WebDriver:
@@ -73,13 +73,13 @@ def press(page: WebDriver, element: WebElement) -> None:
 
 
 def prefer_scheme(page: WebDriver, scheme: str) -> None:
-    """Make the system prefer light or dark, or nothing, from now on."""
+    """Set the system's preference to light, dark or none."""
     features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def barriers(page: WebDriver) -> list[str]:
-    """Return the barriers that axe-core finds with all its rules: the rule and the first place of each."""
+    """Return the accessibility problems that axe-core finds with all its rules: each rule and its first element."""
     page.set_script_timeout(300)
     violations = Axe().run(page, options={"resultTypes": ["violations"]})["violations"]
     return [f"{one['id']}: {one['help']}, {one['nodes'][0]['html']}" for one in violations]

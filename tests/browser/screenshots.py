@@ -1,10 +1,10 @@
-"""Take the screenshots of README and the plugins' pages.
+"""Takes the screenshots for README and the plugins' pages.
 
     python -m tests.browser.screenshots store/runs/RUN/report.html docs
     python -m tests.browser.screenshots http://127.0.0.1:8008/... plugins/viewer/view-desktop.png
 
-The second form takes one page of `plumbline view` or `plumbline rate`. `390 844` at the end sets the width and height
-of a phone.
+The second form takes one page of `plumbline view` or `plumbline rate`. Append `390 844` for the width and height of a
+phone.
 """
 
 import shutil
@@ -24,7 +24,7 @@ SHOWN = """
 return !document.querySelector("[aria-busy=true]")
   && [...document.images].every(i => i.complete || i.getBoundingClientRect().top > innerHeight)
 """
-"""True if all images in the window are loaded."""
+"""Script that returns true if all images in the window are loaded."""
 
 
 def shoot(address: str, picture: Path, *, width: int, height: int) -> None:

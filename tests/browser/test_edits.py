@@ -1,4 +1,4 @@
-"""Edits in a real browser: the source next to the result, and a slider that works by keyboard, mouse and touch."""
+"""Edits are shown in a real browser next to their source, with a slider for keyboard, mouse and touch."""
 
 import re
 
@@ -22,7 +22,7 @@ from tests.operators.report.made import MadeRun, make_run, plain_prompts, png
 pytestmark = NEEDS_BROWSER
 NAMES = ("tweezers", "<b>roller")
 SECONDS = 60
-"""Maximum seconds for images to appear on a busy machine; no test waits longer than needed."""
+"""Maximum seconds for images to appear on a busy machine; no test waits longer than it needs to."""
 
 
 def sources_of(prompt: int) -> list[bytes]:
@@ -31,7 +31,7 @@ def sources_of(prompt: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    """Make edits of one source, of two, and of a damaged one, with their report."""
+    """Make a run of edits with one source, with two, and with a damaged one, and its report."""
     folder = tmp_path_factory.mktemp("edits")
     made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=sources_of)
     write_report(made.store)
@@ -43,7 +43,7 @@ def sliders(page: WebDriver) -> list[WebElement]:
 
 
 def measure_uncovered(page: WebDriver, within: str) -> int:
-    """Return the percentage of the first result that its source does not cover."""
+    """Return the percentage of the first result that is not covered by its source."""
     style = f"return getComputedStyle(document.querySelector('{within} img.before')).clipPath"
     found = re.fullmatch(r"inset\(0px (\d+)% 0px 0px\)", page.execute_script(style))  # type: ignore[no-untyped-call]
     assert found

@@ -1,4 +1,4 @@
-"""The report in a real browser: opens from a file, nothing on the console, sorts, filters, shows text as text."""
+"""The report in a real browser opens from a file, logs nothing to the console, sorts, filters and escapes text."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ NAMES = ("atlas", "<b>bold", "cobalt", "מחולל")
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the report of a run with hostile prompts and names, failed rows, and an earlier run."""
+    """Make the report of a run with hostile prompts and names, failed rows and an earlier run."""
     folder = tmp_path_factory.mktemp("run")
     prompts = [*HOSTILE, *plain_prompts(9)]
 
@@ -53,7 +53,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser: WebDriver, report: Path, width: int) -> WebDriver:
-    """Open the report from its file, and check its console."""
+    """Open the report from its file, and check the console."""
     return open_page(browser, report, width)
 
 
@@ -81,7 +81,7 @@ def test_no_prompt_or_name_runs_or_becomes_markup(page: WebDriver) -> None:
         card.find_element(By.CSS_SELECTOR, ".prompt").get_attribute("textContent") or "" for card in find(page, ".card")
     ]
     plain = [text.replace(" (wrong)", "").replace(" (right)", "").replace(" (unsure)", "") for text in texts]
-    assert set(HOSTILE) <= set(plain), "every hostile prompt stands there in full"
+    assert set(HOSTILE) <= set(plain), "every hostile prompt is shown in full"
     assert "<b>bold" in page.find_element(By.CSS_SELECTOR, "#leaderboard tbody").text
 
 
@@ -131,11 +131,11 @@ const style = getComputedStyle(word);
 const ground = ["#fff", getComputedStyle(document.body).backgroundColor, getComputedStyle(under).backgroundColor];
 return [drawn(...ground, style.backgroundColor, style.color), drawn(...ground, style.backgroundColor)];
 """
-"""Returns the colours of a word and of its background, as they are drawn."""
+"""Script that returns the colours of a word and of its background as drawn."""
 
 
 def compute_contrast(one: list[float], other: list[float]) -> float:
-    """Return the ratio of two colours' luminances, as WCAG 2 defines it."""
+    """Return the contrast ratio of two colours as defined by WCAG 2."""
     linear = [[((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10 else c / 3294.6 for c in colour] for colour in (one, other)]
     low, high = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in linear)
     return (high + 0.05) / (low + 0.05)
@@ -155,7 +155,7 @@ def test_words_are_redder_for_lower_scores_of_each_metric_and_readable(page: Web
             assert compute_contrast(text, ground) >= 4.5, (score, text, ground)
     prefer_scheme(page, "")
     low, high = (max(heats, key=lambda one: sign * one[0]) for sign in (-1, 1))
-    assert low[0] < 0.5 < high[0] and low[1] > high[1], "red less green"
+    assert low[0] < 0.5 < high[0] and low[1] > high[1], "low scores are red, high scores are green"
 
 
 @DESKTOP_SLOW
@@ -204,7 +204,7 @@ def test_prompts_side_by_side_can_be_searched(page: WebDriver) -> None:
 
 
 def read_enlarged(page: WebDriver) -> str:
-    """Return the generator of the enlarged image and its position; empty if no image is enlarged."""
+    """Return the generator and the position of the enlarged image, or empty values if none is enlarged."""
     (zoom,) = find(page, "#zoom")
     return find(zoom, "#zoom-name")[0].text if zoom.is_displayed() else ""
 
@@ -226,7 +226,7 @@ def test_an_image_enlarges_and_the_arrow_keys_show_the_next(page: WebDriver, wid
     assert "gecko" in find(page, "#zoom-about")[0].text
     page.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert read_enlarged(page) == ""
-    assert page.switch_to.active_element == buttons[2], "the last image that was shown has the focus"
+    assert page.switch_to.active_element == buttons[2], "the image that was shown last has the focus"
 
 
 @DESKTOP_SLOW
@@ -320,7 +320,7 @@ for (let node; (node = walker.nextNode()); ) {
 const seen = [...places].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
 return [places, seen].map((words) => words.map((word) => word[2]));
 """
-"""Returns the words of a sentence as written, and as displayed from the left."""
+"""Script that returns the words of a sentence as written, and as displayed from left to right."""
 
 
 def test_a_right_to_left_name_does_not_reverse_any_word_on_the_screen(browser: WebDriver, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_right_to_left_name_does_not_reverse_any_word_on_the_screen(browser: W
 
 
 def read_sizes(page: WebDriver, selector: str, side: str) -> list[float]:
-    """Return one side of each element's rectangle, in one call to the browser."""
+    """Return the length of one side of each element's rectangle, in one call to the browser."""
     script = """
         const [selector, side] = arguments;
         return Array.from(document.querySelectorAll(selector), (one) => one.getBoundingClientRect()[side]);
@@ -369,14 +369,14 @@ const seen = Array.from(document.querySelectorAll(".scroll, thead th, tbody th b
 return seen.filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline")
   .map((one) => one.ariaLabel || one.textContent);
 """
-"""Returns the elements that are wider than their space."""
+"""Script that returns the elements that are wider than the space they have."""
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(17, marks=pytest.mark.slow), 40])
 def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
     browser: WebDriver, tmp_path: Path, count: int
 ) -> None:
-    """One generator became better, and one prompt failed everywhere; names of checkpoints only differ at their ends."""
+    """One generator improved and one prompt failed everywhere; names of checkpoints only differ at their ends."""
     draw = np.random.default_rng(count)
     steps = [f"flint-lr{draw.integers(1, 9)}e-5-step-{number:05d}00" for number in range(count // 2)]
     names = draw.permutation([*steps, *(f"model-{number}" for number in range(count - len(steps)))]).tolist()
@@ -421,7 +421,7 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the report of a run that people judged afterwards, and that one metric misjudges."""
+    """Make the report of a run that people rated afterwards, and that one metric misjudges."""
     folder = tmp_path_factory.mktemp("judged")
 
     def score(generator: str, metric: str, prompt: int) -> float:
@@ -435,7 +435,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, judged: Path, width: int) -> None:
-    """The test is dark on a desktop, and light on a phone."""
+    """The page is tested dark on a desktop and light on a phone."""
     prefer_scheme(browser, "dark" if width == DESKTOP else "light")
     page = open_page(browser, judged, width)
     page.execute_script("document.querySelectorAll('#people details').forEach((each) => { each.open = true; })")  # type: ignore[no-untyped-call]

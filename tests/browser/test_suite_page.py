@@ -1,4 +1,4 @@
-"""The page of several benchmarks in a real browser: it opens from a file, sorts, and shows names as text."""
+"""The page of several benchmarks in a real browser opens from a file, sorts, and escapes names."""
 
 from pathlib import Path
 

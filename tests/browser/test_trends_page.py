@@ -1,4 +1,4 @@
-"""The page of trends in a real browser: it opens from a file, shows a chosen skill, and shows names as text."""
+"""The trends page in a real browser opens from a file, shows a chosen skill, and escapes names."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ NAMES = ("atlas", HOSTILE[0], "מחולל", "sdxl-step-500", "sdxl-step-1000")
 
 @pytest.fixture(scope="module")
 def trends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the page of three nights with hostile names; the last one has another metric."""
+    """Make the trends page of three nights with hostile names; the last night has another metric."""
     folder = tmp_path_factory.mktemp("trends")
     for day in range(1, 4):
         metrics = {"gecko": {"kind": "gecko", "template": HOSTILE[0] if day == 3 else "is it so?"}, "clipscore": {}}
@@ -89,7 +89,7 @@ def test_the_table_of_newest_means_sorts(page: WebDriver) -> None:
     press(page, find(table, "thead button")[1])
     values = [float(cell.get_attribute("data-value") or "nan") for cell in find(table, "tbody td:nth-child(2)")]
     assert len(values) == 5 and values == sorted(values, reverse=True)
-    assert "+0.000" not in table.text and table.text.count("0.000") == 5, "gecko is another, clipscore is as it was"
+    assert "+0.000" not in table.text and table.text.count("0.000") == 5, "gecko changed, clipscore did not"
 
 
 @WIDTHS_AND_SCHEMES

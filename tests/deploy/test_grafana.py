@@ -1,4 +1,4 @@
-"""The dashboard shows exactly the numbers that a run counts, by the labels that they have."""
+"""The dashboard shows exactly the numbers that a run exports, with the labels that they have."""
 
 import json
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ EXPORTED = {
     for name, spec in COUNTERS.items()
 }
 RAY_LABELS = {"SessionName"}
-"""A label that Ray adds."""
+"""Labels that Ray adds."""
 TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
 def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
-    """Return every series that an expression reads."""
+    """Return all series that an expression reads."""
     if isinstance(node, promql_parser.VectorSelector):
         yield node
     for name in ("expr", "lhs", "rhs", "vector_selector", "vs"):
@@ -33,7 +33,7 @@ def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
 
 
 def parse(expression: str) -> Any:
-    """Parse an expression with Grafana's own variables filled in."""
+    """Parse an expression after filling in Grafana's own variables."""
     return promql_parser.parse(expression.replace("$__rate_interval", "1m").replace("$session", ".*"))
 
 

@@ -1,4 +1,4 @@
-"""The files of jobs/deploy, as Kubernetes, KubeRay, the container's build and cron read them."""
+"""The files in jobs/deploy are valid for Kubernetes, KubeRay, the container build and cron."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def rayjob() -> dict[str, Any]:
 
 
 def close_schema(schema: Any) -> Any:
-    """Return a custom resource's schema that also refuses the fields which the API server would drop."""
+    """Close a custom resource's schema, so that it also refuses fields which the API server would drop."""
     if isinstance(schema, list):
         return [close_schema(inner) for inner in schema]
     if not isinstance(schema, dict):
@@ -54,7 +54,7 @@ def close_schema(schema: Any) -> Any:
 
 
 def read_schema(kind: str) -> dict[str, Any]:
-    """Return the schema of a kind's `spec`: the release's own if its files exist, otherwise the fields in our words."""
+    """Return the schema of a kind's `spec`: the release's own if its files exist, otherwise our list of its fields."""
     if CRDS is None:
         return {"definitions": FIELDS["definitions"], **FIELDS[kind]}
     crd = yaml.safe_load((Path(CRDS) / f"ray.io_{kind.lower()}s.yaml").read_text())
@@ -120,13 +120,13 @@ def test_kuberays_schedule_starts_the_same_job() -> None:
 
 
 def test_kuberays_further_rules_about_jobs_hold() -> None:
-    """See its validation.go: a deadline needs no other, a TTL needs a shutdown, a queue needs suspendable jobs."""
+    """The rules are in KubeRay's validation.go: a TTL needs a shutdown, and a queue needs suspendable jobs."""
     manifest = rayjob()
     spec = manifest["spec"]
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
     assert spec["shutdownAfterJobFinishes"] and spec["ttlSecondsAfterFinished"] > 0
     assert "clusterSelector" not in spec and not spec.get("suspend")
-    assert "enableInTreeAutoscaling" not in spec["rayClusterSpec"], "of a size that is known, for Kueue to admit"
+    assert "enableInTreeAutoscaling" not in spec["rayClusterSpec"], "Kueue can only admit a cluster of fixed size"
     head, *workers = pod_templates(spec)
     (image,) = {container["image"] for pod in (head, *workers) for container in pod["spec"]["containers"]}
     assert image == "REGISTRY/plumbline:TAG"
@@ -159,7 +159,7 @@ def test_every_pod_is_without_privileges() -> None:
 
 
 def arguments(command: str) -> tuple[str, list[str]]:
-    """Return the job and the overrides of a shell's line."""
+    """Return the job and the overrides in a shell command line."""
     words = shlex.split(command.replace(";", " ; "), comments=True)
     words = words[words.index("-m") + 1 :]
     ends = [words.index(end) for end in (";", ">>") if end in words]
@@ -207,7 +207,7 @@ def test_the_workers_have_the_resources_and_labels_that_the_pools_need() -> None
     pools = [config.cluster.pool(name) for name in config.cluster.pools]
     assert all(machine.suits(pool) for pool in pools)
     assert all(fits([pool] * pool.max_size, [machine]) for pool in pools), "every pool can grow to its full size"
-    assert not all(NodeResources(cpus=64, gpus=8).suits(pool) for pool in pools), "and no other machine is taken"
+    assert not all(NodeResources(cpus=64, gpus=8).suits(pool) for pool in pools), "another machine does not"
 
 
 @pytest.mark.parametrize(("code", "ended"), [(0, 0), (1, 1), (2, 0), (3, 3), (143, 143)])
@@ -233,14 +233,14 @@ def instructions() -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_the_container_image_has_the_files_of_a_sweep_in_their_places(tmp_path: Path) -> None:
-    """The test runs the image's own steps in a clean folder; packages that pip would download are installed."""
+    """The test runs the image's own steps in a clean folder; packages that pip would download are already installed."""
     app, venv = tmp_path / "app", tmp_path / "venv"
     app.mkdir()
     ignored = {line.removeprefix("!") for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()}
     for word, said in instructions():
         if word == "COPY":
             *sources, target = said.split()
-            assert set(sources) <= ignored, "what the build is sent"
+            assert set(sources) <= ignored, "everything else is ignored by the build"
             for source in sources:
                 subprocess.run(["cp", "-r", ROOT / source, app / target], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)

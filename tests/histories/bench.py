@@ -1,4 +1,4 @@
-"""A benchmark whose files change: any order, uneven shards, several images of some prompts and none of others."""
+"""A benchmark whose files change: any order, uneven shards, and several images or none for a prompt."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,20 +13,20 @@ from tests.bench_of import PACK, prompts
 
 GENERATORS = ("atlas", "drift", "flint", "garnet")
 MAX_GROUP = 9
-"""Maximum number of rows of a row group."""
+"""Maximum number of rows in a row group."""
 BROKEN = b"this is no image"
 
 
 @cache
 def pictures(generator: str) -> dict[str, bytes]:
-    """Return a generator's images in the embedded world, by prompt."""
+    """Return a generator's images in the embedded world, keyed by prompt."""
     table = pq.read_table(PACK / "images" / generator, columns=["prompt_id", "image"])
     return dict(zip(table.column("prompt_id").to_pylist(), table.column("image").to_pylist(), strict=True))
 
 
 @dataclass(kw_only=True)
 class Bench:
-    """The intended rows, and the folder with their files."""
+    """The intended rows, and the folder with the files that contain them."""
 
     folder: Path
     chance: Random
@@ -34,12 +34,12 @@ class Bench:
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows by generator."""
     images: str = "images"
-    """Folder of the images, below the benchmark's."""
+    """Folder of the images, relative to the benchmark's folder."""
     version: int = 0
-    """Number of changes."""
+    """Number of changes so far."""
 
     def begin(self, count: int, generators: int) -> None:
-        """Start with this number of the embedded world's prompts, and with images by some generators."""
+        """Start with this number of the embedded world's prompts, and with some generators' images."""
         self.spare = self.chance.sample(prompts(256), 256)
         self.prompts = [self.spare.pop() for _ in range(count)]
         for name in GENERATORS[:generators]:
@@ -47,7 +47,7 @@ class Bench:
         self.write_prompts()
 
     def write_prompts(self) -> None:
-        """Write the file of prompts."""
+        """Write the prompt file."""
         self.version += 1
         self.folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(self.prompts), self.folder / "prompts.parquet")
@@ -87,10 +87,10 @@ class Bench:
         name = self.chance.choice(sorted(self.rows))
         return name, self.chance.choice(self.rows[name])
 
-    # possible changes, each by its name
+    # names of the possible changes
 
     def add_generator(self, name: str | None = None) -> None:
-        """Add a generator, with several images of some prompts and none of others, in any order."""
+        """Add a generator with several images or none for each prompt, in random order."""
         left = [one for one in GENERATORS if one not in self.rows]
         if name is None and not left:
             return
@@ -107,7 +107,7 @@ class Bench:
         self.write_prompts()
 
     def add_prompt(self) -> None:
-        """Add a prompt, maybe without any image, anywhere in the table."""
+        """Add a prompt at a random position in the table, possibly without any image."""
         prompt = self.spare.pop()
         self.prompts.insert(self.chance.randint(0, len(self.prompts)), prompt)
         self.write_prompts()
@@ -150,13 +150,13 @@ class Bench:
             self.write_images(name)
 
     def shuffle_images(self) -> None:
-        """Shuffle a generator's rows, and change its shards."""
+        """Shuffle a generator's rows and change its shards."""
         name = self.chance.choice(sorted(self.rows))
         self.chance.shuffle(self.rows[name])
         self.write_images(name)
 
     def move_images(self) -> None:
-        """Move the files to another folder."""
+        """Move the image files to another folder."""
         self.version += 1
         moved = f"images-{self.version}"
         (self.folder / self.images).rename(self.folder / moved)

@@ -1,4 +1,4 @@
-"""Damage to the files of a store, as on a bad disk, by kind."""
+"""Damage to the files of a store, as on a failing disk, by kind of file."""
 
 import os
 from pathlib import Path
@@ -20,21 +20,24 @@ KINDS = (
     "report",
 )
 ROT = ("rot", "blank")
-"""A bit is flipped, or a sector reads as zeros, in the file itself: its size, its time and its other names stay."""
-WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace", *ROT)
-"""All ways of damage.
+"""Ways of damaging a file in place: a bit is flipped or a sector reads as zeros.
 
-Besides ROT: a bit is flipped, the end or all of the content is lost, the file is deleted, it gets the content of
-another file of its kind, or it moves to the folder of another recipe of its stage. These ways write a new file, so that
-another run's hard link stays intact.
+The file keeps its size, its modification time and its hard links.
+"""
+WAYS = ("flip", "truncate", "empty", "delete", "swap", "misplace", *ROT)
+"""All ways of damaging a file.
+
+Besides ROT, a bit can be flipped, the end or all of the content lost, the file deleted, its content replaced with that
+of another file of its kind, or the file moved to the folder of another recipe of its stage. These ways write a new
+file, so that another run's hard link stays intact.
 """
 DRAWN_WAYS = tuple(way for way in WAYS if way != "misplace")
-"""Ways of damaging drawn images."""
+"""Ways of damaging generated images."""
 SECTOR = 512
 
 
 def kind_of(path: str) -> str | None:
-    """Return the kind of a file of the store by its path; None if it is never damaged."""
+    """Return the kind of a file from its path in the store, or None if files like it are never damaged."""
     folder, *rest = path.split("/")
     if folder in STAGES:
         return "draft" if ".draft." in path else "cell"
@@ -59,7 +62,7 @@ def kind_of(path: str) -> str | None:
 
 
 def files_of(store: Path) -> dict[str, list[Path]]:
-    """Return the store's files by kind, the newest last."""
+    """Return the store's files by kind, newest last."""
     found: dict[str, list[Path]] = {}
     for path in sorted(store.rglob("*"), key=lambda path: (path.lstat().st_mtime_ns, path)):
         kind = kind_of(str(path.relative_to(store))) if path.is_file() else None
@@ -80,7 +83,7 @@ def damage(store: Path, way: str, chance: Random) -> str:
 
 
 def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
-    """Damage one of the newest files; return an empty text if nothing changed."""
+    """Damage one of the newest files; return an empty string if nothing changed."""
     path = chance.choice(files[-8:])
     strangers = _find_other_recipes(store, path, files)
     if way == "misplace":
@@ -90,7 +93,7 @@ def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
 
 
 def damage_pictures(folder: Path, generator: str, way: str, chance: Random) -> str:
-    """Damage a file of images that `jobs.generate` made, its cell or its list; return its path, or empty text."""
+    """Damage a file of generated images (its cell or its list); return its path, or an empty string."""
     kept = folder / ".generate"
     files = [*(folder / generator).glob("*.parquet"), *(kept / "pictures").rglob("*.parquet")]
     files += (kept / "wanted" / generator).glob("*.parquet")
@@ -115,7 +118,7 @@ def harm(path: Path, way: str, chance: Random, others: list[Path] | None = None)
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Overwrite a file under all of its names, keeping its times."""
+    """Overwrite a file under all of its names, keeping its modification times."""
     before = path.stat()
     with path.open("r+b") as file:
         file.write(content)
@@ -124,20 +127,20 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def _find_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
-    """Return the cells of the same stage with another recipe; none if the file is not a cell."""
+    """Return cells of the same stage with another recipe; none if the file is not a cell."""
     stage, recipe, *_ = path.relative_to(store).parts
     others = [other.relative_to(store).parts for other in files if stage in STAGES]
     return [store.joinpath(*other) for other in others if other[0] == stage and other[1] != recipe]
 
 
 def _misplace(store: Path, path: Path, stranger: Path) -> str:
-    """Move a cell to the location of another recipe's cell, under its own name."""
+    """Move a cell to where another recipe's cell belongs, keeping the moved cell's name."""
     path.rename(stranger.with_name(path.name))
     return f"misplace {path.relative_to(store)} to {stranger.parent.relative_to(store)}"
 
 
 def harmed(content: bytes, way: str, chance: Random, others: list[Path] | None = None) -> bytes | None:
-    """Return the damaged content; None if the file is lost."""
+    """Return the damaged content, or None if the file is lost."""
     if way == "delete":
         return None
     if way == "empty" or not content:

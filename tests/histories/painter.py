@@ -1,4 +1,4 @@
-"""A generator whose images only depend on their prompts, as an images service on the loopback."""
+"""A generator whose images depend only on their prompts, as an image service on localhost."""
 
 import base64
 import io
@@ -19,7 +19,7 @@ SIDE = 24
 
 
 def paint(prompt: str) -> bytes:
-    """Return the image of a prompt, as PNG."""
+    """Return the image for a prompt, as PNG."""
     chance = Random(prompt)
     image = Image.new("RGB", (SIDE, SIDE), (chance.randrange(256), chance.randrange(256), chance.randrange(256)))
     image.paste((chance.randrange(256), 0, 0), (4, 4, chance.randrange(8, SIDE), chance.randrange(8, SIDE)))
@@ -30,7 +30,7 @@ def paint(prompt: str) -> bytes:
 
 
 class Painter(AbstractContextManager["Painter"]):
-    """The service while it runs."""
+    """The running service."""
 
     def __init__(self) -> None:
         self.server = Server()
@@ -44,14 +44,14 @@ class Painter(AbstractContextManager["Painter"]):
         self.server.close()
 
     def words(self) -> list[str]:
-        """Return the words that make `jobs.generate` use the service; its key is in the environment."""
+        """Return the arguments that make `jobs.generate` use the service; its key is in the environment."""
         return [
             "benchmark=own", "image_model=images_api", f"image_model.checkpoint={PAINTER}",
             f"image_model.endpoint={self.server.url}", f"image_model.key_variable={VARIABLE}",
         ]  # fmt: skip
 
     def assert_drawn(self, folder: Path, prompts: Sequence[dict[str, Any]]) -> None:
-        """Assert that the folder has the exact image of every prompt, and nothing else."""
+        """Assert that the folder contains the exact image of every prompt, and nothing else."""
         rows = ds.dataset(sorted(map(str, folder.glob("*.parquet")))).to_table(["prompt_id", "image"]).to_pylist()
         assert len(rows) == len(prompts)
         assert {row["prompt_id"]: row["image"] for row in rows} == {

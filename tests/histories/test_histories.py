@@ -1,6 +1,6 @@
-"""After any history of a benchmark and a store, a run's tables equal those of a fresh store.
+"""After any history of changes to a benchmark and a store, a run's tables equal those of a fresh store.
 
-Every step is a command as people type it, or a change of files between two commands.
+Every step is a command as typed by a user, or a change of files between two commands.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ from tests.operators.models.endpoint import KEY, VARIABLE
 COMPLETE = re.compile(r"computed \d+ cells, (?:copied \d+ from rows of earlier ones, )?run (\S+), exit code (\d)")
 EXIT_CODES = {0, 1, 2}
 SMALL, LARGE = (4, 9), (66, 80)
-"""Number of prompts of a small benchmark, and of one that an adaptive sweep sees in several rounds."""
+"""Numbers of prompts of a small benchmark, and of one for which an adaptive sweep needs several rounds."""
 SHARE_OF_LARGE = 0.25
 Step = tuple[Any, ...]
-"""The name of a step, and its random arguments."""
+"""Name of a step, and its random arguments."""
 TOLERANCE = 1e-5
-"""Relative tolerance: other rows in a batch change the last bits."""
+"""Relative tolerance, because the other rows in a batch change the last bits."""
 
 
 class History:
-    """A benchmark and a store, and the steps that change both."""
+    """A benchmark, a store, and the steps that change both."""
 
     def __init__(self, folder: Path, seed: int, painter: Painter) -> None:
         self.painter = painter
@@ -50,16 +50,16 @@ class History:
         self.bench.begin(self.chance.randint(*(LARGE if self.large else SMALL)), self.chance.randint(2, 3))
         self.calm: dict[tuple[Any, ...], Path] = {}
         self.told: list[str] = []
-        """What happened, for whoever has to understand a failure."""
+        """Log of the steps, for investigating a failure."""
 
     def happen(self, step: Step) -> None:
-        """Do one step, and record it."""
+        """Perform one step and record it."""
         name, *drawn = step
         told = getattr(self, name)(*drawn)
         self.told.append(" ".join(map(str, [name, *drawn, *([told] if told else [])])))
 
     def sweep(self, metrics: str, flags: tuple[str, ...]) -> str:
-        """Sweep, and compare with the same sweep in a fresh store."""
+        """Run a sweep, and compare it with the same sweep in a fresh store."""
         options = self._options(metrics, flags)
         code, printed = self._sweep(self.store, *options)
         run = assert_complete(code, printed)
@@ -77,11 +77,11 @@ class History:
         getattr(self.bench, change)()
 
     def damage(self, way: str) -> str:
-        """Damage some files of the store."""
+        """Damage some of the store's files."""
         return damage(self.store, way, self.chance)
 
     def draw(self, way: str) -> str:
-        """Let a generator draw every prompt, after damage to its earlier images."""
+        """Let a generator draw every prompt, after damaging its earlier images."""
         images = self.bench.folder / self.bench.images
         harmed = damage_pictures(images, PAINTER, way, self.chance)
         self.bench.version += 1
@@ -94,7 +94,7 @@ class History:
         return harmed
 
     def die(self, share: float) -> None:
-        """Delete the last files of the last sweep, including the manifest, as if it had been killed before."""
+        """Delete the last sweep's last files, including the manifest, as if it had been killed before writing them."""
         files = files_of(self.store)
         runs = sorted(path.parent for path in files.get("manifest", []))
         if runs:
@@ -107,7 +107,7 @@ class History:
             path.unlink()
 
     def stop(self, seconds: float, metrics: str, flags: tuple[str, ...]) -> str:
-        """Interrupt a sweep while it is at work."""
+        """Interrupt a sweep while it is running."""
         armed = [True]
 
         def end(signum: int, frame: object) -> None:
@@ -167,7 +167,7 @@ FLAGS = (
 )
 SWEEPS = st.sampled_from(METRICS), st.sampled_from(FLAGS)
 DRAWING = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_WAYS))] if "generate" in JOBS else []
-"""The step of the plugin generation, if it is installed."""
+"""The step of the generation plugin, if it is installed."""
 STEPS = st.one_of(
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
     st.tuples(st.just("damage"), st.sampled_from(WAYS)),
@@ -182,13 +182,13 @@ STEPS = st.one_of(
 
 
 def rounds(most: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
-    """Draw several rounds of steps, each with a sweep at its end."""
+    """Draw several rounds of steps, each ending with a sweep."""
     sweep = st.tuples(st.just("sweep"), *SWEEPS)
     return st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=3), sweep), min_size=2, max_size=most)
 
 
 def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
-    """Return a command's exit code and output; an exception is a traceback for its user."""
+    """Return a command's exit code and output; an exception is returned as its traceback."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = run_job(command, job, arguments)
@@ -196,7 +196,7 @@ def run(command: Command, job: Any, arguments: list[str]) -> tuple[int, str]:
 
 
 def assert_complete(code: int, printed: str) -> str:
-    """Assert that a sweep ended by itself; return the id of its run."""
+    """Assert that a sweep ended normally; return the id of its run."""
     found = COMPLETE.search(printed)
     assert found is not None and int(found[2]) == code, printed
     return found[1]

@@ -1,4 +1,4 @@
-"""Images that lack pixels although their markers and headers are sound, each cut from a complete image."""
+"""Images with missing pixels but valid markers and headers, each made by damaging a complete image."""
 
 import base64
 import re
@@ -21,17 +21,17 @@ LOSSLESS = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/wwALCAAQABABAREA/8QAGQABAAMBAQAAAAAAAAAAAAAAAAYHCAUC/9oACAEBAAEAAI8JGLAHXASMWAOuAkYsAdcBIxYA"
     "64vAdwYjGlAHcGIxpQB3BiMaUAdwYjGlBlEa2HoVQA1sPQqgBrYehVADWw9CqBtcQQZSE1AQQZSE1AQQZSE1AQQZSE1H/9k="
 )
-"""A grey 16x16 JPEG compressed without loss by libjpeg-turbo 3."""
+"""A grey 16x16 JPEG with lossless compression, made by libjpeg-turbo 3."""
 
 
 def split_segments(jpeg: bytes) -> list[bytes]:
-    """Split a JPEG before each of its markers except restart markers."""
+    """Split a JPEG before each marker, except before restart markers."""
     starts = [match.start() for match in MARKERS.finditer(jpeg)]
     return [jpeg[start:stop] for start, stop in zip(starts, [*starts[1:], len(jpeg)], strict=True)]
 
 
 def drop_intervals(first: int, count: int) -> bytes:
-    """Remove this number of restart intervals from a JPEG that has one interval for every row of blocks."""
+    """Encode a JPEG with one restart interval per row of blocks, and remove `count` intervals from `first` on."""
     jpeg = encoded(PICTURE, "JPEG", restart_marker_rows=1, subsampling=0)
     scan = jpeg.rindex(b"\xff\xda")
     starts = [scan + 14, *(match.end() for match in RESTARTS.finditer(jpeg, scan)), len(jpeg)]
@@ -39,7 +39,7 @@ def drop_intervals(first: int, count: int) -> bytes:
 
 
 def make_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
-    """Return a baseline JPEG with a scan for each of Y, Cb and Cr, cut to these fractions."""
+    """Return a baseline JPEG with one scan each for Y, Cb and Cr, each cut to the given fraction."""
     greys = [split_segments(encoded(channel, "JPEG")) for channel in PICTURE.convert("YCbCr").split()]
     frame = bytearray(b"".join(part for part in greys[0][:-2] if part[1] != 0xC0))
     size = next(part for part in greys[0] if part[1] == 0xC0)[4:9]
@@ -52,20 +52,20 @@ def make_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
 
 
 def cut_scan(scan: bytes, component: int, share: float) -> bytes:
-    """Return the start of one component's scan; a fraction of 0 leaves nothing."""
+    """Return the given fraction of one component's scan, from its start; 0 removes the scan."""
     renamed = scan[:5] + bytes((component,)) + scan[6:]
     return renamed[: 10 + int(share * (len(scan) - 10))] if share else b""
 
 
 def make_progressive(scans: int) -> bytes:
-    """Return a progressive JPEG with only its first scans."""
+    """Return a progressive JPEG that only contains its first scans."""
     parts = split_segments(encoded(PICTURE, "JPEG", progressive=True))
     places = [place for place, part in enumerate(parts) if part[1] == 0xDA]
     return b"".join(parts[: places[scans - 1] + 1]) + END
 
 
 def make_tiff(compression: str, share: float = 1) -> bytes:
-    """Return a TIFF whose header gives its only strip this fraction of its bytes."""
+    """Return a TIFF with one strip, whose header gives only this fraction of the strip's true length."""
     fax = compression in ("group3", "group4", "tiff_ccitt")
     image = PICTURE.convert("1" if fax else "RGB")
     tiff = bytearray(encoded(image, "TIFF", compression=compression))
@@ -78,7 +78,7 @@ def make_tiff(compression: str, share: float = 1) -> bytes:
 
 
 def make_bmp(runs: bytes, *, bits: int = 8, side: int = 20) -> bytes:
-    """Return a square run-length encoded BMP with a palette of greys."""
+    """Return a square, run-length encoded BMP with a grey palette."""
     greys = b"".join(bytes((255 * grey // (2**bits - 1),) * 3) + b"\0" for grey in range(2**bits))
     start = 54 + len(greys)
     kind = {8: 1, 4: 2}[bits]
@@ -101,11 +101,11 @@ JPEGS = {
     "lossless, cut in half": LOSSLESS[:110] + END,
     "arithmetic, cut in half": ARITHMETIC[:150] + END,
 }
-"""JPEGs whose missing pixels libjpeg fills in, by their defect."""
+"""JPEGs in which libjpeg would silently fill in missing pixels, keyed by their defect."""
 BMPS = {
     "it skips its pixels": make_bmp(b"\0\2\xff\x13" + b"\0\2\x14\0" + b"\0\1"),
     "its rows end early": make_bmp(b"\1\xff\0\0" * 20 + b"\0\1"),
     "it skips a row": make_bmp((WHITE_ROW + b"\0\0") * 9 + b"\0\2\0\1" + (WHITE_ROW + b"\0\0") * 10 + b"\0\1"),
     "it skips its pixels, of four bits": make_bmp(b"\x05\xff\0\2\xff\x13\0\2\x14\0\0\1", bits=4),
 }
-"""BMPs whose missing pixels Pillow fills in, by their defect."""
+"""BMPs in which Pillow would silently fill in missing pixels, keyed by their defect."""

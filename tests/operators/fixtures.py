@@ -1,4 +1,4 @@
-"""The tiny checkpoints, built once; the models that production code loads from them; and a chat endpoint."""
+"""Fixtures: tiny checkpoints (built once per session), the models loaded from them, and a chat endpoint."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Start a chat endpoint on the loopback, with its key in the environment."""
+    """Start a chat endpoint on localhost, and set its API key in the environment."""
     monkeypatch.setenv(VARIABLE, KEY)
     started = Server()
     yield started
@@ -25,7 +25,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with `clip` and `flant5`, which names `../clip` as its tower."""
+    """Make a folder with the checkpoints `clip` and `flant5`; flant5's config names `../clip` as its vision tower."""
     import torch
 
     from tests.operators import tiny

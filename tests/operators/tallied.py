@@ -1,4 +1,4 @@
-"""The summary and the pairs of scores that are all in memory."""
+"""The summary, comparisons and gallery of scores that are all in memory."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from plumbline.operators.results.summary import Skills, count_each
 
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Summarise scores (schema SCORES) in schema SUMMARY."""
+    """Convert scores (schema SCORES) to a summary (schema SUMMARY)."""
     (tally,) = count_each([scores], Skills(skills.items()))
     return tally.summary()
 
@@ -23,7 +23,7 @@ def paired(
     falling: Container[str] = (),
     baseline: str = "",
 ) -> list[Duel]:
-    """Compare every pair of generators by all metrics in the scores (schema SCORES)."""
+    """Compare every pair of generators on all metrics in the scores (schema SCORES)."""
     of_run, of_prompts = of_table(scores), Skills((skills or {}).items())
     return [
         duel
@@ -40,5 +40,5 @@ def picked_of(scores: RunScores, metrics: Sequence[str], most: int, falling: Con
 
 
 def of_table(table: pa.Table) -> RunScores:
-    """Return scores in memory (schema SCORES) as a run's scores, which reports read."""
+    """Wrap scores in memory (schema SCORES) as the scores of a run, which reports read."""
     return RunScores([lambda columns: table.select(list(columns))])

@@ -1,4 +1,4 @@
-"""The same tiny checkpoints as the operators' tests."""
+"""Fixtures of the operators' tests: the same tiny checkpoints."""
 
 from tests.operators.fixtures import checkpoints, likelihood, similarity
 

@@ -1,4 +1,4 @@
-"""The batched CLIP-FlanT5 agrees with a plain one: docs/conventions.md followed word by word, one pair at a time."""
+"""The batched CLIP-FlanT5 equals a plain one that follows docs/conventions.md literally, one pair at a time."""
 
 import json
 import math
@@ -72,7 +72,7 @@ class PlainClipFlanT5:
         return model
 
     def pixels(self, image: Image.Image) -> torch.Tensor:
-        """Pad to a square with CLIP's mean colour, resize with bicubic, scale, normalise: (1, 3, side, side)."""
+        """Pad to a square with CLIP's mean colour, resize (bicubic), scale and normalise; return (1, 3, side, side)."""
         side = max(image.size)
         square = np.empty((side, side, 3), dtype=np.uint8)
         square[:] = [int(255 * mean) for mean in tiny.IMAGE_MEAN]
@@ -83,7 +83,7 @@ class PlainClipFlanT5:
         return torch.from_numpy(normalised.transpose(2, 0, 1)[None]).float()
 
     def inputs(self, image: Image.Image, question: str) -> torch.Tensor:
-        """Return the encoder's input embeddings (1, tokens, width), each chunk of text with its own end of sequence."""
+        """Return the encoder's input embeddings (1, tokens, width); each chunk of text has its own end of sequence."""
         before, after = f"{self.before}<image>\n{question} ASSISTANT: ".split("<image>")
         hidden = self.tower(pixel_values=self.pixels(image), output_hidden_states=True).hidden_states
         assert len(hidden) == tiny.VISION_FIELDS["num_hidden_layers"] + 1, "all layers are run"
@@ -92,7 +92,7 @@ class PlainClipFlanT5:
 
     @torch.inference_mode()
     def score(self, image: Image.Image, question: str, answer: str) -> float:
-        """Return exp(-mean cross-entropy over the answer's tokens and its end of sequence)."""
+        """Return exp(-mean cross-entropy) over the answer's tokens and the end-of-sequence token."""
         labels = torch.tensor([self.tokenizer(answer).input_ids])
         loss = self.language(inputs_embeds=self.inputs(image, question), labels=labels).loss
         return math.exp(-loss.item())
@@ -118,7 +118,7 @@ def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
 
 
 def likelihoods(model: ClipFlanT5Likelihood, choices: Sequence[str] = ("Yes",)) -> list[list[list[float]]]:
-    """Return log-probabilities of the choices for every pair, by one call each of `encode` and `likelihood`."""
+    """Return the log-probabilities of the choices for every pair, with one `encode` and one `likelihood` call."""
     features = model.encode([model.preprocess(image) for image in PICTURES])
     asked = [Question(image, METRIC.question(text), tuple(choices)) for image, text in PAIRS]
     return model.likelihood(features, asked)
@@ -129,7 +129,7 @@ def mean_scores(model: ClipFlanT5Likelihood) -> list[float]:
 
 
 def test_the_scores_differ_between_images_and_questions(plain_scores: list[float]) -> None:
-    assert len({round(score, 6) for score in plain_scores}) == len(PAIRS), "or agreeing on them would say little"
+    assert len({round(score, 6) for score in plain_scores}) == len(PAIRS), "otherwise agreement would prove little"
     assert min(plain_scores) > 1e-3
 
 
@@ -154,9 +154,9 @@ def test_the_system_message_can_be_left_out_or_replaced(
 def test_a_compiled_encoder_gives_the_same_scores_with_one_compilation(
     checkpoints: Path, plain_scores: list[float]
 ) -> None:
-    """The code is Inductor's for a CPU.
+    """The code is compiled by Inductor for a CPU.
 
-    The questions have two lengths once they are padded; one alone is its own case.
+    The questions have two lengths after padding; a single question is a separate case.
     """
     for pair_batch in (5, 64, 1):
         model = load(checkpoints / "flant5", pair_batch=pair_batch, compiled=True)
@@ -177,7 +177,7 @@ def test_several_choices_have_the_same_scores_as_alone(
 
 
 def test_a_tokens_probability_is_over_the_full_vocabulary(likelihood: ClipFlanT5Likelihood) -> None:
-    """Probabilities of all words of the vocabulary as answers add up to one, except the four special tokens."""
+    """The probabilities of all words of the vocabulary as answers, except the four special tokens, add up to one."""
     words = tuple(word for word in tiny.VOCABULARY if word not in tiny.SPECIAL)
     features = likelihood.encode([likelihood.preprocess(PICTURES[0])])
     (choices,) = likelihood.likelihood(features, [Question(0, "a circle ?", words)])
@@ -199,7 +199,7 @@ def special_mass(model: ClipFlanT5Likelihood, feature: torch.Tensor, question: s
 def test_rows_of_the_embedding_without_a_token_do_not_count(
     checkpoints: Path, tmp_path: Path, plain_scores: list[float]
 ) -> None:
-    """The released code cuts the embedding to the tokenizer's length before the softmax."""
+    """The released code truncates the embedding to the tokenizer's length before the softmax."""
     weights = tiny.flant5_weights()
     for name in ("shared.weight", "lm_head.weight"):
         weights[name] = torch.cat([weights[name], torch.randn(28, tiny.T5_FIELDS["d_model"])])

@@ -1,4 +1,4 @@
-"""An ablated metric is a metric like any other: it has its own cells, and shares the rest."""
+"""An ablated metric is an ordinary metric: it has its own cells, and shares all others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sweep_ablations(config: SweepConfig) -> SweepConfig:
-    """Sweep every metric and its ablations."""
+    """Sweep every metric with its ablations."""
     others = {
         f"{name}_{what}": replace(metric, ablation=what) for name, metric in config.metrics.items() for what in DENIED
     }
@@ -70,7 +70,7 @@ def test_a_scorer_has_the_same_ablations(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_tried_alone_gets_the_same_image_as_in_its_shard(folder: Path, tmp_path: Path) -> None:
-    """After a worker's death, rows are tried one by one."""
+    """After a worker has died, rows are computed one by one."""
     config = sweep_config(folder, tmp_path, "metric=[clipscore]")
     shuffled = {"clipscore": replace(config.metrics["clipscore"], ablation="shuffled_images")}
     planned = plan_sweep(replace(config, metrics=shuffled))

@@ -1,4 +1,4 @@
-"""A sweep that stops once its generators are distinguished keeps its results, and decides the same when run again."""
+"""A sweep that stops once its generators are told apart keeps its results, and decides the same when run again."""
 
 import json
 import shutil
@@ -62,7 +62,7 @@ def list_seen(now: PlannedSweep) -> SeenPrompts:
 
 
 class TwoSecondsARound(Executor):
-    """Computes in this process, and reports two additional seconds of work."""
+    """An executor in this process that reports two additional seconds of work per round."""
 
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
         watch(ShardStarted("similarities:clip", at=1.0))
@@ -71,7 +71,7 @@ class TwoSecondsARound(Executor):
 
 
 class Stopped(NamedTuple):
-    """A sweep that stopped early, and its decisions after each round; tests only read its store."""
+    """A sweep that stopped early, and its decisions after each round; tests must not write to its store."""
 
     finished: FinishedSweep
     now: PlannedSweep
@@ -93,7 +93,7 @@ def test_a_sweep_stops_when_enough_is_seen_and_names_the_unseen_rest(stopped: St
     assert 16 < seen.prompts < PROMPTS
     assert seen.decisions.column("verdict").to_pylist() == ["alike"]
     manifest = json.loads(now.store.read_text(f"runs/{finished.run_id}/manifest.json") or "")
-    assert manifest["seconds"] == {"similarities:clip": 2.0 * len(told)}, "of all rounds"
+    assert manifest["seconds"] == {"similarities:clip": 2.0 * len(told)}, "the total of all rounds"
     scores = finished.results.read_scores()
     assert len(scores) == 2 * seen.prompts and finished.exit_code == 0
     assert set(scores.column("prompt_id").to_pylist()) <= {row["prompt_id"] for row in prompts(PROMPTS)}
@@ -147,7 +147,7 @@ def test_a_later_full_sweep_only_computes_the_rest(folder: Path, stopped: Stoppe
     assert full.results.rows == 2 * PROMPTS
     manifest = planned.store.read_text(f"runs/{full.run_id}/manifest.json") or ""
     kept = 2 * list_seen(stopped.now).prompts
-    assert f'"rows_kept": {kept}' in manifest or f'"rows_kept": {2 * kept}' in manifest, "of similarities and scores"
+    assert f'"rows_kept": {kept}' in manifest or f'"rows_kept": {2 * kept}' in manifest, "similarities and scores"
 
 
 def test_the_number_of_prompts_that_a_pair_lacks_is_shown(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_the_number_of_prompts_that_a_pair_lacks_is_shown(tmp_path: Path) -> Non
     finished, now = sweep(sweep_config(tmp_path / "bench", tmp_path / "store", *OPTIONS, "max_failed=0.1"))
     (decision,) = list_seen(now).decisions.to_pylist()
     assert decision["n"] + decision["n_missing"] == list_seen(now).prompts == PROMPTS, (
-        "without indifference it sees all"
+        "without an indifference margin it uses all prompts"
     )
     assert decision["n_missing"] == 2 == finished.results.n_null
     scores = finished.results.read_scores()

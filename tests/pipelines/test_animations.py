@@ -1,4 +1,4 @@
-"""Animations and still images in one sweep: each is scored as its kind, and keys of stills do not change."""
+"""In a sweep over animations and still images, each is scored as its kind, and keys of still images do not change."""
 
 import io
 import random
@@ -27,7 +27,7 @@ def read_scores(done: FinishedSweep) -> dict[str, float]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Write still images, each with its own id, and an animation of three of them, in a random order."""
+    """Write still images, each with its own id, and an animation of three of them, in random order."""
     folder, stills = tmp_path / "bench", images("atlas", 7)
     write_rows(folder / "prompts.parquet", prompts(7))
     taken = [still["image"] for still in stills[2:5]]

@@ -1,4 +1,4 @@
-"""A sweep over videos: files and lists of frames are scored alike, and a damaged clip costs its own row."""
+"""In a sweep over videos, files and lists of frames are scored alike, and a damaged video only fails its own row."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tests.commands import config_of
 CLIPS = Path(__file__).parents[2] / "assets" / "shapes_video"
 METRIC = "metric=[clipscore]"
 PROMPTS = 10
-"""Number of prompts, out of 32."""
+"""Number of prompts used, out of 32."""
 
 
 def clips_config(store: Path, *words: str) -> SweepConfig:
@@ -101,7 +101,7 @@ def test_a_grid_is_one_image_and_a_damaged_clip_is_one_error(tmp_path: Path) -> 
 
 
 def test_the_committed_clips_equal_those_that_the_code_makes() -> None:
-    """The frames of video files may differ as much as releases of the encoder do."""
+    """The frames of video files may differ as much as they do between releases of the encoder."""
     for name, made in clip_tables(0).items():
         committed = pq.read_table(CLIPS / name)
         if "/reel/" not in name and "/orbit/" not in name:

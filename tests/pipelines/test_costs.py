@@ -1,4 +1,4 @@
-"""A service is tried before Ray starts, and its cost is reported before and after a sweep."""
+"""A service is tried before Ray starts, and its cost is shown before and after a sweep."""
 
 import json
 import sys
@@ -80,10 +80,10 @@ TWIN = "+metrics.twin={kind: vqascore, model: vqa, reduction: product}"
 def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two cells are answered about each image, one for vqascore and its twin, one for vnli.
+    """Each image has two cells of answers: one for vqascore and its twin, and one for vnli.
 
-    With half of the encoding each takes 1.5 calls, so vqascore and the twin take a quarter of the stage each, and vnli
-    a half. Half a GPU for 7,200 seconds is one GPU for an hour. The models' waiting time is only in the GPU-seconds.
+    Each takes 1.5 calls, including half of the encoding, so vqascore and its twin get a quarter of the stage each, and
+    vnli half of it. Half a GPU for 7,200 seconds is one GPU-hour. Time in which models wait is only in the GPU-seconds.
     """
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     planned = plan_bench(bench, tmp_path / "store", "metric=[vqascore,vnli,clipscore]", TWIN, *GPUS)
@@ -102,7 +102,7 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
             "clipscore": {"model_seconds": 10.0, "gpu_seconds": 0.0, "costs": {}},
         },
     }
-    assert sum(item.model_calls for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "what is divided is all there is"
+    assert sum(item.model_calls for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "the parts add up to the total"
     assert cost_note(facts) == "GPUs and services cost 3.60 EUR."
     show_usage(make_console(), {}, sum_costs(planned.plan, {}, planned.config.cluster, held))
     assert "answers:vqa: 3.60 EUR" in capsys.readouterr().out

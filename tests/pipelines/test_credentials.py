@@ -1,4 +1,4 @@
-"""Expired credentials are read again from their file during a run; explicitly configured ones are not."""
+"""Expired credentials are read again from their file during a run; explicitly configured credentials are not."""
 
 import json
 import shlex
@@ -19,7 +19,7 @@ from tests.s3 import S3Server
 
 @pytest.fixture
 def proxy(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """Run a server that accepts only the first of its other keys, which no environment variable has."""
+    """Run a server that only accepts the first of its additional keys, which is in no environment variable."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     passing = FaultProxy(s3_server, 0, share=0.0)
@@ -56,7 +56,7 @@ def test_a_rewritten_credentials_file_is_read_again_after_a_refusal(
 
 
 def test_an_expired_session_is_reported_as_expired(bucket: str, proxy: FaultProxy) -> None:
-    """This includes a HEAD, whose answer only has a status."""
+    """HEAD requests are included, although their responses only have a status."""
     store = Store(StorageConfig(key="of-yesterday", secret="secret").locate(bucket))
     remedy = "may have expired: renew the credentials; or check AWS_ENDPOINT_URL"
     with pytest.raises(ConfigError, match=rf"store {bucket}: cannot be reached \(.*Bad Request\); .*{remedy}"):
@@ -84,7 +84,7 @@ def test_a_credential_process_is_asked_again_before_its_credentials_expire(
         keys = {"AccessKeyId": server.key, "SecretAccessKey": server.secret, "Expiration": ends.isoformat()}
         answer.write_text(json.dumps({"Version": 1, **keys}))
 
-    give(0, 1)  # within the time in which botocore asks again
+    give(0, 1)  # within the period in which botocore refreshes credentials
     store = store_at(bucket)
     store.write_text("note", "first")
     proxy.valid = s3_server.other(1).key

@@ -1,4 +1,4 @@
-"""A run with a metric whose lower scores are better, from the sweep to its report and its agreement with people."""
+"""A lower-is-better metric works from the sweep to the report and the agreement with people."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ GENERATORS = ["atlas", "drift"]
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedSweep:
-    """Plan eight prompts by a good and a poor generator, with a person's ratings that agree."""
+    """Plan eight prompts by a good and a poor generator, with one person's ratings, which agree."""
     folder = write_benchmark(tmp_path_factory.mktemp("falling"), GENERATORS)
     asked = [prompt["prompt_id"] for prompt in prompts(8)]
     rated = [(prompt, generator, 5 - 4 * at) for prompt in asked for at, generator in enumerate(GENERATORS)]
@@ -88,7 +88,7 @@ def test_agreement_with_people_counts_low_scores_as_good(
 
 
 DENIALS = ("metric=[vqascore]", "+metrics.denied={kind: vqascore, model: vqa, answer: 'No'}")
-"""VQAScore, and its Table 14: the likelihood that the model denies that the image fits."""
+"""VQAScore, and its variant from Table 14: the likelihood that the model denies that the image fits."""
 
 
 def test_the_likelihood_of_no_ranks_and_rewards_like_the_likelihood_of_yes(tmp_path: Path) -> None:

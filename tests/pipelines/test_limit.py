@@ -1,4 +1,4 @@
-"""A sweep with a limit on prompts: it is marked as a trial, and the full sweep reuses its rows."""
+"""A sweep limited to some prompts is marked as a trial, and the full sweep reuses its rows."""
 
 import json
 from pathlib import Path
@@ -76,8 +76,8 @@ def test_a_later_full_sweep_only_asks_its_models_for_the_rest(folder: Path, tmp_
     limited, *_ = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=6"))
     whole, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS))
     assert limited.results.rows == 12 and whole.results.rows == 24 and "limited" not in manifest
-    assert whole.computed == 8, "the first shard of each generator is whole under the limit, and stands"
-    assert manifest["counts"]["rows_kept"] == 2 * 2, "of the second shard's similarities the rows that it had"
+    assert whole.computed == 8, "the first shard of each generator is complete under the limit, and is kept"
+    assert manifest["counts"]["rows_kept"] == 2 * 2, "the second shard keeps the similarity rows that it had"
     alone, *_ = run(sweep_config(folder, tmp_path / "other", PIXELS))
     assert whole.results.read_scores().equals(alone.results.read_scores())
     again, _, manifest = run(sweep_config(folder, tmp_path / "s", PIXELS, "benchmark.limit=7"))
@@ -138,7 +138,7 @@ def test_a_trial_is_left_out_of_trends_and_never_compared_with(folder: Path, tmp
 def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_remedy(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """54 of 66 rows are affected: a benchmark of few prompts over tables with images of many."""
+    """Of 66 rows 54 are affected: the benchmark has few prompts, and its tables have images of many."""
     write_rows(folder / "prompts.parquet", prompts(12)[3:5])
     rows = [*images("atlas", 12), {**images("atlas", 1)[0], "prompt_id": None, "image_id": "nobody's"}]
     write_rows(folder / "images/atlas/00000.parquet", rows)
@@ -156,7 +156,7 @@ def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_re
         sweep_config(folder, tmp_path / "s", CLIP, "max_failed=1", "benchmark.require_every_image=false")
     )
     assert own.results.read_errors().column("kind").to_pylist() == ["missing_prompt_id"], (
-        "whose row tells nothing is no other"
+        "a row without a prompt_id does not belong to another prompt"
     )
     assert own.results.rows == 5 and "limited" not in manifest
     show_plan(make_console(), planned)
@@ -168,7 +168,7 @@ def test_a_manifest_counts_the_answered_calls_and_none_for_reused_rows(folder: P
     _, trial, before = run(sweep_config(folder, tmp_path / "s", *words, "benchmark.limit=5"))
     _, whole, after = run(sweep_config(folder, tmp_path / "s", *words))
     _, _, alone = run(sweep_config(folder, tmp_path / "alone", *words))
-    for node in ("questions:llm", "answers:vqa", "similarities:clip"):  # equal statements are one call in a shard
+    for node in ("questions:llm", "answers:vqa", "similarities:clip"):  # equal statements in a shard are one call
         assert before["calls"][node] + after["calls"][node] == alone["calls"][node]
     planned = {item.node.name: item.model_calls for item in whole.plan.nodes if item.node.models}
     assert set(planned) == set(after["calls"]) and after["calls"]["similarities:clip"] < planned["similarities:clip"]

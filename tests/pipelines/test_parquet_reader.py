@@ -1,4 +1,4 @@
-"""Reading some rows of any writer's Parquet files fetches little more than the bytes of these rows."""
+"""Reading some rows of a Parquet file fetches little more than their bytes, whichever program wrote the file."""
 
 import io
 from pathlib import Path
@@ -30,7 +30,7 @@ GROUP = 64
 
 
 class CountingFile(io.FileIO):
-    """A file that counts the bytes that are read from it."""
+    """A file that counts the bytes read from it."""
 
     taken = 0
 
@@ -41,7 +41,7 @@ class CountingFile(io.FileIO):
 
 
 def shuffled_table(seed: int, *, struct: bool) -> pa.Table:
-    """Return uneven images, some of them null, as bytes or as Hugging Face's structs, between other columns."""
+    """Return images of various sizes, some of them null, as bytes or Hugging Face structs, between other columns."""
     draws = np.random.default_rng(seed)
     images = [draws.bytes(int(size)) for size in draws.integers(20_000, 120_000, 150)]
     encoded: list[Any] = [{"bytes": image, "path": None} for image in images] if struct else list(images)

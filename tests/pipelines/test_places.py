@@ -1,4 +1,4 @@
-"""Every kind of storage that can contain a store behaves the same, on a disk and in three clouds; others are read."""
+"""Every storage that can contain a store behaves the same, on disk and in three clouds; other storage is read only."""
 
 import json
 import os
@@ -47,7 +47,7 @@ AZURE = pytest.param("az", marks=pytest.mark.elsewhere)
 
 
 def make_address(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a prefix that only this test uses, in a cloud whose variables are set."""
+    """Return a prefix for this test alone, in a cloud whose environment variables are set."""
     server = request.getfixturevalue({"gs": "gcs_server", "az": "azure_server"}[name])
     for variable, value in server.environment().items():
         monkeypatch.setenv(variable, value)
@@ -64,7 +64,7 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.fixture(params=["folder", "s3", "gs", AZURE])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Return a folder, and a prefix of each kind of object store."""
+    """Return a folder, or a prefix in an object store, for each kind of storage."""
     if request.param == "folder":
         return StorageConfig().locate(str(tmp_path / "some/prefix"))
     if request.param == "s3":
@@ -90,7 +90,7 @@ def test_the_first_of_several_writers_wins_and_a_repeated_write_is_recognised(an
     assert [str(number).encode() for number in wins] == [place.read()]
     assert not place.create(b"late") and place.read() != b"late"
     if not place.is_local:
-        assert place.create(place.read()), "a try of ours whose answer was lost"
+        assert place.create(place.read()), "our own attempt whose answer was lost"
     Store(anywhere).check()
     Store(anywhere).check()
 
@@ -118,7 +118,7 @@ def test_files_of_any_name_are_listed_replaced_copied_and_removed(anywhere: Plac
 
 
 def test_a_large_file_is_read_in_parts_or_completely_or_as_a_stream(anywhere: Place, tmp_path: Path) -> None:
-    data = os.urandom(17 * 2**20)  # in an object store in two parts
+    data = os.urandom(17 * 2**20)  # object stores write this in two parts
     place = anywhere / "large"
     with place.writing() as draft:
         draft.write_bytes(data)
@@ -172,7 +172,7 @@ def test_an_interrupted_sweep_continues_in_a_cloud(cloud: str, tmp_path: Path) -
 def test_writes_and_listings_in_a_cloud_are_complete_over_an_unreliable_network(
     gcs_server: GcsServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Calls fail, are reset, are answered by half, or are done and not answered."""
+    """Calls fail, are reset, get half an answer, or succeed without an answer."""
     proxy = FaultProxy(gcs_server, seed=1, share=0.3)
     request.addfinalizer(open_filesystem.cache_clear)
     with faulty(proxy) as url:
@@ -252,7 +252,7 @@ def test_an_invalid_address_is_refused_with_the_reason(address: str, message: st
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves the files of a folder, without support for ranges."""
+    """A server for the files of a folder, without support for range requests."""
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Print nothing."""
@@ -300,7 +300,7 @@ except ConfigError as error:
 
 
 class Hub(Quiet):
-    """A Hugging Face server with a dataset, for clients with the token."""
+    """A Hugging Face server with one dataset, for clients that send the token."""
 
     folder: Path
 
@@ -343,7 +343,7 @@ class Hub(Quiet):
 
 
 def test_a_hubs_dataset_is_read_with_the_token_and_cannot_contain_a_store(tmp_path: Path) -> None:
-    """The test runs in a separate process, because huggingface_hub reads its settings when it is imported."""
+    """The test runs in a separate process, because huggingface_hub reads its settings at import."""
     hub = type("Hub", (Hub,), {"folder": write_benchmark(tmp_path / "bench", ("atlas",), count=8)})
     with ThreadingHTTPServer(("127.0.0.1", 0), hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The model's answer about a grey image is computed once for each prompt, and is in the scores."""
+"""The model's answer about a grey image is computed once per prompt, and is used in the scores."""
 
 import math
 from dataclasses import replace
@@ -43,7 +43,7 @@ def test_the_prior_subtracts_the_answer_about_a_grey_image_from_the_score(tmp_pa
     for image, score in scores["less"].items():
         expected = log_odds(scores["own"][image]) - log_odds(scores["blank"][image])
         assert log_odds(score) == pytest.approx(expected, abs=1e-3)
-        assert scores["less_blank"][image] == pytest.approx(0.5, abs=1e-3), "a grey image says nothing"
+        assert scores["less_blank"][image] == pytest.approx(0.5, abs=1e-3), "a grey image carries no information"
 
 
 def test_priors_of_other_questions_are_not_used() -> None:

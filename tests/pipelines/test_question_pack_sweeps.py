@@ -1,4 +1,4 @@
-"""Sweeps over a benchmark's own questions: prompts, questions, answers and scores come from one released file."""
+"""In sweeps over a benchmark's own questions, prompts, questions, answers and scores come from one released file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +45,7 @@ def planned(folder: Path, store: Path, pack: str, questions: Path, *overrides: s
 
 
 class Swept(NamedTuple):
-    """DSG-1k's questions about the folder's images, shared by the tests that only read."""
+    """A finished sweep with DSG-1k's questions, shared by tests that do not write."""
 
     plan: PlannedSweep
     finished: FinishedSweep
@@ -62,19 +62,19 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
 
 
 def read_rows(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
-    """Return the rows of all its cells of a stage."""
+    """Return the rows of all cells of a stage."""
     cells = [plan.store.read(cell.path) for cell in plan.plan.cells if cell.recipe.stage == stage]
     return [dict(row) for cell in cells for row in cell.to_pylist()]
 
 
 def elements(plan: PlannedSweep) -> list[list[float]]:
-    """Return the scores of the questions of every image."""
+    """Return the scores of every image's questions."""
     return [[one["score"] for one in row["elements"] or ()] for row in read_rows(plan, "scores")]
 
 
 def test_a_sweep_takes_all_its_questions_from_a_released_file(swept: Swept) -> None:
     plan, finished = swept.plan, swept.finished
-    assert "llm" not in {item.node.name.partition(":")[2] for item in plan.plan.nodes}, "nobody writes"
+    assert "llm" not in {item.node.name.partition(":")[2] for item in plan.plan.nodes}, "no writer is planned"
     scores = finished.results.read_scores().to_pylist()
     assert finished.exit_code == 0 and len(scores) == 4
     for row, of_questions in zip(scores, elements(plan), strict=True):
@@ -83,7 +83,7 @@ def test_a_sweep_takes_all_its_questions_from_a_released_file(swept: Swept) -> N
 
 
 def test_a_service_compares_multiple_choice_by_letters(folder: Path, tmp_path: Path, server: Server) -> None:
-    """Choices of several words get letters too, because services report no likelihoods of them."""
+    """Choices of several words get letters as well, because services do not report likelihoods for them."""
     colours = ["light red", "deep blue", "green"]
     rows = [
         row
@@ -109,7 +109,7 @@ def test_a_service_compares_multiple_choice_by_letters(folder: Path, tmp_path: P
 
 
 def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: Path) -> None:
-    """A score is the fraction of choices that equal the released answer, as in tifa_score.py."""
+    """The score is the fraction of choices that equal the released answer, as in tifa_score.py."""
     plan = planned(folder, tmp_path / "store", "tifa_v1", write_tifa_v1(tmp_path / "tifa.json"))
     finished = run_plan(plan)
     scores = {row["prompt_id"]: row["score"] for row in finished.results.read_scores().to_pylist()}
@@ -123,7 +123,7 @@ def test_replies_are_matched_with_the_released_choices(folder: Path, tmp_path: P
 
 
 def test_every_machine_checks_for_the_file_of_prompts(folder: Path, tmp_path: Path) -> None:
-    """It is found like any source, by size and modification time (pipelines/running/driver_environment.py)."""
+    """The file is checked like any source, by size and modification time (pipelines/running/driver_environment.py)."""
     plan = planned(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
     (shard,) = plan.sources.prompt_shards
     entry = StorageConfig().locate(shard.url).entry()
@@ -131,7 +131,7 @@ def test_every_machine_checks_for_the_file_of_prompts(folder: Path, tmp_path: Pa
 
 
 def test_malformed_rows_are_reported_by_file_and_row_and_cost_nothing_else(folder: Path, tmp_path: Path) -> None:
-    """The problems are an unknown prompt, an unreadable row, and a prompt that the pack lacks."""
+    """The problems are an unknown prompt, an unreadable row, and a prompt that is missing from the pack."""
     known = pq.read_table(folder / "prompts.parquet").to_pylist()
     about = [choice(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes") for one in known[:3]]
     rows = [*about[:2], {**about[2], "question": "is it red?"}, {**about[1], "answer": "?"}]

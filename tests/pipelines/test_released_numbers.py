@@ -1,4 +1,4 @@
-"""Sweeps give the numbers of the releases, whose arithmetic is repeated here step by step on the same answers."""
+"""Sweeps reproduce the releases' numbers; their arithmetic is repeated here step by step on the same answers."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ ASKED = [
     (5, "3", "Is there a blue triangle?", "attribute - shape"),
     (6, "1,2", "Is there a square?", "relation - spatial"),
 ]
-"""Questions, one of which depends on a later one.
+"""Questions, one of which depends on a later question.
 
-Garnet shows a triangle, a circle and a star for "two green circles".
+For "two green circles", garnet shows a triangle, a circle and a star.
 """
 
 Answers = Mapping[tuple[str, int, str], Sequence[Sequence[float]]]
-"""Log-probabilities of each choice's tokens by prompt_id, image of its row and question."""
+"""Log-probabilities of each choice's tokens, by prompt_id, index of the image in its row, and question."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_pairs(folder: Path) -> Path:
-    """Write four prompts, each with a row of two images."""
+    """Write four prompts, with one row of two images for each."""
     both = zip(images("atlas", 4), images("garnet", 4), strict=True)
     rows = [{**one, "image": [one["image"], other["image"]]} for one, other in both]
     write_rows(folder / "images" / "pairs" / "00000.parquet", rows)
@@ -90,14 +90,14 @@ def annotations() -> list[dict[str, Any]]:
 
 
 def gated(answered: Mapping[int, bool], parents: Mapping[int, Sequence[int]]) -> float:
-    """Compute calc_vqa_score of DSG and alignment_score of OneIG, which use the parents' raw answers."""
+    """Compute DSG's calc_vqa_score and OneIG's alignment_score, which use the raw answers to parent questions."""
     counts = [yes and all(answered[parent] for parent in parents.get(one, ())) for one, yes in answered.items()]
     return sum(counts) / len(counts)
 
 
 @pytest.mark.parametrize("convention", ["released", "fixed"])
 def test_dsg_counts_a_yes_if_its_parents_are_yes(convention: str, folder: Path, tmp_path: Path) -> None:
-    """One dependency of every prompt contains a word: the release's loader drops all dependencies of such prompts."""
+    """A dependency of each prompt contains a word, so the release's loader drops all of the prompt's dependencies."""
     rows = [row | {"dependency": "3, shape"} if row["proposition_id"] == 5 else row for row in annotations()]
     file = write_csv(tmp_path / "dsg.csv", ANNOTATIONS, rows)
     given = [f"benchmark.questions={file}", "metric=[dsg_1k]", "benchmark.prompts=${benchmark.questions}"]

@@ -31,7 +31,7 @@ METRICS = "metric=[clipscore,gecko]"
 
 @pytest.fixture(scope="module")
 def complete_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
-    """Return a sweep's run, whose store the tests copy."""
+    """Return a finished sweep's run, whose store the tests copy."""
     folder = write_benchmark(tmp_path_factory.mktemp("whole") / "bench", ["atlas"])
     done = run_bench(folder, folder.parent / "store", METRICS)
     assert done.exit_code == 0
@@ -40,7 +40,7 @@ def complete_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedSweep:
 
 @pytest.fixture
 def folder(complete_run: FinishedSweep, tmp_path: Path) -> Path:
-    """Return the benchmark with a store for this test, which contains a run whose parts are copied."""
+    """Return the benchmark with this test's own store, which contains a run whose parts are copied."""
     origin = Path(complete_run.folder).parent.parent.parent
     shutil.copytree(origin / "store", tmp_path / "store")
     return origin / "bench"
@@ -94,7 +94,7 @@ def test_damaged_cells_of_every_stage_are_computed_again_and_counted(
 
 
 class ClosedTerminal(io.StringIO):
-    """A closed terminal."""
+    """A terminal that has been closed."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")
@@ -176,7 +176,7 @@ def test_repeated_damage_is_reported_and_loses_no_row(
 def test_a_renewed_cell_with_a_retryable_row_is_a_draft_that_the_run_uses(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds although the committed file next to it is damaged, and other damage is found later."""
+    """The draft is used although the committed file next to it is damaged, and other damage is found later."""
     config = sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
     plan = plan_sweep(config)
     [similar, *_], [answered, *_] = cells(plan, "similarities"), cells(plan, "answers")

@@ -1,6 +1,6 @@
-"""S3 with a busy server, a bad network or a different server.
+"""S3 is used correctly with a busy server, a bad network or a different server.
 
-Temporary failures are tried again, and servers that would spoil a store are refused.
+Temporary failures are retried, and servers that would corrupt a store are refused.
 """
 
 import threading
@@ -21,7 +21,7 @@ from tests.s3 import S3Server
 
 @pytest.mark.parametrize("given", [False, True])
 def test_every_call_to_a_busy_server_is_repeated(given: bool, bucket: str, s3_server: S3Server) -> None:
-    """The answer is 429, with a name in its body, or without one for a HEAD."""
+    """The response is 429, with an error name in its body, or without one for a HEAD request."""
     with faulty(FaultProxy(s3_server, 0, share=1.0, faults=["429"], once=True)) as endpoint:
         keys = {"key": s3_server.key, "secret": s3_server.secret} if given else {}
         place = StorageConfig(endpoint_url=endpoint, **keys).locate(bucket)
@@ -39,7 +39,7 @@ def planned_cells(planned: PlannedSweep) -> set[str]:
 def test_downloads_that_are_garbled_once_do_not_change_the_plan(
     tmp_path: Path, bucket: str, s3_server: S3Server
 ) -> None:
-    """This covers every object of sources and store, with its own checksum or as a part of a table without one."""
+    """Every object of sources and store is covered, with its own checksum or as part of a table without one."""
     write_benchmark(tmp_path)
     place = StorageConfig().locate(bucket)
     for file in ("prompts.parquet", "images/atlas/00000.parquet", "images/flint/00000.parquet"):
@@ -53,7 +53,7 @@ def test_downloads_that_are_garbled_once_do_not_change_the_plan(
 
 
 class UnconditionalServer(BaseHTTPRequestHandler):
-    """An S3 server that accepts every write and ignores conditions."""
+    """An S3 server that accepts every write and ignores preconditions."""
 
     protocol_version = "HTTP/1.1"  # a client waits for 100 Continue
 
@@ -93,4 +93,4 @@ def test_a_bucket_that_respects_conditions_is_marked_once_and_checked_by_one_cal
         store.check()
         assert sum(request.startswith("PUT ") for request in proxy.requests) == 2, "one is written and one is refused"
         store.check()
-        assert sum(request.startswith("PUT ") for request in proxy.requests) == 3, "what stands refuses the first"
+        assert sum(request.startswith("PUT ") for request in proxy.requests) == 3, "the first write is refused"

@@ -1,4 +1,4 @@
-"""The reader of text tables returns the rows of all lines, and names the line of anything else."""
+"""The reader of text tables returns the rows of all lines, and names the line of anything it cannot parse."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""A judge that thinks before it rates: its rating is the score; a thought without an end gives null with a reason."""
+"""The score is the rating that a judge gives after thinking; an unfinished thought gives null with a reason."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
 
 
 def thought(number: int, body: dict[str, Any]) -> Answer:
-    """Return a thought that ends in a rating or is cut, by turns; the small call before a sweep is the first."""
+    """Return a finished thought with a rating and an unfinished one by turns, the finished one first."""
     if number % 2:
         return said("<think>\nA star, or is it", reason="length")
     return said('<think>\nI would say {"rating": 3}\n</think>\n\n{"rating": 85, "rationale": "It fits."}')

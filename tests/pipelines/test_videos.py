@@ -1,4 +1,4 @@
-"""Rows of several images: the frames of a video, the views of a model."""
+"""Rows of several images are the frames of a video or the views of a model."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.bench_of import images, prompts, run_config, sweep_config, write_rows
 
 
 def test_the_score_of_a_video_is_the_mean_of_its_frames_and_its_cells_are_reused(tmp_path: Path) -> None:
-    """Rows have lists of frames, in a Parquet file like any other; a second sweep has nothing to compute."""
+    """Rows contain lists of frames, in an ordinary Parquet file; a second sweep has nothing to compute."""
     folder, frames = tmp_path / "bench", images("atlas", 3)
     write_rows(folder / "prompts.parquet", prompts(1))
     prompt_id = prompts(1)[0]["prompt_id"]

@@ -1,4 +1,4 @@
-"""Question-based metrics in whole sweeps: questions are written once, answered once, and scored one by one."""
+"""In whole sweeps with question-based metrics, questions are written once, answered once, and scored one by one."""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
-"""Ask one tiny vision-language model in every possible way and print the answers as JSON, in a separate process.
+"""Asks one tiny vision-language model in every possible way and prints the answers as JSON.
 
-`python -m tests.vllm.ask FOLDER`; the process has a torchvision on its path, which vLLM needs for images.
+`python -m tests.vllm.ask FOLDER` needs a separate process with a torchvision on its path, which vLLM requires for
+images.
 """
 
 import json
@@ -40,20 +41,20 @@ QUESTIONS = [
 ]
 
 Shown = Sequence[Image.Image]
-"""The images of one question."""
+"""Images of one question."""
 MAX_TOKENS = 12
-"""Maximum tokens of a reply."""
+"""Maximum number of tokens in a reply."""
 
 
 def noise_images() -> list[Image.Image]:
-    """Return two images that fill more than a block of vLLM's cache, which is 128 tokens on a CPU."""
+    """Return two images that fill more than one block of vLLM's cache, which has 128 tokens on a CPU."""
     draw = np.random.default_rng(0)
     return [Image.fromarray(draw.integers(0, 256, (392, 392, 3), dtype=np.uint8)) for _ in range(2)]
 
 
 @torch.inference_mode()
 def transformers_likelihood(folder: Path, shown: Sequence[Shown], system: str | None) -> list[list[list[float]]]:
-    """Compute the likelihoods with transformers' own processor and model, one forward pass for each choice."""
+    """Compute the likelihoods with transformers' own processor and model, one forward pass per choice."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
     return [[_teach(model, processor, shown, one, choice, system) for choice in one.choices] for one in QUESTIONS]
@@ -82,7 +83,7 @@ def _prompt(processor: Any, images: Shown, question: Question, system: str | Non
 
 
 def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
-    """Count the prompt tokens, and the tokens from the cache, of the requests of one call about new images."""
+    """Count the prompt tokens and the cached tokens in the requests of one call about new images."""
     before = model.usage
     turned = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images]
     model.likelihood([model.preprocess(image) for image in turned], QUESTIONS)
@@ -93,7 +94,7 @@ def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[i
 def reference_likelihood(
     model: VllmLikelihood, images: Sequence[ReadyImage], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
-    """Compute the result of `likelihood` by vLLM's own scoring of whole prompts, which is slow and uses no cache."""
+    """Compute `likelihood` with vLLM's own scoring of whole prompts, which is slow and uses no cache."""
     from vllm import SamplingParams
 
     asked = [model._ask(images, question) for question in questions]
@@ -106,14 +107,14 @@ def reference_likelihood(
 
 
 def _ending(output: Any, choice: Sequence[int]) -> list[float]:
-    """Return the log-probabilities of the prompt's last tokens, which are the choice's."""
+    """Return the log-probabilities of the prompt's last tokens, which belong to the choice."""
     last = output.prompt_logprobs[-len(choice) :]
     return [row[token].logprob for row, token in zip(last, choice, strict=True)]
 
 
 @torch.inference_mode()
 def transformers_replies(folder: Path, shown: Sequence[Shown], system: str | None) -> list[str]:
-    """Return the likeliest words after each of QUESTIONS, by transformers' own processor and `generate`."""
+    """Return the likeliest continuation of each of QUESTIONS, from transformers' own processor and `generate`."""
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
     replies = []
@@ -126,7 +127,7 @@ def transformers_replies(folder: Path, shown: Sequence[Shown], system: str | Non
 
 
 def talk(model: VllmLikelihood, images: Sequence[ReadyImage]) -> list[list[Any]]:
-    """Hold conversations about the images; return each one's text, if it is complete, and its counts of tokens."""
+    """Hold conversations about the images; return the text of each, whether it is complete, and its token counts."""
     said = [(question.image, question.text, {}) for question in QUESTIONS]
     drawn = [(0, "Say.", {"temperature": 1.0, "seed": seed}) for seed in (1, 1, 2)]
     requests = [
@@ -155,7 +156,7 @@ def reply_after_thought(model: VllmLikelihood, images: Sequence[ReadyImage]) -> 
 
 
 def describe_failure(model: VllmLikelihood, images: Sequence[ReadyImage], question: str) -> list[Any]:
-    """Return how the model fails at a question."""
+    """Return how the model fails on a question."""
     (answer,) = model.likelihood(images, [Question(0, question, ("Yes",))])
     return list(answer) if isinstance(answer, RowError) else []
 

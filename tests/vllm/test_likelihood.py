@@ -1,4 +1,4 @@
-"""vLLM's answers about images equal its own reference and transformers', and are read from the prefix cache."""
+"""vLLM's answers about images equal its own reference and transformers', and use the prefix cache."""
 
 import json
 import os
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module", params=[make_qwen2_vl, make_llava], ids=["qwen2_vl", "llava"])
 def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the output of a separate process with a torchvision and the operators that this process lacks."""
+    """Return the output of a separate process with the torchvision and operators that this process lacks."""
     if not TORCHVISION.is_dir():
-        pytest.fail("build/torchvision is missing; run the tests by make vllm")
+        pytest.fail("build/torchvision is missing; run the tests with make vllm")
     make: Callable[[Path], Path] = request.param
     folder = make(tmp_path_factory.mktemp("vlm"))
     path = os.pathsep.join(map(str, [TORCHVISION, Path(__file__).parent / "site", ROOT]))

@@ -24,25 +24,25 @@ from tests.operators.tiny import encoded, image_table, picture
 
 IMAGE_TOKENS = 3
 CAPACITY = 5
-"""Requests that the engine finishes in one step."""
+"""Number of requests that the engine finishes in one step."""
 IMAGES = 10
 QUESTIONS = ("Is it red?", "Is it round?")
 REQUESTS = IMAGES * len(QUESTIONS) * 2
-"""Requests of a shard.
+"""Number of requests for a shard.
 
-Each question has two choices of one token: one request covers the first choice and the end of the turn after it,
-another the end after the second.
+Each question has two single-token choices: one request covers the first choice and the end of the turn after it, the
+other covers the end of the turn after the second choice.
 """
 REFUSED = "Is it to be refused?"
 TIMEOUT = 60
 
 
 class CountingEngine:
-    """Finishes the oldest requests first, once allowed, and counts them."""
+    """An engine that, once allowed, finishes the oldest requests first and counts them."""
 
     model_config = SimpleNamespace(max_model_len=10_000)
     server: VllmEngine
-    """The server that passes it requests."""
+    """Server that passes requests to the engine."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -56,7 +56,7 @@ class CountingEngine:
 
     def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
         if REFUSED in self.tokenizer.decode(prompt["prompt_token_ids"]):
-            raise ValueError("it is not to be asked")
+            raise ValueError("it must not be called")
         assert prompt["prompt_token_ids"].count(self.image_id) == IMAGE_TOKENS
         self.requests[name] = (prompt, params)
 
@@ -68,11 +68,11 @@ class CountingEngine:
         return [served(name, *self.requests.pop(name)) for name in names]
 
     def waiting(self) -> int:
-        """Return the number of requests that have been received and are not finished."""
+        """Return the number of requests that were received but are not finished."""
         return len(self.server._waiting) + self.server._submitted.qsize()
 
     def wait_for(self, count: int) -> None:
-        """Wait until this number of requests is waiting."""
+        """Wait until this number of requests is pending."""
         ends = time.monotonic() + TIMEOUT
         while self.waiting() < count:
             assert time.monotonic() < ends, f"{self.waiting()} of {count}"
@@ -80,7 +80,7 @@ class CountingEngine:
 
 
 class ScriptedProcessor:
-    """Replaces vLLM's processor of images, which does not support two threads."""
+    """Replacement for vLLM's image processor, which does not support two threads."""
 
     info = SimpleNamespace(parse_mm_data=lambda images: images)
 
@@ -89,7 +89,7 @@ class ScriptedProcessor:
         self.used = threading.Lock()
 
     def __call__(self, ids: list[int], images: Any, names: dict[str, list[str]]) -> dict[str, Any]:
-        assert self.used.acquire(blocking=False), "two threads use it"
+        assert self.used.acquire(blocking=False), "two threads use it at the same time"
         self.engine.processed += names["image"]
         place = ids.index(self.engine.image_id)
         self.used.release()
@@ -128,7 +128,7 @@ def asked(texts: Sequence[str], choices: Sequence[str]) -> QuestionIndex:
 
 
 def answers(stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")) -> pa.Table:
-    """Compute a shard like an actor."""
+    """Compute a shard as an actor does."""
     shard = image_table([encoded(picture(number)) for number in range(IMAGES)], ["p"] * IMAGES)
     return stage.measure(decoded(stage, shard), {"metric": asked(texts, choices)})["metric"]
 
@@ -143,10 +143,10 @@ def test_the_engine_gets_all_requests_of_two_shards_before_it_finishes_one(
         scripted.may_step.set()
         tables = [shard.result(TIMEOUT) for shard in shards]
     assert sum(scripted.batches) == 2 * REQUESTS
-    assert set(scripted.batches[1:-1]) == {CAPACITY}, "after the first request and before the last, no step is idle"
+    assert set(scripted.batches[1:-1]) == {CAPACITY}, "every step between the first and the last is full"
     assert tables[0] == tables[1] and tables[0]["error"].null_count == IMAGES
-    assert [rows.read_usage(table).calls for table in tables] == [REQUESTS] * 2, "each shard's own, and not the other's"
-    assert len(set(scripted.processed)) == len(scripted.processed) == 2 * IMAGES, "each once for all questions on it"
+    assert [rows.read_usage(table).calls for table in tables] == [REQUESTS] * 2, "each shard counts only its own calls"
+    assert len(set(scripted.processed)) == len(scripted.processed) == 2 * IMAGES, "once for all of an image's questions"
 
 
 def test_an_answer_of_one_token_and_the_end_of_its_turn_are_one_request(

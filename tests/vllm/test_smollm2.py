@@ -1,4 +1,4 @@
-"""A real language model writes Gecko's questions about real prompts: poor ones, but nothing on the way breaks."""
+"""A real language model writes Gecko's questions about real prompts: poor ones, but nothing breaks on the way."""
 
 import json
 import os
@@ -15,11 +15,11 @@ PROMPTS = Path(os.environ.get("REFERENCE_DATA", "none")) / "genai_bench" / "gena
 
 
 @pytest.mark.vllm
-@pytest.mark.skipif(not CHECKPOINT.exists(), reason="make smollm2 makes the checkpoint")
+@pytest.mark.skipif(not CHECKPOINT.exists(), reason="needs the checkpoint made by make smollm2")
 @pytest.mark.skipif(not PROMPTS.exists(), reason="needs REFERENCE_DATA")
 @pytest.mark.parametrize(("replies", "count"), [("text", 4), ("json", 50)])
 def test_smollm2_writes_questions_about_genai_bench_prompts(tmp_path: Path, replies: str, count: int) -> None:
-    """Held to a schema, readable ones about every prompt; how many in text is its skill (docs/questions.md)."""
+    """With a schema, every prompt gets readable questions; without one, it depends on the model (docs/questions.md)."""
     chosen = dict(list(json.loads(PROMPTS.read_text()).items())[:count])
     (tmp_path / "prompts.json").write_text(json.dumps(chosen))
     overrides = [

@@ -1,4 +1,7 @@
-"""Replies after a thought, in a separate file because closing an engine ends all engines of its process."""
+"""Replies after a thought equal those of transformers.
+
+The tests have a separate file, because closing an engine ends all engines of its process.
+"""
 
 from pathlib import Path
 from typing import Any

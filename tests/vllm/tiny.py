@@ -1,4 +1,4 @@
-"""Tiny random-weight checkpoints in the layouts of released models: Llama, Qwen2-VL and LLaVA-1.5."""
+"""Tiny checkpoints with random weights in the layouts of released models: Llama, Qwen2-VL and LLaVA-1.5."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ LANGUAGE: dict[str, Any] = {
 
 
 def byte_tokenizer(special: list[str], merged: list[str]) -> PreTrainedTokenizerFast:
-    """Every byte is a token and so is each of the `merged` words; no choice of more letters is a single token."""
+    """Make a tokenizer with a token for every byte and for each of the `merged` words; other words take several."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*special, *alphabet])}
     merges = []
@@ -69,7 +69,7 @@ def make_llama(folder: Path) -> Path:
 
 
 def make_qwen2_vl(folder: Path) -> Path:
-    """Save a Qwen2-VL: chat template, images of any size in tokens of 28 x 28 pixels."""
+    """Save a Qwen2-VL with a chat template, which reads images of any size at 28 x 28 pixels per token."""
     tokenizer = byte_tokenizer(QWEN_SPECIAL, ["Yes", "No"])
     tokenizer.add_special_tokens({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
     tokenizer.chat_template = QWEN_TEMPLATE
@@ -98,7 +98,7 @@ def make_qwen2_vl(folder: Path) -> Path:
 
 
 def make_llava(folder: Path) -> Path:
-    """Save a LLaVA-1.5: 144 tokens an image; the vision tower's tensors are named as in released checkpoints."""
+    """Save a LLaVA-1.5 with 144 tokens per image; the vision tower's tensors are named as in released checkpoints."""
     tokenizer = byte_tokenizer(LLAVA_SPECIAL, ["ĠYes", "ĠNo"])
     tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"})
     tokenizer.chat_template = LLAVA_TEMPLATE

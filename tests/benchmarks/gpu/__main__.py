@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks.gpu: one table of the measurements of each model, and the same as JSON."""
+"""Run `python -m tests.benchmarks.gpu`: print a table with the measurements of each model, and write it as JSON."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def storage() -> Iterator[Any]:
-    """Start a local S3Server; return the reason if it or its client is not installed."""
+    """Yield a local S3Server, or the error if it or its client is not available."""
     with ExitStack() as stack:
         try:
             from tests.s3 import run_server
@@ -47,11 +47,11 @@ def storage() -> Iterator[Any]:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--shapes", choices=("full", "tiny"), help="full where there is a CUDA device, else tiny")
+    parser.add_argument("--shapes", choices=("full", "tiny"), help="default: full with a CUDA device, else tiny")
     for name in ("images", "peer-pairs", "repeats", "shards"):
         parser.add_argument(f"--{name}", type=int, help="see Amounts in tests/benchmarks/gpu/rows.py")
-    parser.add_argument("--minutes", type=float, default=15, help="for all; what is not measured then is left out")
-    parser.add_argument("--json", type=Path, help="a file for the numbers")
+    parser.add_argument("--minutes", type=float, default=15, help="limit for all models together")
+    parser.add_argument("--json", type=Path, help="JSON file for the measurements")
     return parser.parse_args(arguments)
 
 

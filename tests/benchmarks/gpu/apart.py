@@ -1,4 +1,4 @@
-"""Each model is measured in a separate process, so that its memory is always free again for the next model."""
+"""Each model is measured in a separate process, so that its memory is certainly free for the next model."""
 
 import multiprocessing
 import tempfile
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from tests.benchmarks.gpu.rows import Amounts, Measured
 
 CONTEXT = multiprocessing.get_context("spawn")
-"""A forked process could not use CUDA after an import has looked for a device."""
+"""Start method for processes; a forked process could not use CUDA once an import has looked for a device."""
 
 
 def measure_apart(name: str, shapes: str | None, amounts: Amounts, server: Any, seconds: float) -> Measured:
-    """Measure a model in a separate process; return a row with the reason if that fails or takes too long."""
+    """Measure a model in a separate process; if that fails or takes too long, return a row with the reason."""
     results, its_end = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=measure_into, args=(its_end, name, shapes, amounts, server))
     process.start()
@@ -39,7 +39,7 @@ class Results(Protocol):
 
 
 def measure_into(results: Results, name: str, shapes: str | None, amounts: Amounts, server: Any) -> None:
-    """Measure a model and send the row, or the reason for a failure, to `results`."""
+    """Measure a model; send the row, or the reason for the failure, to `results`."""
     try:
         from tests.benchmarks.gpu.measures import measure  # imports torch, which the first process does not need
 

@@ -1,9 +1,9 @@
-"""python -m tests.benchmarks.gpu.by_command MODEL FOLDER [--images N] [OVERRIDE ...]: a sweep by the command, on Ray.
+"""Runs a sweep with the plumbline command, on Ray: by_command MODEL FOLDER [--images N] [OVERRIDE ...].
 
-It writes a checkpoint of random weights, in full size if there is a CUDA device, and N photographs of 1024 x 1024
-pixels as PNG in Parquet. Then plumbline sweep scores them by VQAScore with `cluster=gpu1`, or without a GPU with
-`cluster=local`. The output comes from the run's manifest: images per second, and the model's working and waiting time.
-Existing files are not written again.
+It is started with python -m tests.benchmarks.gpu.by_command. It writes a checkpoint of random weights, in full size if
+there is a CUDA device, and N photographs of 1024 x 1024 pixels as PNG in Parquet. Then plumbline sweep scores them with
+VQAScore and `cluster=gpu1`, or without a GPU with `cluster=local`. The output comes from the run's manifest: images per
+second, and the times in which the model worked and waited. Existing files are not written again.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", choices=list(FAMILIES))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=4096)
-    parser.add_argument("overrides", nargs="*", help="further ones of plumbline sweep")
+    parser.add_argument("overrides", nargs="*", help="further overrides for plumbline sweep")
     told = parser.parse_args(arguments)
     folder, on_gpu = told.folder.absolute(), torch.cuda.is_available()
     texts = [text_about(prompt, 0) for prompt in range(told.images)]

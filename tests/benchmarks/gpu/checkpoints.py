@@ -1,4 +1,4 @@
-"""Checkpoints without weights, loaded like those with weights, around networks of random numbers on their device."""
+"""Checkpoints without weight files, loaded like ordinary ones around random networks created on their device."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +49,7 @@ LLAVA_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
 CONVERSATION_TEXTS = (BEFORE_IMAGE, "user\n", "assistant\n", "system\n", "USER: ASSISTANT: Yes No", "Yes", "No")
-"""Texts in conversations besides the questions."""
+"""Texts in conversations other than the questions."""
 
 
 def serve_model(
@@ -63,10 +63,10 @@ def serve_model(
     device: str | None = None,
     **options: Any,
 ) -> tuple[ResolvedModel, Likelihood]:
-    """Return a model of the shape, served by its family's own code; its tokenizer knows the words of `texts`.
+    """Return a model of this shape, served by its family's own code; its tokenizer knows the words of `texts`.
 
-    `batch` is the number of images that are encoded, and of pairs that are answered, together; `options` are the
-    model's. On the device `meta` it has no weights, but it has its shapes and can preprocess.
+    `batch` is the number of images encoded together and of pairs answered together; `options` are passed to the model.
+    On the device `meta` the model has no weights, but it has its shapes and can preprocess.
     """
     network_config = _save(name, shape, folder, texts)
     config = model_config(family=FAMILIES[name], checkpoint=str(folder), image_batch=batch, pair_batch=batch, **options)
@@ -83,7 +83,7 @@ def serve_model(
 def random_network(
     name: str, shape: Shape, folder: Path, texts: Iterable[str], device: torch.device, dtype: torch.dtype
 ) -> Any:
-    """Make a network of the shape; write the rest of its checkpoint into the folder."""
+    """Make a network of this shape; write the rest of its checkpoint to the folder."""
     return _make_network(_save(name, shape, folder, texts), shape, device, dtype)
 
 
@@ -93,18 +93,18 @@ def _save(name: str, shape: Shape, folder: Path, texts: Iterable[str]) -> Any:
 
 
 def _make_network(config: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
-    with device, _default_dtype(dtype):  # in place, and in half the memory
+    with device, _default_dtype(dtype):  # avoids a copy, so takes half the memory
         torch.manual_seed(SEED)
         return _network(config, shape)
 
 
 def _network(config: Any, shape: Shape) -> Any:
-    """Make random weights on the current default device and in the default precision."""
+    """Create random weights on the current default device with the current default dtype."""
     if not isinstance(config, T5Config):
         dtype = torch.get_default_dtype()
         return AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")
     network = ClipFlanT5(config, CLIPVisionConfig(**shape.vision))
-    with torch.no_grad():  # T5 initialises its embeddings, of which the head is a copy, for a head that is scaled down
+    with torch.no_grad():  # T5 initialises its embeddings, which the head copies, for a scaled-down head
         network.language_model.lm_head.weight.normal_(std=config.d_model**-0.5)
     return network
 
@@ -155,7 +155,7 @@ def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig
 def _save_qwen(
     kind: str, colours: tuple[Sequence[float], Sequence[float]], shape: Shape, folder: Path, words: Sequence[str]
 ) -> Any:
-    """Save a Qwen-VL; `colours` are the mean and the deviation in its processor."""
+    """Save a Qwen-VL; `colours` are the mean and standard deviation in its processor."""
     ids = {token: index for index, token in enumerate(QWEN_SPECIAL)}
     marks = {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
     config = AutoConfig.for_model(
@@ -187,12 +187,12 @@ def _save_clip_preprocessor(folder: Path, side: int) -> None:
 
 
 def _save_no_weights(folder: Path) -> None:
-    """Write an empty file of weights, for code that looks for one before a model is loaded."""
+    """Write an empty weight file, for code that looks for one before a model is loaded."""
     save_file({}, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _words(texts: Iterable[str]) -> list[str]:
-    """Return the words of the texts as byte-level tokenizers split them, mostly with the space before them."""
+    """Return the words of the texts as byte-level tokenizers split them, mostly with the preceding space."""
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return list(dict.fromkeys(word for text in texts for word, _ in cut.pre_tokenize_str(text)))
 
@@ -230,4 +230,4 @@ SAVES: dict[str, Callable[[Shape, Path, Sequence[str]], Any]] = {
     "qwen3-vl-8b": partial(_save_qwen, "qwen3_vl", ([0.5] * 3, [0.5] * 3)),
     "llava-1.5-7b": _save_llava,
 }
-"""Functions that write each model's folder and return the config of its language model, or of the whole model."""
+"""Functions that write a model's folder and return the config of its language model or of the whole model."""

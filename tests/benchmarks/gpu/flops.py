@@ -1,9 +1,9 @@
-"""Floating-point operations of scoring one pair, from the shapes alone; a multiplication with its addition counts two.
+"""Counts the floating-point operations for scoring one pair from the shapes; a multiply-add counts as two.
 
-A product of matrices (n, i) and (i, o) takes 2nio. Attention of n queries to m keys over a width w takes 4nmw: 2nmw for
-the scores and as much for the sums. If tokens only see earlier tokens, only these count. Norms, activations, rotations
-and embeddings, together less than a hundredth, are left out, and so is additional work: padding, masked scores and
-tokens read twice.
+A product of matrices (n, i) and (i, o) takes 2nio operations. Attention of n queries to m keys of width w takes 4nmw:
+2nmw for the scores and the same for the sums. If tokens only attend to earlier tokens, only these count. Norms,
+activations, rotations and embeddings are less than a hundredth in total and are left out. So is extra work: padding,
+masked scores, and tokens read twice.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ def count_product(rows: int, inputs: int, outputs: int) -> int:
 
 
 def count_attention(seen: int, width: int) -> int:
-    """Count attention's operations; `seen` is the number of pairs of a query and a key that it sees."""
+    """Count the operations of attention; `seen` is the number of (query, key) pairs that attend."""
     return 4 * seen * width
 
 
 def count_causal_pairs(tokens: int) -> int:
-    """Return the number of pairs of tokens in which a token sees itself or an earlier one."""
+    """Return the number of token pairs in which a token attends to itself or to an earlier token."""
     return tokens * (tokens + 1) // 2
 
 
@@ -55,7 +55,7 @@ def _count_clip_flant5(model: ClipFlanT5Likelihood, question: Question) -> int:
 
 
 def clip_vision(config: Any, layers: int) -> int:
-    """Count the first `layers` of a CLIP tower over one image."""
+    """Count the first `layers` layers of a CLIP tower for one image."""
     patches, width = (config.image_size // config.patch_size) ** 2, config.hidden_size
     tokens = patches + 1
     layer = 4 * count_product(tokens, width, width) + 2 * count_product(tokens, width, config.intermediate_size)
@@ -64,7 +64,7 @@ def clip_vision(config: Any, layers: int) -> int:
 
 
 def projector(tokens: int, vision: int, language: int) -> int:
-    """Count the two-layer MLP that turns a tower's patches into a language model's tokens."""
+    """Count the two-layer MLP that converts a tower's patches to tokens of the language model."""
     return count_product(tokens, vision, language) + count_product(tokens, language, language)
 
 
@@ -75,7 +75,7 @@ def t5_encoder(config: Any, tokens: int) -> int:
 
 
 def t5_decoder(config: Any, tokens: int, labels: int) -> int:
-    """Count the labels of one answer, which see the encoder's tokens, and their probabilities."""
+    """Count the labels of one answer, which attend to the encoder's tokens, and their probabilities."""
     inner, width = config.num_heads * config.d_kv, config.d_model
     own = 6 * count_product(labels, width, inner) + 3 * count_product(labels, width, config.d_ff)
     layer = (
@@ -87,9 +87,10 @@ def t5_decoder(config: Any, tokens: int, labels: int) -> int:
 
 
 def qwen_vision(config: Any, time: int, height: int, width: int) -> int:
-    """Count a Qwen-VL tower over a grid of patches.
+    """Count a Qwen-VL tower for a grid of patches.
 
-    Most of Qwen2.5-VL's layers see one window each. Qwen3-VL's layers see everything, and some of them are merged too.
+    Most layers of Qwen2.5-VL attend within one window. The layers of Qwen3-VL attend to everything, and the outputs of
+    some are merged as well.
     """
     patches, hidden = time * height * width, config.hidden_size
     whole, matrices = time * (height * width) ** 2, 3
@@ -114,12 +115,12 @@ def qwen_vision(config: Any, time: int, height: int, width: int) -> int:
 
 
 def _cuts(length: int, side: int) -> list[int]:
-    """Cut a length into pieces of a window's side; the last piece is the rest."""
+    """Divide a length into pieces of a window's side; the last piece is the remainder."""
     return [min(side, length - start) for start in range(0, length, side)]
 
 
 def decoder_only(config: Any, tokens: int, *, predicted: int) -> int:
-    """Count a Llama or a Qwen2 that reads this number of tokens, and the probabilities for `predicted` tokens."""
+    """Count a Llama or Qwen2 that reads this number of tokens, and the probabilities for `predicted` tokens."""
     hidden, heads = config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or hidden // heads
     projections = 2 * heads * head + 2 * config.num_key_value_heads * head

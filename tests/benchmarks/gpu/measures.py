@@ -1,4 +1,4 @@
-"""Measurements of one model: our scoring compared with one pair at a time, and both with the machine's limits."""
+"""Measures one model: our scoring compared with one pair at a time, and both with the machine's limits."""
 
 import statistics
 import time
@@ -34,7 +34,7 @@ N_IMAGES = 8
 
 
 class Load(NamedTuple):
-    """A model, prepared images, and questions about each."""
+    """A model, prepared images, and questions about each image."""
 
     resolved: ResolvedModel
     model: Likelihood
@@ -52,7 +52,7 @@ class Load(NamedTuple):
 
 
 def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder: Path) -> Measured:
-    """Measure one model; raise any error of building or running it.
+    """Measure one model; raise any error from building or running it.
 
     `server` is the S3Server, or the reason why there is none.
     """
@@ -75,9 +75,10 @@ def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder
 
 
 def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: bool, **options: Any) -> Load:
-    """Make a model of random weights and its work.
+    """Create a model with random weights, and its inputs.
 
-    None of this is measured: images are prepared on the CPU, besides the model's work. `options` go to `serve_model`.
+    None of this is measured: images are prepared on the CPU, apart from the model's work. `options` go to
+    `serve_model`.
     """
     texts = [[text_about(image, text) for text in range(QUESTIONS)] for image in range(images)]
     spoken = [
@@ -97,7 +98,7 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
 
 
 def _tokens(load: Load) -> tuple[int, int]:
-    """Return the tokens of an image, and of a question about it."""
+    """Return the number of tokens of an image, and of a question about it."""
     model, text = load.model, load.questions[0][0].text
     if isinstance(model, ClipFlanT5Likelihood):
         vision = model.model.vision_tower.config
@@ -138,7 +139,7 @@ def score(
 ) -> list[list[float]]:
     """Return the log-probability of the answer's first token, by image and question.
 
-    It makes the calls of the answers stage, in its windows, without its tables.
+    It makes the calls of the answers stage, in the same windows, but without its tables.
     """
     scores: list[list[float]] = []
 
@@ -157,7 +158,7 @@ def score(
 
 @torch.inference_mode()
 def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
-    """Score one pair with prepared pixels: the image is encoded for it alone, and the whole prompt read in one pass."""
+    """Score one pair with preprocessed pixels: encode the image for it alone, and read the whole prompt in one pass."""
     if isinstance(model, ClipFlanT5Likelihood):
         return model.likelihood(model.encode([pixels]), [question._replace(image=0)])[0][0][0]
     network, inputs = model.reader.model, _prompt(model, pixels, question)
@@ -168,7 +169,7 @@ def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
 def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
     """Score one pair like the released scripts (t2v_metrics: clip_t5_model.py, qwen2vl_model.py).
 
-    It starts from the image's file, and takes a decoder-only model's first token from `generate`. The preprocessing is
+    It starts from the image file, and uses `generate` for the first token of a decoder-only model. The preprocessing is
     ours.
     """
     pixels = model.preprocess(Image.open(BytesIO(encoded)).convert("RGB"))
@@ -182,7 +183,7 @@ def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
 
 
 def _prompt(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, torch.Tensor]:
-    """Return the inputs of a network of transformers for one pair."""
+    """Return the inputs of a transformers network for one pair."""
     ids = [*pixels.ids, *model.prompts.tokenize_after_image([Message("user", question.text)], pixels.closing)]
     prompt = torch.tensor([ids], device=model.device)
     seen = model.reader.inputs([pixels])
@@ -197,7 +198,7 @@ def _first_token(model: ChatVlm, question: Question, logits: torch.Tensor) -> fl
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Measure operations per second in products of square matrices: 8192 wide on a GPU, 512 on a CPU."""
+    """Measure operations per second for products of square matrices: 8192 wide on a GPU, 512 on a CPU."""
     side, times = (8192, 50) if device.type == "cuda" else (512, 10)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     result = torch.empty_like(left)
@@ -211,7 +212,7 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def median_seconds(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """Measure by wall clock, from an idle device to an idle device."""
+    """Return the median wall-clock seconds, from an idle device to an idle device."""
     return statistics.median(_seconds(call, device) for _ in range(repeats))
 
 
@@ -229,7 +230,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _measure_stage(row: Measured, load: Load, amounts: Amounts, server: Any) -> None:
-    """Measure a whole sweep, if there is an S3 server and the packages for planning, tables and storage."""
+    """Measure a whole sweep, if there is an S3 server and the packages for planning, tables and storage exist."""
     try:
         from tests.benchmarks.gpu.stage import Shards, measure_sweep
     except ImportError as error:
@@ -251,7 +252,7 @@ def _png(picture: Image.Image) -> bytes:
 
 
 def text_about(image: int, text: int) -> str:
-    """Return a text of about ten words, a different one for every image and position."""
+    """Return a text of about ten words that differs for every image and position."""
     number = image * QUESTIONS + text
     colour, other = COLOURS[number % 8], COLOURS[(number // 8) % 8]
     thing, second = THINGS[(number // 64) % 8], THINGS[number * 3 % 8]

@@ -1,10 +1,10 @@
-"""A row of the table: the measurements of one model, the derived numbers, and their format. It does not need torch."""
+"""A row of the table: measurements of one model, derived numbers, and their format. It does not need torch."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 QUESTIONS = 10
-"""Number of questions about each image with several questions."""
+"""Number of questions per image in measurements with several questions."""
 DERIVED = ("times_peer_one", "times_peer_ten", "ten_to_one", "share_of_matmul", "stage_to_model")
 COLUMNS = ("model", "weights", "tokens", "batches", "peer", "ready peer", "one text", "ten texts", "one/peer",
            "ten/peer", "ten/one", "Tflop/s", "of matmul", "stage", "stage/model", "busy", "decoders", "differs",
@@ -16,29 +16,29 @@ TARGETS = ("wanted", *[""] * 8, ">= 15", "", "", ">= 60%; XL 45%", "", ">= 0.95"
 
 STAGE_FORMS = ("{:.1f}", "{:.2f}", "{:.0%}", "{}")
 MIN_SHARDS, STAGE_SECONDS = 4, 10
-"""The first shard, during which no model works, should weigh little."""
+"""Minimum number of shards and seconds, so that the first shard, during which no model works, weighs little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amounts:
-    """The number of measurements."""
+    """Amounts of work for the measurements."""
 
     images: int = 64
-    """Images scored by us; also the initial number of images encoded, and pairs answered, together."""
+    """Images that we score; also the initial number of images encoded together, and of pairs answered together."""
     peer_pairs: int = 16
-    """Pairs that are scored one at a time."""
+    """Pairs scored one at a time."""
     repeats: int = 3
-    """Repetitions of each measurement; the median counts."""
+    """Repetitions of each measurement; the median is used."""
     shards: int | None = None
-    """Number of shards of that many images for the sweep.
+    """Number of shards of `images` images for the sweep.
 
-    None means MIN_SHARDS, or, for a full-size model, enough for STAGE_SECONDS.
+    None means MIN_SHARDS or, for a full-size model, enough for STAGE_SECONDS.
     """
 
 
 @dataclass(kw_only=True, slots=True)
 class Measured:
-    """One row of the table; rates are pairs of an image and a text per second, by wall clock."""
+    """One row of the table; rates are (image, text) pairs per wall-clock second."""
 
     model: str
     shapes: str
@@ -47,40 +47,40 @@ class Measured:
     versions: str = ""
     parameters: int = 0
     image_tokens: int = 0
-    """Tokens of the prompt of one image, up to the image's last token; for CLIP-FlanT5 only the image's."""
+    """Prompt tokens for one image, up to the image's last token; for CLIP-FlanT5 only the image's tokens."""
     question_tokens: int = 0
     image_batch: int = 0
-    """Images that fit into memory, found by halving."""
+    """Number of images that fit into memory, found by halving."""
     pair_batch: int = 0
     matmul: float = 0.0
-    """Measured rate of products of matrices in this precision, in operations per second."""
+    """Measured rate of matrix products in this precision, in operations per second."""
     peer: float = 0.0
     """Pairs per second of the released scripts' algorithm.
 
-    It takes one pair at a time: its image is decoded, preprocessed and encoded for it alone, and a decoder-only model's
-    first token comes from `generate`.
+    It processes one pair at a time: the image is decoded, preprocessed and encoded for this pair alone, and the first
+    token of a decoder-only model comes from `generate`.
     """
     ready_peer: float = 0.0
-    """The same with prepared pixels, and one pass in place of `generate`."""
+    """Pairs per second of the same algorithm with preprocessed pixels, and a single pass instead of `generate`."""
     one: float = 0.0
-    """Our pairs per second, with one text for each image."""
+    """Our pairs per second with one text per image."""
     ten: float = 0.0
-    """The same with ten texts."""
+    """Our pairs per second with ten texts per image."""
     flops: int = 0
-    """Operations for one pair, by tests/benchmarks/gpu/flops.py."""
+    """Operations for one pair, counted by tests/benchmarks/gpu/flops.py."""
     difference: float = 0.0
-    """Largest difference between our log-probability of the answer's first token and the peers', for the same pairs."""
+    """Largest difference between our and the peers' log-probability of the answer's first token, for the same pairs."""
     stage: float | None = None
     """Images per second from S3 to committed cells."""
     busy: float | None = None
-    """Fraction of this time in which the device computed."""
+    """Fraction of this time in which the device was computing."""
     decoders: int | None = None
-    """Images that were decoded in parallel."""
+    """Number of images decoded in parallel."""
     memory: int = 0
-    """Maximum bytes on the device for tensors."""
+    """Maximum bytes of tensors on the device."""
     notes: list[str] = field(default_factory=list)
     error: str | None = None
-    """The reason why it was not measured."""
+    """Reason why the model was not measured."""
 
     @property
     def times_peer_one(self) -> float:
@@ -92,7 +92,7 @@ class Measured:
 
     @property
     def ten_to_one(self) -> float:
-        """Return how much longer ten questions about an image take than one."""
+        """Return how much longer ten questions about an image take than one question."""
         return QUESTIONS * self.one / self.ten
 
     @property
@@ -131,13 +131,13 @@ class Measured:
 
 
 def _short(number: float) -> str:
-    """Format with a unit: 7.6G, 71K."""
+    """Format a number with a unit, such as 7.6G or 71K."""
     unit = next((unit for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)) if number >= size), "")
     return f"{number / {'G': 1e9, 'M': 1e6, 'K': 1e3, '': 1}[unit]:.3g}{unit}"
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """Format the rows with their targets; below the table are the machine, and failures."""
+    """Format the rows with their targets; the machine and failures follow below the table."""
     measured = [row for row in rows if not row.error]
     cells = [COLUMNS, UNITS, *(row.cells() for row in measured), TARGETS]
     widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]

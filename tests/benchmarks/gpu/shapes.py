@@ -1,4 +1,4 @@
-"""The measured networks, by the fields of their config.json: full-size ones, and tiny ones for any CPU."""
+"""The measured networks, given by their config.json fields: full-size ones, and tiny ones for any CPU."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ FAMILIES = {
     "qwen3-vl-8b": "vlm",
     "llava-1.5-7b": "vlm",
 }
-"""The models, with the family that serves each."""
+"""Models and the families that support them."""
 
 
 class Shape(NamedTuple):
@@ -18,22 +18,22 @@ class Shape(NamedTuple):
     language: dict[str, Any]
     vision: dict[str, Any]
     side: int
-    """Side in pixels of the square images that it gets, before its own preprocessing."""
+    """Side in pixels of the square input images, before the model's own preprocessing."""
 
 
 CLIP_L_336 = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
               "image_size": 336, "patch_size": 14}  # fmt: skip
-"""openai/clip-vit-large-patch14-336."""
+"""Config of openai/clip-vit-large-patch14-336."""
 FLAN_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "is_encoder_decoder": True,
            "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}  # fmt: skip
 XL = {"d_model": 2048, "d_kv": 64, "d_ff": 5120, "num_heads": 32, "num_layers": 24, "num_decoder_layers": 24,
       "vocab_size": 32_128, **FLAN_T5}  # fmt: skip
-"""google/flan-t5-xl, the base of zhiqiulin/clip-flant5-xl."""
+"""Config of google/flan-t5-xl, the base of zhiqiulin/clip-flant5-xl."""
 XXL = XL | {"d_model": 4096, "d_ff": 10_240, "num_heads": 64}
 QWEN_TEXT = {"hidden_size": 3584, "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
              "num_key_value_heads": 4, "max_position_embeddings": 128_000, "vocab_size": 152_064,
              "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}}  # fmt: skip
-"""Qwen/Qwen2.5-VL-7B-Instruct."""
+"""Config of Qwen/Qwen2.5-VL-7B-Instruct."""
 QWEN_VISION = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "patch_size": 14,
                "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31], "out_hidden_size": 3584,
                "tokens_per_second": 2}  # fmt: skip
@@ -41,13 +41,13 @@ QWEN3_TEXT = {"hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_laye
               "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262_144, "vocab_size": 151_936,
               "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20],
                                   "mrope_interleaved": True}}  # fmt: skip
-"""Qwen/Qwen3-VL-8B-Instruct."""
+"""Config of Qwen/Qwen3-VL-8B-Instruct."""
 QWEN3_VISION = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "patch_size": 16,
                 "out_hidden_size": 4096, "num_position_embeddings": 2304,
                 "deepstack_visual_indexes": [8, 16, 24]}  # fmt: skip
 VICUNA = {"hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32, "num_attention_heads": 32,
           "num_key_value_heads": 32, "max_position_embeddings": 4096, "vocab_size": 32_064}  # fmt: skip
-"""llava-hf/llava-1.5-7b-hf."""
+"""Config of llava-hf/llava-1.5-7b-hf."""
 
 FULL = {
     "clip-flant5-xl": Shape(XL, CLIP_L_336, 1024),

@@ -1,4 +1,4 @@
-"""A whole sweep by one metric: from shards of PNGs on S3, with the pool of `cluster=gpu1`, to committed cells."""
+"""A whole sweep with one metric: from shards of PNGs on S3, with the pool of `cluster=gpu1`, to committed cells."""
 
 import os
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ NODE = "answers:own"
 
 
 class Shards(NamedTuple):
-    """A generator's images, the same in every shard, with the text that each should show."""
+    """One generator's images, the same in every shard, with the text that each should show."""
 
     encoded: Sequence[bytes]
     texts: Sequence[str]
@@ -44,18 +44,18 @@ class Shards(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """The measurements of a sweep."""
+    """Measurements of a sweep."""
 
     rate: float
-    """Images per second by wall clock."""
+    """Images per wall-clock second."""
     busy: float
-    """Fraction of that time in which the device computed; on a CPU, in which the model was at work."""
+    """Fraction of that time in which the device computed or, on a CPU, in which the model was busy."""
     decoders: int
-    """Images that were read, decoded and preprocessed in parallel."""
+    """Number of images read, decoded and preprocessed in parallel."""
 
 
 def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shards, server: S3Server) -> Sweep:
-    """Ask about each image if it shows its text; the model is already loaded."""
+    """Ask whether each image shows its text, with a model that is already loaded."""
     with patch.dict(os.environ, server.environment()), patch.object(loading, "load", lambda *_: model):
         shards.save(server)
         config = sweep_config(resolved, shards)
@@ -69,7 +69,7 @@ def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shard
 
 
 def kernel_seconds(kernels: Any) -> float:
-    """Return the seconds of the recorded kernels, of which no two run at once here; moving memory does not count."""
+    """Return the seconds of the recorded kernels, which never overlap here; memory transfers do not count."""
     recorded = [event for event in kernels.key_averages() if event.device_type.name == "CUDA"]
     computing = [event for event in recorded if not event.key.startswith(("Memcpy", "Memset"))]
     return sum(float(event.self_device_time_total) for event in computing if not event.is_user_annotation) / 1e6
@@ -95,7 +95,7 @@ def sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "store") 
 
 
 def _compute(config: SweepConfig) -> NodeProgress:
-    """Run the sweep; return the numbers of its answers."""
+    """Run the sweep; return the numbers from its answers."""
     totals = Totals()
     outcomes = compute_missing(plan_sweep(config), totals.add)
     for path, outcome in outcomes.items():

@@ -152,7 +152,7 @@ def test_a_row_too_large_for_memory_is_an_error_and_other_failures_do_not_halve_
     size = BatchSize(8)
     results = isolate(call, range(8), size)
     assert [row for row, result in enumerate(results) if isinstance(result, RowError)] == [5]
-    assert size.rows == 8, "one image that is too large makes no batch smaller"
+    assert size.rows == 8, "one image that is too large does not reduce the batch size"
     isolate(make_model_failing_on(3), range(8), size)
     assert size.rows == 8
 
@@ -183,10 +183,10 @@ class Encoded:
 
 
 class Device:
-    """A device with memory for `room` encoded rows; using a row takes `using` more."""
+    """A device with memory for `room` encoded rows. Using a row takes room for `using` more."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
-        """`large` rows fill the whole room, and exceed it when they are used."""
+        """Create a device on which each of the `large` rows needs the whole room in addition while it is used."""
         self.room, self.using, self.large = room, using, large
         self.held: WeakSet[Encoded] = WeakSet()
         self.tried: list[int] = []
@@ -222,7 +222,7 @@ def test_as_many_rows_are_encoded_together_as_fit_in_memory_during_use(room: int
     assert device.tried[-1] <= size.rows and not device.held
     again = len(device.tried)
     encode_in_windows(device.encode, range(100), size, device.use)
-    assert max(device.tried[again:]) == size.rows, "a size that was out of memory is not tried again"
+    assert max(device.tried[again:]) == size.rows, "a size that ran out of memory is not tried again"
 
 
 def test_a_row_too_large_for_memory_is_an_error_and_does_not_shrink_later_windows() -> None:
@@ -263,9 +263,9 @@ def test_each_call_is_reported_once_when_it_is_answered() -> None:
 
     with notify_of_calls(told.append), notify_of_calls(told.append):
         encode_in_windows(make_model_failing_on(2), range(5), BatchSize(4), lambda first, encoded, *, crowded: None)
-        assert told == [2, 1, 1], "of five rows those that did not fail"
+        assert told == [2, 1, 1], "only the rows that did not fail are counted"
         told.clear()
         isolate(lambda rows: isolate(replies, rows), range(3))
-        assert told == [1, 1, 1], "what counts by itself is not counted again by what calls it"
+        assert told == [1, 1, 1], "calls that are counted themselves are not counted again by their caller"
     isolate(make_model_failing_on(), range(3))
-    assert told == [1, 1, 1], "nobody listens any more"
+    assert told == [1, 1, 1], "there is no listener any more"

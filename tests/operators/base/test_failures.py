@@ -1,4 +1,4 @@
-"""Any number of failed rows is summarised by one row per kind of failure."""
+"""However many rows fail, they are summarised in one row per kind of failure."""
 
 from typing import Any
 

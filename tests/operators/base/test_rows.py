@@ -1,4 +1,4 @@
-"""Rows fit their schema, and an error survives being stored."""
+"""Rows are checked against their schema, and an error is unchanged after being stored and read."""
 
 import pytest
 

@@ -69,7 +69,7 @@ def test_frames_are_sampled_evenly_from_the_first_to_the_last(kind: str, seed: i
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_an_image_counts_for_as_long_as_it_is_shown(kind: str, seed: int) -> None:
-    """Encoders merge repeated images: the sampled frames equal those of the video."""
+    """Encoders merge identical frames, but the sampled frames must still equal those of the original video."""
     rng = random.Random(seed)
     shades = rng.sample(range(10, 240, 3), 6)
     repeats = [1, *(rng.randint(1, 7) for _ in shades[1:])]
@@ -92,7 +92,7 @@ def test_an_image_without_a_delay_is_shown_for_a_tenth_of_a_second(kind: str) ->
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_an_image_is_drawn_over_the_images_before_it(kind: str) -> None:
-    """Each image adds one square to the image before it; the file may store only the changes."""
+    """Each frame adds one square to the frame before it, so the file may store only the differences."""
     pictures = []
     for number in range(8):
         picture = pictures[-1].copy() if pictures else Image.new("RGB", SIZE, "white")

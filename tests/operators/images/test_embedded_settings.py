@@ -1,4 +1,4 @@
-"""Generation settings are read from the metadata of real images; hostile metadata give none and cost little."""
+"""Generation settings are read from the metadata of real images; malicious metadata yield none and cost little time."""
 
 import io
 import json
@@ -74,7 +74,7 @@ STEPS = (
 @pytest.mark.parametrize("order", ["utf-16-be", "utf-16-le", "utf-16"])
 @pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
 def test_settings_are_read_with_a_prompt_in_any_script(prompt: str, order: str, kind: str) -> None:
-    """AUTOMATIC1111 writes UTF-16 in big-endian order, others in little-endian order, and some with a mark."""
+    """AUTOMATIC1111 writes big-endian UTF-16; other programs write little-endian UTF-16, or a byte order mark first."""
     text = f"{prompt}\nNegative prompt: {prompt}\n{STEPS}"
     said = {"cfg": "7", "steps": "28", "seed": "5", "sampler": "Euler a Karras", "size": "32x24"}
     assert read_image_settings(picture(kind, exif=exif(b"UNICODE\0" + text.encode(order)))) == said

@@ -1,6 +1,6 @@
-"""Generation settings: their columns, their values as texts, their counts, and the differences between two sides.
+"""Generation settings are read from columns, formatted, counted and compared between two sets of images.
 
-Every number is worked out by hand.
+All expected values were worked out by hand.
 """
 
 import math
@@ -90,7 +90,7 @@ def test_settings_come_from_a_rows_columns_or_else_from_the_ingest() -> None:
         {"cfg": "9", "steps": None, "size": None},
         None,
     ]
-    assert read_settings(table.slice(0, 0), ways).to_pylist() == [], "as of a file that a limit leaves no rows"
+    assert read_settings(table.slice(0, 0), ways).to_pylist() == [], "as for a file that has no rows within the limit"
 
 
 def test_values_are_counted_and_many_values_are_only_counted_in_total() -> None:

@@ -1,4 +1,4 @@
-"""Every row of an images table becomes an RGB image, or keeps its place with the reason why it cannot."""
+"""Every row of an image table becomes an RGB image, or an error with its reason in the same position."""
 
 import hashlib
 import io
@@ -70,7 +70,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def png_of_declared_size(width: int, height: int) -> bytes:
-    """Return a PNG of a hundred bytes that declares any size and contains no pixel."""
+    """Return a PNG of about 100 bytes that declares an image of any size but contains no pixels."""
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
@@ -127,7 +127,7 @@ def test_a_truncated_image_is_corrupt_and_not_half_grey(image_format: str) -> No
 def test_the_given_pixel_limit_holds_even_above_pillows_own() -> None:
     limits = ImageLimits(max_pixels=400_000_000)
     error = refusal({"image": png_of_declared_size(13_400, 13_400)}, limits)
-    assert error.kind == "corrupt_image", "it holds no pixels, but its size is within the limit that was set"
+    assert error.kind == "corrupt_image", "the file has no pixels, but its size is within the limit"
 
 
 def test_an_image_at_the_limits_is_accepted_and_an_image_over_either_limit_is_refused() -> None:
@@ -157,7 +157,7 @@ def test_an_infinite_or_negative_time_limit_is_refused_by_name(seconds: float) -
 
 
 def png(width: int, rows: bytes, *, height: int, interlaced: bool = False, pieces: int = 1) -> bytes:
-    """Return an RGB PNG with sound checksums and these rows."""
+    """Return an RGB PNG with correct checksums and the given rows."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, interlaced)
     data = zlib.compress(rows)
     size = -(-len(data) // pieces)
@@ -338,7 +338,7 @@ def test_a_tiff_whose_reader_hides_missing_data_is_refused_with_the_remedy(
     error = refusal({"image": make_tiff(compression, share)})
     assert error.message.startswith(f"found a TIFF compressed as {compression}, whose reader does not say")
     assert error.message.endswith("; save the image as PNG") and not error.retryable
-    assert capfd.readouterr().err == "", "nothing is left to libtiff, which would fill a worker's log"
+    assert capfd.readouterr().err == "", "libtiff prints nothing; its warnings would fill a worker's log"
 
 
 @pytest.mark.parametrize("content", BMPS.values(), ids=BMPS)
@@ -377,14 +377,14 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
 
 
 def gif_of_comments() -> bytes:
-    """Return a GIF whose comments are joined piece by piece: the time grows with the square of their length."""
+    """Return a GIF with many comment blocks. Pillow joins them one by one, which takes quadratic time."""
     content = encoded(PLAIN.quantize(4), "GIF")
     palette = 13 + 3 * (2 << (content[10] & 7))
     return content[:palette] + b"!\xfe" + (b"\xff" + b"a" * 255) * 60_000 + b"\0" + content[palette:]
 
 
 def runs_of_one_pixel() -> bytes:
-    """Return a BMP with many runs of no pixel, which Pillow reads one by one."""
+    """Return a BMP with many runs of zero pixels, which Pillow reads one by one."""
     data = b"\xff\x55" * 3_000_000
     header = struct.pack("<IiiHHIIiiII", 40, 200, 200, 1, 8, 1, len(data), 0, 0, 256, 0)
     return b"BM" + struct.pack("<IHHI", 1078 + len(data), 0, 0, 1078) + header + bytes(1024) + data
@@ -542,7 +542,7 @@ def test_a_given_image_id_is_kept_and_integers_become_text() -> None:
 def test_an_absent_image_id_is_a_hash_of_generator_prompt_and_content() -> None:
     record = {"prompt_id": "p", "image": b"content"}
     image_id = identify(record, "gen").image_id
-    assert image_id == "52f58153f2cb575d", "changing how ids are made breaks every join with stored tables"
+    assert image_id == "52f58153f2cb575d", "a change of the ids would break every join with stored tables"
     as_struct = {"prompt_id": "p", "image": {"bytes": b"content", "path": "elsewhere.png"}, "image_id": None}
     assert identify(as_struct, "gen").image_id == image_id
     others = [
@@ -584,7 +584,7 @@ def test_an_image_that_cannot_be_preprocessed_costs_only_itself(raised: Exceptio
 
 @contextmanager
 def limit_memory(size: int) -> Iterator[None]:
-    """Limit this process to `size` more bytes of address space."""
+    """Limit this process to `size` bytes of address space beyond what it uses now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, before[1]))
@@ -598,7 +598,7 @@ def limit_memory(size: int) -> Iterator[None]:
 def test_a_sliver_that_preprocessing_would_blow_up_costs_only_itself(
     backend: str, likelihood: ClipFlanT5Likelihood, similarity: ClipSimilarity
 ) -> None:
-    """A 2,000,000 x 1 image is 2 megapixels; its padded square is 4 terapixels, and so is its resized shorter edge."""
+    """A 2,000,000 x 1 image has 2 megapixels, but would have 4 terapixels after padding or resizing."""
     preprocess = likelihood.preprocess if backend == "likelihood" else similarity.preprocess
     contents = [encoded(picture(0)), encoded(Image.new("L", (2_000_000, 1))), encoded(picture(1))]
     with limit_memory(1_000_000_000):
@@ -661,7 +661,7 @@ def test_as_many_images_are_decoded_in_parallel_as_there_are_decoders_and_more_a
 
 
 def test_the_processor_time_of_an_image_is_measured_in_its_own_thread() -> None:
-    """Time spent by other threads does not count, and each thread is held to the limit."""
+    """The processor time of other threads does not count, and each thread has its own limit."""
     costly, sound = empty_chunks(), encoded(picture(0, width=300, height=300))
     limits = ImageLimits(max_seconds=0.3)
     prepared = prepare_images(
@@ -720,7 +720,7 @@ def test_a_row_with_one_bad_image_is_an_error_that_names_it(images: Any, uris: A
     prepared = read_several([images, GREYS[:2]], [uris, None], fetch=fetch)
     error = prepared.errors[0]
     assert error is not None and error.kind == kind and error.message.startswith(message)
-    assert prepared.counts == [0, 2] and len(prepared.pixels) == 2, "never fewer images of a row than it holds"
+    assert prepared.counts == [0, 2] and len(prepared.pixels) == 2, "a row's images are complete"
 
 
 def test_a_limit_of_one_image_refuses_a_row_of_several() -> None:

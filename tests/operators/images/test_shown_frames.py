@@ -1,4 +1,4 @@
-"""A video is scored by the frames that a player shows: edit lists apply, and every frame is upright."""
+"""A video is scored by the frames that a player would show: edit lists are applied and every frame is upright."""
 
 import random
 import shutil
@@ -24,11 +24,11 @@ RATE = 24
 KEYFRAME_EVERY = 24
 FRAMES = 96
 CORNERS = ((-1, -1, 60), (1, -1, 110), (-1, 1, 160), (1, 1, 210))
-"""Each corner's horizontal and vertical direction, and its shade."""
+"""Horizontal direction, vertical direction and grey level of each corner."""
 
 
 def draw(number: int) -> NDArray[np.uint8]:
-    """Return a frame that shows its own number, with bits as black and white bars."""
+    """Return a frame that encodes its own number in eight black or white bars, one per bit."""
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     for bit in range(8):
         pixels[:, bit * WIDTH // 8 : (bit + 1) * WIDTH // 8] = 255 * (number >> bit & 1)
@@ -50,7 +50,7 @@ def record(
     aspect: Fraction | None = None,
     **options: str,
 ) -> Path:
-    """Write a video whose first frame is shown after the time of `start` frames."""
+    """Write a video whose first frame has the timestamp of frame number `start`."""
     with av.open(path, "w") as file:
         stream = file.add_stream(codec, rate=RATE, options={"g": str(KEYFRAME_EVERY), "sc_threshold": "0", **options})
         assert isinstance(stream, av.VideoStream)
@@ -68,7 +68,7 @@ def record(
 
 
 def cut(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
-    """Copy the packets from the keyframe `first` on; an edit list hides the first `hidden` frames."""
+    """Copy all packets from the keyframe `first` on, with an edit list that hides the first `hidden` frames."""
     with av.open(source) as before, av.open(target, "w") as after:
         video = before.streams.video[0]
         stream = after.add_stream_from_template(video)
@@ -95,7 +95,7 @@ def boxes(mp4: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def find_box(mp4: bytes, *kinds: bytes) -> tuple[int, int]:
-    """Return the place and the size of a box by its path."""
+    """Return the offset and the size of the box with this path."""
     start, end = 0, len(mp4)
     for kind in kinds:
         place, size = next((place, size) for found, place, size in boxes(mp4, start, end) if found == kind)
@@ -104,7 +104,7 @@ def find_box(mp4: bytes, *kinds: bytes) -> tuple[int, int]:
 
 
 def edit(path: Path, target: Path, edits: Sequence[tuple[int, int]]) -> Path:
-    """Write an MP4 with an edit list of (frames, first frame); a first frame of -1 shows nothing."""
+    """Write an MP4 with an edit list of entries (frames, first frame). The first frame -1 means an empty edit."""
     with av.open(path) as file:
         video = file.streams.video[0]
         assert video.time_base is not None and video.start_time == 0
@@ -140,7 +140,7 @@ def pick_evenly(shown: Sequence[int], count: int = 4) -> list[int]:
 
 
 def test_frames_that_an_edit_list_hides_are_ignored(tmp_path: Path) -> None:
-    """An MP4 that is trimmed without encoding it again starts at the keyframe before the cut."""
+    """When an MP4 is trimmed without re-encoding, the file still starts at the keyframe before the cut."""
     source = record(tmp_path / "source.mp4")
     for hidden in (1, 9, 23):
         path = cut(source, tmp_path / f"{hidden}.mp4", first=2, hidden=hidden)
@@ -152,7 +152,7 @@ def test_frames_that_an_edit_list_hides_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
 def test_exactly_the_frames_of_an_edit_list_are_used(seed: int, codec: str, tmp_path: Path) -> None:
-    """Edit lists trim beginnings and ends, cut, repeat, and delay the first frame."""
+    """Edit lists can trim the beginning and the end, cut, repeat, and delay the first frame."""
     rng = random.Random(seed)
     source = record(tmp_path / "source.mp4", codec=codec, bf=str(seed % 3))
     edits = []
@@ -170,7 +170,7 @@ def test_a_file_that_lacks_frames_is_refused_even_with_an_edit_list(tmp_path: Pa
     edited = edit(record(tmp_path / "source.mp4"), tmp_path / "edited.mp4", [(30, 40)])
     mp4 = bytearray(edited.read_bytes())
     place, size = find_box(mp4, b"mdat")
-    assert place + size < len(mp4), "the index is behind the frames"
+    assert place + size < len(mp4), "the index comes after the frames"
     struct.pack_into(">I", mp4, place, 8 + size // 2)
     mp4[place + 8 + size // 2 : place + size] = b""
     (error,) = decode_each(bytes(mp4), ImageLimits(), Clips())
@@ -180,7 +180,7 @@ def test_a_file_that_lacks_frames_is_refused_even_with_an_edit_list(tmp_path: Pa
 @pytest.mark.parametrize("ending", ["mp4", "mov", "mkv"])
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4", "mpeg2video"])
 def test_frames_that_depend_on_cut_frames_are_ignored(codec: str, ending: str, tmp_path: Path) -> None:
-    """The first frames after a keyframe may be shown before it, and need the group of frames before."""
+    """Frames that follow a keyframe in the file may be shown before it, and depend on the frames before it."""
     options = {"x264-params": "open-gop=1:bframes=3"} if codec == "libx264" else {"bf": "2"}
     source = record(tmp_path / "source.mp4", codec=codec, **options)
     path = cut(source, tmp_path / f"cut.{ending}", first=2)
@@ -235,7 +235,7 @@ def draw_corners() -> NDArray[np.uint8]:
 def test_a_frame_is_rotated_and_mirrored_by_its_display_matrix(
     abcd: tuple[int, int, int, int], ending: str, tmp_path: Path
 ) -> None:
-    """A point at (x, y) is shown at (a x + c y, b x + d y)."""
+    """A display matrix moves the point (x, y) to (a x + c y, b x + d y)."""
     a, b, c, d = abcd
     path = record(tmp_path / f"turned.{ending}", [draw_corners()] * 3, matrix=make_matrix(*abcd))
     frames = list(decode_each(path.read_bytes(), ImageLimits(), Clips()))
@@ -274,7 +274,7 @@ def test_limits_hold_for_the_shown_frames(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_frames_equal_those_of_the_ffmpeg_command(seed: int, tmp_path: Path) -> None:
-    """FFmpeg itself rotates frames and honours edit lists."""
+    """The ffmpeg command itself rotates frames and applies edit lists."""
     ffmpeg = shutil.which("ffmpeg")
     if ffmpeg is None:
         pytest.skip("the command ffmpeg is not installed")

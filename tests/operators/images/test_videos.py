@@ -1,4 +1,4 @@
-"""Videos: the sampled frames, and the files that are refused."""
+"""Frames are sampled from videos at the documented positions, and unusable video files are refused."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ KINDS = {
 
 
 def film(path: Path, kind: str, shades: np.ndarray = SHADES, size: tuple[int, int] = SIZE) -> bytes:
-    """Write a clip whose n-th frame has the n-th shade of grey."""
+    """Write a video whose n-th frame has the n-th grey level."""
     container, codec, options = KINDS[kind]
     with av.open(path, "w", format=container, options=options) as file:
         stream = file.add_stream(codec, rate=8)
@@ -60,7 +60,7 @@ def refusal(clip: bytes, limits: ImageLimits | None = None) -> RowError:
 def test_frames_are_sampled_evenly_from_the_first_to_the_last(
     kind: str, count: int, places: list[int], tmp_path: Path
 ) -> None:
-    """Frame floor(k (n - 1) / (count - 1)) of n for each k; all frames if there are fewer."""
+    """With n frames, frame floor(k (n - 1) / (count - 1)) is sampled for each k; shorter videos are used completely."""
     clip = film(tmp_path / "clip", kind)
     assert read_shades(clip, Clips(frames=count)) == pytest.approx(SHADES[places], abs=4)
 
@@ -72,7 +72,7 @@ def test_frames_are_sampled_evenly_from_the_first_to_the_last(
 def test_frames_per_second_are_sampled_like_qwen_vl_utils(
     kind: str, rate: float, places: list[int], tmp_path: Path
 ) -> None:
-    """20 frames at 8 per second are 2.5 seconds: at least 4 frames, 5 rounded to an even number, and 7.5 likewise."""
+    """20 frames at 8 fps last 2.5 s: at least 4 frames are sampled, and 5 (2 fps) or 7.5 (3 fps) is rounded to even."""
     clip = film(tmp_path / "clip", kind)
     assert read_shades(clip, Clips(rate=rate)) == pytest.approx(SHADES[places], abs=4)
     assert read_shades(clip, Clips(rate=100)) == pytest.approx(SHADES, abs=4)
@@ -120,7 +120,7 @@ def test_a_sound_file_without_images_is_not_a_video(tmp_path: Path) -> None:
 
 
 def test_a_list_of_files_is_not_a_video(tmp_path: Path) -> None:
-    """FFmpeg would read the files that the list names."""
+    """FFmpeg would read all files that are named in the list."""
     film(tmp_path / "clip.mp4", "mp4")
     listing = f"ffconcat version 1.0\nfile {tmp_path}/clip.mp4\n".encode()
     playlist = f"#EXTM3U\n#EXTINF:1,\n{tmp_path}/clip.mp4\n#EXT-X-ENDLIST\n".encode()

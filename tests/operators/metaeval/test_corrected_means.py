@@ -1,6 +1,6 @@
-"""Means that are corrected by the ratings of some prompts.
+"""Mean scores are corrected by the ratings of some prompts.
 
-Their values, how often their intervals contain the truth, and when none is given.
+The tests check the values, how often the intervals contain the truth, and when no mean is computed.
 """
 
 import math
@@ -32,11 +32,14 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 PROMPTS, DRAWS = 200, 400
 QUALITY = {"atlas": 3.4, "borealis": 3.0, "cobalt": 2.4}
 FLATTERED = "cobalt"
-"""The metric likes how its images look."""
+"""The generator whose images the metric scores too high."""
 
 
 def world(random: np.random.Generator, prompts: int = PROMPTS) -> tuple[Floats, Floats]:
-    """Mean ratings by three people, 1 to 5, and a metric's scores, (generators, prompts), some prompts being harder."""
+    """Return simulated mean ratings (three raters, scale 1 to 5) and metric scores, as (generators, prompts).
+
+    Some prompts are harder than others.
+    """
     ease = random.normal(0, 0.6, prompts)
     fit = np.array([[quality] for quality in QUALITY.values()]) + ease + random.normal(0, 0.6, (3, prompts))
     people = np.clip(np.round(fit + random.normal(0, 0.7, (3, *fit.shape))), 1, 5).mean(axis=0)
@@ -48,7 +51,7 @@ TRUTH = dict(zip(QUALITY, world(np.random.default_rng(5), 40_000)[0].mean(axis=1
 
 
 def corrected(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]:
-    """By people's ratings of the first prompts."""
+    """Return the corrected means when people rated only the first `rated` prompts."""
     first = np.arange(people.shape[1]) < rated
     said = predict(*(np.where(kept, of, np.nan) for kept, of in ((first, people), (first, scores), (~first, scores))))
     means = dict(zip(QUALITY, map(correct, said), strict=True))
@@ -57,7 +60,7 @@ def corrected(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]
 
 @pytest.mark.parametrize("rated", [20, 40, 80])
 def test_intervals_hold_where_the_metric_flatters_a_generator(rated: int) -> None:
-    """Of each generator in 93 of 100 cases at least where 95 are promised, and those of all pairs at once as well."""
+    """The 95% intervals contain the truth in at least 93 of 100 cases: for each mean, and for all pairs at once."""
     means, pairs, width = [], [], []
     for seed in range(DRAWS):
         rows = corrected(*world(np.random.default_rng(seed)), rated)
@@ -67,11 +70,11 @@ def test_intervals_hold_where_the_metric_flatters_a_generator(rated: int) -> Non
         width += [(row.high - row.low) / (row.people_high - row.people_low) for row in rows[:3]]
         assert rows[2].predicted_low > TRUTH[FLATTERED], "the metric alone is always wrong"
     assert np.mean(means, axis=0).min() >= 0.93 and np.mean(pairs) >= 0.93
-    assert np.median(width) < 0.9, "and they are narrower than those of people alone"
+    assert np.median(width) < 0.9, "intervals are narrower than with people's ratings alone"
 
 
 def test_ratings_that_are_nearly_all_the_same_miss_in_7_of_100_studies_at_most_or_say_nothing() -> None:
-    """2,000 studies: three people rate images 5, or 2 if they see them as bad; the metric flatters one generator."""
+    """In 2,000 studies three people rate images 5, or 2 if they see them as bad; the metric flatters one generator."""
     bad = np.array([0.1, 0.15, 0.3])[:, None]
     truth = 5 - 3 * (bad[:, 0] * 0.7 + (1 - bad[:, 0]) * 0.02)
     random = np.random.default_rng(8)
@@ -135,7 +138,7 @@ def test_a_difference_of_corrected_means_is_the_corrected_difference() -> None:
 
 
 def test_a_metric_that_is_the_same_everywhere_leaves_peoples_mean() -> None:
-    """Ratings 1 to 4, three of each, of 12 rated prompts: mean 2.5, t(11) = 2.201, variance 1.25 over 12 - 2."""
+    """12 rated prompts have the ratings 1 to 4 three times each: mean 2.5, variance 1.25 / (12 - 2), t(11) = 2.201."""
     labels = np.concatenate([np.tile([1.0, 2.0, 3.0, 4.0], 3), np.full(20, np.nan)])
     rated, scores = np.isfinite(labels), np.full(32, 0.7)
     (said,) = predict(labels[None], np.where(rated, scores, np.nan)[None], np.where(rated, np.nan, scores)[None])
@@ -173,7 +176,7 @@ def choices(votes: Sequence[float], beside: Sequence[float], others: Sequence[fl
 
 
 def test_a_clear_winner_of_nearly_all_is_told_by_the_exact_interval() -> None:
-    """Clopper and Pearson for 18 of 20: 0.683 to 0.988."""
+    """The Clopper-Pearson interval for 18 of 20 is 0.683 to 0.988."""
     said = choices([1.0] * 18 + [0.0] * 2, [1.0] * 20, [1.0] * 30)
     whole, other, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
     assert (pair.low, pair.high) == pytest.approx((0.683, 0.988), abs=1e-3) and pair.better == "atlas"
@@ -181,7 +184,7 @@ def test_a_clear_winner_of_nearly_all_is_told_by_the_exact_interval() -> None:
 
 
 def test_rates_of_wins_are_corrected_and_those_of_both_sides_are_one() -> None:
-    """People choose as the metric does on half the prompts and against it on the others: it is not followed."""
+    """People agree with the metric on half of the prompts and not on the other half, so its scores carry no weight."""
     people = [1.0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     said = choices(people, [1.0, 0] * 7, [1.0] * 50)
     atlas, cobalt, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
@@ -189,13 +192,13 @@ def test_rates_of_wins_are_corrected_and_those_of_both_sides_are_one() -> None:
     assert (pair.predicted, pair.metric_better) == (pytest.approx(57 / 64), "atlas")
     assert atlas.corrected + cobalt.corrected == pytest.approx(1) and atlas.high == pytest.approx(1 - cobalt.low)
     agreeing = correct(choices(people, people, [1.0, 0] * 28)).corrected
-    assert agreeing.value == pytest.approx((8 + 28) / 70, abs=0.01), "nearly what all 70 prompts give"
+    assert agreeing.value == pytest.approx((8 + 28) / 70, abs=0.01), "close to the value over all 70 prompts"
 
 
 def test_choices_are_corrected_by_pair_with_what_the_metric_says_of_prompts_that_nobody_compared() -> None:
-    """Of 40 prompts 16 are compared, in either order; people and metric agree on 12 of them."""
+    """People compared the two images of 16 of 40 prompts, in either order, and agree with the metric on 12 of them."""
     prefers = [1] * 9 + [-1] * 7
-    """Of g over h."""
+    """1 if people prefer g to h, otherwise -1."""
     metric = [1] * 7 + [-1] * 5 + [1] * 4 + [-1] * 4 + [0] * 4 + [1] * 16
     votes = [
         {"prompt_id": f"p{n}", "image_a": f"p{n}/{'gh'[n % 2]}", "image_b": f"p{n}/{'hg'[n % 2]}",

@@ -1,4 +1,4 @@
-"""Choices, pairings, graphs and orders: each judged as its source says."""
+"""Pairwise choices, pairings, error graphs and orders are each evaluated as in their source."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ FEW = Sampling(resamples=50, permutations=99)
 
 
 def preferences(*said: tuple[str, str], template: str = "side_by_side") -> pa.Table:
-    """Votes as (prompt, preferred) between generators g and h."""
+    """Return votes between the generators g and h, given as (prompt, preferred)."""
     return rows.table(
         [
             {
@@ -75,7 +75,7 @@ def test_equal_scores_can_be_wrong_where_people_decide_as_some_releases_count() 
 
 
 def test_two_templates_of_choices_are_judged_apart() -> None:
-    """Side by side the metric is right of p and wrong of q, and by votes wrong of p."""
+    """Side by side, the metric is right about p and wrong about q; in the votes, it is wrong about p."""
     both = pa.concat_tables([VOTES, preferences(*[("p", "b")] * 9, template="vote")])
     table = scored(p=(0.9, 0.1), q=(0.7, 0.5))
     found, _ = judge_preferences(both, table, match="image", unsure="left_out", sampling=FEW)
@@ -88,7 +88,7 @@ def test_two_templates_of_choices_are_judged_apart() -> None:
 
 
 def test_raters_agreement_on_choices_is_krippendorffs_alpha() -> None:
-    """Two raters agree on two pairs of three: of six choices each side has three, so 1 - (2/6) / (18/30)."""
+    """Two raters agree on two of three pairs. Each side gets three of the six choices: alpha = 1 - (2/6) / (18/30)."""
     said = [("p", "a"), ("p", "a"), ("q", "b"), ("q", "b"), ("r", "a"), ("r", "b")]
     rated = choices_as_ratings(preferences(*said))
     raters = rated.set_column(3, "rater", pa.array(["ann", "bob"] * 3))
@@ -160,7 +160,7 @@ def test_pairings_give_text_image_and_group_and_a_sample_with_a_gap_is_counted()
 
 
 def test_a_sample_counts_for_each_of_its_tags() -> None:
-    """A skill's group score is over all samples that need it, as in table 3 of the VQAScore paper."""
+    """The group score of a skill covers all samples that need the skill, as in table 3 of the VQAScore paper."""
     rng = np.random.default_rng(4)
     samples, skills = [str(number) for number in rng.permutation(40)], ("counting", "negation", "scene")
     tags = {sample: [skill for skill in rng.permutation(skills) if rng.random() < 0.6] for sample in samples}
@@ -178,7 +178,7 @@ def test_a_sample_counts_for_each_of_its_tags() -> None:
 
 
 def graphs(*given: tuple[str, str]) -> pa.Table:
-    """Make three images with no, one and two errors for each graph and subset."""
+    """Return three images for each graph and subset: with no error, one error and two errors."""
     return rows.table(
         [
             {"graph_id": graph, "subset": subset, "image_id": f"{graph}{level}", "node": str(level), "level": level}
@@ -190,7 +190,7 @@ def graphs(*given: tuple[str, str]) -> pa.Table:
 
 
 def graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
-    """Scores as (metric, graph, level, score)."""
+    """Return scores given as (metric, graph, level, score)."""
     return rows.table(
         [{"image_id": f"{graph}{level}", "metric": metric, "score": value} for metric, graph, level, value in given],
         schemas.SCORES,
@@ -268,7 +268,7 @@ def test_a_clear_order_is_found_and_a_tie_is_not() -> None:
 
 
 def test_ranks_that_contradict_the_means_order_nobody_and_say_so() -> None:
-    """On 54 of 60 prompts g is a little better, on the others much worse: of lower mean, and of the higher ranks."""
+    """On 54 of 60 prompts g is slightly better and on the rest much worse: lower mean, but higher ranks."""
     given = [(f"p{n}", "g", "m", 0.6 - 0.7 * (n % 10 == 0) + n * 1e-4) for n in range(60)]
     [order] = order_by_scores(
         "m", scores(*given, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"

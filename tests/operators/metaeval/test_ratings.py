@@ -1,6 +1,6 @@
 """Ratings are matched with scores by image.
 
-Whatever is not matched is counted, and an undefined number has a reason.
+Unmatched rows are counted, and every undefined number has a reason.
 """
 
 import math
@@ -28,14 +28,14 @@ FEW = Sampling(resamples=50, permutations=499)
 
 
 def ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
-    """Ratings as (prompt, generator, rater, template, rating)."""
+    """Return ratings given as (prompt, generator, rater, template, rating)."""
     return rows.table(
         [dict(zip(schemas.RATINGS.names, ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.RATINGS
     )
 
 
 def scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
-    """Scores as (prompt, generator, metric, score)."""
+    """Return scores given as (prompt, generator, metric, score)."""
     return rows.table(
         [dict(zip((*IDS, "metric", "score"), ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.SCORES
     )
@@ -153,7 +153,7 @@ def test_a_metric_that_follows_people_is_told_from_one_that_does_not() -> None:
 
 
 def test_images_of_a_prompt_are_not_taken_as_independent_where_metrics_are_compared() -> None:
-    """Two metrics with errors of their own on 15 prompts: twenty images of each are no more evidence."""
+    """A metric's error is the same for all twenty images of a prompt, so they are no more evidence than 15 prompts."""
     random = np.random.default_rng(0)
     given, scored = [], []
     for prompt in range(15):
@@ -169,7 +169,7 @@ def test_images_of_a_prompt_are_not_taken_as_independent_where_metrics_are_compa
         assert "by prompt" in compared.test and "independent" not in compared.test
 
 
-# A slip of the hand is seen, and an unusual scale is not taken for one
+# Typing errors are detected, and unusual scales are not mistaken for them
 
 
 def warned(*values: float) -> list[str]:

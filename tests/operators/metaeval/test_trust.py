@@ -1,4 +1,4 @@
-"""How far a metric is trusted, in words, and the images to look at where it contradicts people."""
+"""The report explains in words how far to trust a metric, and lists images on which the metric contradicts people."""
 
 import math
 
@@ -46,7 +46,7 @@ def test_skills_are_told_by_how_far_the_metric_is_trusted_at_each() -> None:
 
 
 def test_the_image_that_people_rank_otherwise_than_the_metric_is_named_with_both_ranks() -> None:
-    """Of ten images the metric ranks one first that people rank last; the others go together."""
+    """The metric ranks the image that people rank last of ten first; the other nine ranks agree."""
     given = [(f"p{n}", "g", "ann", "likert", float(n)) for n in range(10)]
     scored = scores(*((f"p{n}", "g", "m", 20.0 if n == 0 else n / 10) for n in range(10)))
     (image,) = contradicted_ratings(ratings(*given), scored, "image")

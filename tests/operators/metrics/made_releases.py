@@ -1,4 +1,4 @@
-"""Small invented folders in the layout of a release's checkout, with our own words."""
+"""Small made-up folders in the layout of a release's checkout, with our own wording."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A language model that replays written replies, for programs whose reading of replies is the point."""
+"""A scripted language model that replays replies, for tests of how programs parse replies."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from plumbline.operators.models.calls import Generation, Request
 
 
 class Run(NamedTuple):
-    """Result of a program, and the rounds of requests that it made."""
+    """The result of a program, and its requests by round."""
 
     result: Any
     rounds: list[Sequence[Request]]
@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
 
 def examples(instructions: str, heading: str) -> list[Example]:
-    """Return the examples in the instructions; their replies are below this line."""
+    """Return the examples from the instructions, whose replies are written below this line."""
     texts = instructions.split("Description:\n")[1:]
     return [Example(text.partition("\n")[0], text.partition(f"\n{heading}\n")[2].rstrip("\n")) for text in texts]
 
@@ -33,7 +33,7 @@ def reply(text: str, *, complete: bool = True) -> Generation:
 
 
 def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> Run:
-    """Run a program to its end on the replies of each round; fail if it asks for another number of replies."""
+    """Run a program to its end with these replies for each round; fail if a round needs more or fewer replies."""
     asked: list[Sequence[Request]] = []
     script = [[reply(one) if isinstance(one, str) else one for one in replies] for replies in rounds]
     try:
@@ -45,4 +45,4 @@ def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> Run:
     except StopIteration as end:
         assert len(asked) == len(rounds), "the program ended before its script"
         return Run(end.value, asked)
-    raise AssertionError(f"the program asked for more: {[one.messages[-1].text[-200:] for one in requests]}")
+    raise AssertionError(f"more requests than scripted: {[one.messages[-1].text[-200:] for one in requests]}")

@@ -1,4 +1,4 @@
-"""Ablations use images of other prompts, blank images or shuffled words, and always in the same way."""
+"""Ablations use images of other prompts, blank images or shuffled words, and are deterministic."""
 
 import io
 from dataclasses import replace

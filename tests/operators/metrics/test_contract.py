@@ -1,4 +1,4 @@
-"""Rules for every metric: its chain, the options that it rejects, and the recipe that each option enters."""
+"""Every metric follows the common rules: its chain, the options it rejects, and the recipe that each option changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -45,7 +45,7 @@ def test_a_chain_is_complete(name: str) -> None:
 
 
 def test_every_kind_of_metric_has_a_name() -> None:
-    assert {type(metric) for metric in NAMED.values()} == set(METRICS) - {FunctionConfig}, "functions name themselves"
+    assert {type(metric) for metric in NAMED.values()} == set(METRICS) - {FunctionConfig}, "functions have own names"
 
 
 REFUSED: list[tuple[type[Any], Options]] = [
@@ -68,7 +68,7 @@ REFUSED: list[tuple[type[Any], Options]] = [
     (LlmScoreConfig, {"max_tokens": 0}), (LlmScoreConfig, {"temperature": -1.0}),
     (LlmScoreConfig, {"caption_tokens": 0}),
 ]  # fmt: skip
-"""Each with the option that the refusal names first."""
+"""Pairs of a config class and options; the error names the first option."""
 
 
 @pytest.mark.parametrize(("config", "options"), REFUSED, ids=str)
@@ -106,7 +106,7 @@ RECIPES: list[tuple[Metric, Metric, set[str]]] = [
     (ClipScoreConfig(), ClipScoreConfig(variant="torchmetrics"), {"scoring"}),
     (ClipScoreConfig(), ClipScoreConfig(variant="original"), {"comparing", "scoring"}),
 ]  # fmt: skip
-"""Two metrics, and the names of the recipes that differ."""
+"""Pairs of metrics, each with the names of the recipes in which they differ."""
 
 
 def recipes(metric: Metric) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
-"""A reply of any length is read in linear time, and as the expressions in the releases' own code read it.
+"""Replies of any length are parsed in linear time, with the same result as the regular expressions of the releases.
 
-The long replies have a million pieces: a reader that compares all pairs of pieces would never finish.
+The long replies have a million pieces, so a parser that compares all pairs of pieces would never finish.
 """
 
 import random
@@ -50,7 +50,7 @@ def test_a_reply_is_read_like_the_releases_expressions(name: str) -> None:
 def assert_read_as_released(
     pieces: Sequence[str], read: Callable[[str], object], expected: Callable[[str], object]
 ) -> None:
-    """Fail unless both readers agree about 3,000 replies made of the pieces."""
+    """Fail unless both parsers agree on 3,000 replies made of these pieces."""
     draw = random.Random("".join(pieces))
     for _ in range(3000):
         reply = "".join(draw.choices(pieces, k=draw.randrange(14)))

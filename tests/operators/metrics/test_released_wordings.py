@@ -1,4 +1,4 @@
-"""Requests in a release's wording equal those of its own code, and replies are parsed as its code parses them."""
+"""With a release's wording, requests equal those of the released code, and replies are parsed as in that code."""
 
 import json
 import os
@@ -29,12 +29,12 @@ PROMPTS = [f"{first} and {second}{place}" for first in THINGS for second in THIN
 
 
 class Asked(NamedTuple):
-    """Requests of one program or release about one prompt, and the result."""
+    """The requests that one program (ours or a release's) made for one prompt, and the result."""
 
     requests: list[dict[str, Any]]
-    """Requests as a service gets them."""
+    """Requests as a service receives them."""
     result: Any
-    """The result; None if a reply could not be read."""
+    """The result, or None if a reply could not be parsed."""
 
 
 def checkout(name: str) -> str:
@@ -45,7 +45,7 @@ def checkout(name: str) -> str:
 
 
 def as_released(name: str, code: str, given: Any) -> list[Asked]:
-    """Run the release's own code for each of `given`."""
+    """Run the release's own code once for each item of `given`."""
     script = RUN + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(given), cwd=checkout(name), capture_output=True, text=True
@@ -95,7 +95,7 @@ def asking(replies, act):
 
 
 def describe_request(request: Request) -> dict[str, Any]:
-    """Return a request as a service gets it, except for the model and the seed, which no release sends."""
+    """Return a request as a service receives it, without the model and the seed, which no release sends."""
     limits = {"max_tokens": request.max_tokens, "temperature": request.temperature}
     messages = [{"role": message.role, "content": message.text} for message in request.messages]
     return {"messages": messages, **limits, **({"stop": list(request.stop)} if request.stop else {})}
@@ -105,7 +105,7 @@ IMAGE = "[image]"
 
 
 def shown(request: Request) -> dict[str, Any]:
-    """Describe a request with the parts of its message (tests/operators/models/families/test_openai_api.py)."""
+    """Describe a request by the content of its message (see tests/operators/models/families/test_openai_api.py)."""
     (message,) = request.messages
     parts = [part for part in (message.text[: request.image_at], IMAGE, message.text[request.image_at :]) if part]
     system = [] if request.system is None else [{"role": "system", "content": [request.system]}]
@@ -116,7 +116,7 @@ Sent = Callable[[Request], dict[str, Any]]
 
 
 def as_ours(program: Writing[Any], replies: Sequence[str], describe_request: Sent = describe_request) -> Asked:
-    """Run our program on the same replies."""
+    """Run our own program on the same replies."""
     requests: list[Request] = []
     left = iter(replies)
     try:
@@ -257,7 +257,7 @@ def test_vpeval() -> None:
 
 
 def without(requests: Sequence[dict[str, Any]], *left_open: str) -> list[dict[str, Any]]:
-    """Return the requests except for options that the release leaves to the service."""
+    """Return the requests without options that the release does not set."""
     return [{key: value for key, value in request.items() if key not in left_open} for request in requests]
 
 
@@ -335,7 +335,7 @@ def test_viescore() -> None:
 
 
 def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) -> None:
-    """Fail if a metric asks or rates differently than a release with VIEScore's code does at this task."""
+    """Fail if a metric's requests or ratings differ from a release's that uses VIEScore's code, for this task."""
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
     released = as_released(name, VIESCORE, given)
@@ -354,13 +354,13 @@ def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) ->
 
 
 def one_image(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the message with its images merged; the metric's `views` decide which images a question has."""
+    """Return the message with its images merged into one; the metric's `views` decide which images a question gets."""
     text, image, *_ = message["content"]
     return {**message, "content": [text, image]}
 
 
 def with_texts(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with the texts of each message, and with IMAGE in place of its image."""
+    """Return the request with the text parts of each message, and IMAGE in place of its image."""
     said = [{**each, "content": list(map(_describe_part, each["content"]))} for each in request["messages"]]
     return {**request, "messages": said}
 

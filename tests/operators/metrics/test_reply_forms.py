@@ -1,4 +1,4 @@
-"""Replies in JSON have the same content as replies in text, are read however wrapped or cut, and have a schema."""
+"""JSON replies are parsed like text replies even if wrapped or cut off, and each has a schema."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ ONE_LIST = {"questions": [part for parts in json.loads(QUESTIONS).values() for p
 
 
 def comparable(part: Any) -> Any:
-    """Return a part of a reply without the differences between forms: text around a label, order of choices."""
+    """Return a parsed item without the differences between forms: the text around a label and the order of choices."""
     if isinstance(part, Block):
         subject = (part.subject or "").strip("{}: ")
         return part._replace(subject=subject, choices=tuple(sorted(part.choices)))
@@ -64,7 +64,7 @@ def test_the_examples_of_both_forms_have_the_same_content(kind: Any, heading: st
 
 
 def test_the_dependencies_of_the_examples_equal_those_in_text() -> None:
-    """The text has 0 for an empty list."""
+    """The text form writes 0 for an empty list."""
     for in_text, in_json in zip(
         *(examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
     ):
@@ -82,7 +82,7 @@ def test_gecko_in_json_is_labelled_then_asked_about() -> None:
         ("what color is the dog?", ("blue", "green", "red"), "red", "red colored", 2),
     ]
     first, second = (json.loads(requests[0].schema) for requests in rounds)
-    assert first["properties"]["labels"]["maxItems"] == 640 // 40, "no more than there is room for"
+    assert first["properties"]["labels"]["maxItems"] == 640 // 40, "no more labels than fit into the reply"
     limits = [part["maxItems"] for part in second["properties"].values()]
     assert limits == [320 // 40, 320 // 72]
 

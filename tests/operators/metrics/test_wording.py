@@ -1,4 +1,4 @@
-"""A metric can ask in the words of a folder: of a release's checkout, or of the user's own templates."""
+"""A metric can read its wording from a folder: a release's checkout, or templates written by the user."""
 
 import pickle
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def settled(metric: Any) -> Any:
 
 @pytest.fixture
 def dsg(tmp_path: Path) -> DsgConfig:
-    """Return DSG in the words of an invented checkout, whose code ends a process that runs it."""
+    """Return DSG with the wording of a made-up checkout, whose code would exit the process if it were executed."""
     made: DsgConfig = settled(DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG), seed=3))
     return made
 
@@ -179,7 +179,7 @@ def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_pat
 def test_a_users_templates_replace_ours_and_ours_fill_the_gaps(tmp_path: Path) -> None:
     ours = prompt_template("dsg_tuples")
     (tmp_path / "dsg_tuples.txt").write_text(ours)
-    assert settled(DsgConfig(wording=str(tmp_path))).asking() == DsgConfig().asking(), "the same words, the same keys"
+    assert settled(DsgConfig(wording=str(tmp_path))).asking() == DsgConfig().asking(), "same wording, same keys"
     (tmp_path / "dsg_tuples.txt").write_text("Split it.\n")
     metric = settled(DsgConfig(wording=str(tmp_path), replies="text", max_tokens=9))
     _, rounds = run(metric.write("a dog"), ["1 | global (x)"], ["1 | is x?", "1 | 0"])

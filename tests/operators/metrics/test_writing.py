@@ -1,4 +1,4 @@
-"""Replies are parsed; unreadable ones are requested once more with the reason; noise around them is ignored."""
+"""Replies are parsed; an unreadable reply is requested again with the reason; noise in replies is ignored."""
 
 from functools import partial
 from typing import Any
@@ -169,7 +169,7 @@ LETTERS = "ABCDEF"
 
 @st.composite
 def rendered_questions(draw: st.DrawFn) -> tuple[list[Block], str]:
-    """Generate questions, and a reply that contains them in one of many forms."""
+    """Generate questions, and a reply that contains them in one of many formats."""
     blocks = draw(BLOCKS)
     written = [
         line for index, block in enumerate(blocks) for line in [*draw_block(draw, block, index), *draw_noise(draw)]

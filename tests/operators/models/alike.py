@@ -1,4 +1,4 @@
-"""Check of every batched model: an input has the same answer alone, in a padded batch, and in any order."""
+"""Checks that a batched model gives the same answer for an input alone, in a padded batch, and in any order."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ PICTURES = (
     tiny.picture(3, width=16, height=16),
 )
 BEFORE = tiny.picture(4, width=40, height=32)
-"""The source of every image, for models of edits and models without text."""
+"""The source of every image, for models that score edits and for models without text input."""
 TEXTS = (
     "a red circle",
     "two blue stars left of a green square",
@@ -64,7 +64,7 @@ CHOOSING = (
 def likelihoods(
     model: LikelihoodModel, pictures: Sequence[Image.Image], questions: Sequence[Question]
 ) -> list[list[list[float]]]:
-    """Make the call as the stage does; fail on an error."""
+    """Make the call as the stage does, and fail on any error."""
     features = model.encode([model.preprocess(picture) for picture in pictures])
     answers = model.likelihood(features, questions)
     assert all(isinstance(answer, list) for answer in answers), answers
@@ -74,7 +74,7 @@ def likelihoods(
 def similarities(
     model: SimilarityModel, pictures: Sequence[Image.Image], texts: Sequence[tuple[int, str]], measure: Measure
 ) -> list[Compared]:
-    """Make the call as the stage does, with an empty cache of texts."""
+    """Make the call as the stage does, starting with an empty cache of texts."""
     if isinstance(model, DualEncoder):
         model.embedded.clear()
     features = model.encode([_preprocess(model, picture) for picture in (*pictures, BEFORE)])
@@ -84,15 +84,15 @@ def similarities(
 
 
 def _preprocess(model: Any, picture: Image.Image) -> Any:
-    """Prepare the image, together with its source for a model of edits."""
-    edits = type(model).__name__ == "EditRewardSimilarity"  # of a plugin
+    """Preprocess the image, together with its source if the model scores edits."""
+    edits = type(model).__name__ == "EditRewardSimilarity"  # belongs to a plugin
     return model.preprocess_several([BEFORE, picture]) if edits else model.preprocess(picture)
 
 
 def replies(
     model: ImageGenerateModel, pictures: Sequence[Image.Image], requests: Sequence[ImageRequest]
 ) -> list[Generation]:
-    """Make the call as the stages do; fail on an error."""
+    """Make the call as the stages do, and fail on any error."""
     features = model.encode([model.preprocess(picture) for picture in pictures])
     given = model.generate_from_images(features, requests)
     assert all(isinstance(reply, Generation) for reply in given), given
@@ -100,7 +100,7 @@ def replies(
 
 
 class Answer(NamedTuple):
-    """A model's answer to one input: words, which must be equal, and numbers, which must be close."""
+    """A model's answer to one input: words must be equal, and numbers must be close."""
 
     words: tuple[str, ...]
     numbers: tuple[float, ...] = ()
@@ -159,11 +159,11 @@ ASKED: dict[Call, tuple[Sequence[Any], Ask]] = {
         lambda model, pictures, texts: [Answer((), tuple(row.tolist())) for row in model.encode_texts(texts).features],
     ),
 }
-"""Inputs and the function that asks for them, by call."""
+"""Inputs, and the function that makes the call, by kind of call."""
 
 
 def asked(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any], Ask]:
-    """Return the inputs of a call and the function that asks for them; `image` is an index into PICTURES."""
+    """Return the inputs for a call and the function that makes it; `image` is an index into PICTURES."""
     if call != "similarity":
         return ASKED[call]
 
@@ -176,9 +176,9 @@ def asked(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any], Ask]:
 def require_alike(
     model: Any, call: Call, *, measure: Measure = "cosine", inputs: Sequence[Any] = (), alone: Any = None
 ) -> None:
-    """Fail if an answer depends on the other inputs of its batch, or on its position.
+    """Fail if an answer depends on its position or on the other inputs in its batch.
 
-    `alone` is the model that is asked one input at a time; by default the same model.
+    `alone` is the model that gets one input at a time; by default it is the same model.
     """
     given, ask = asked(call, measure)
     inputs = inputs or given
@@ -189,7 +189,7 @@ def require_alike(
         return ask(alone or model, shown, [placed])[0]
 
     expected = [one(single) for single in inputs]
-    assert len(set(expected)) > 1, "a model that says the same of everything proves nothing"
+    assert len(set(expected)) > 1, "a model with constant answers would prove nothing"
     order = random.Random(0).sample(range(len(inputs)), len(inputs))
     for places in (list(range(len(inputs))), order):
         answers = ask(model, PICTURES, [inputs[place] for place in places])

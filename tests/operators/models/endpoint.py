@@ -1,4 +1,4 @@
-"""A chat endpoint on the loopback with scripted answers."""
+"""A chat endpoint on localhost with scripted answers."""
 
 import json
 import threading
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     delay: float = 0.0
     endless: bytes = b""
-    """Bytes that follow the body again and again until the client hangs up."""
+    """Bytes that are sent repeatedly after the body until the client disconnects."""
 
 
 def said(text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any) -> Answer:
@@ -39,12 +39,12 @@ def failed(status: int, message: str = "no", **headers: str) -> Answer:
 
 
 class Server:
-    """A chat endpoint on the loopback whose `script` returns the answer for each request's number and body."""
+    """A chat endpoint on localhost whose `script` returns the answer for each request's number and body."""
 
     def __init__(self) -> None:
         self.script: Callable[[int, dict[str, Any]], Answer] = lambda number, body: said("yes")
         self.trial: Answer | None = None
-        """Answers the one small call that a sweep makes before it computes; that call is then not among the bodies."""
+        """Answer to the small call that a sweep makes before computing; that call is not recorded."""
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.times: list[float] = []
@@ -117,7 +117,7 @@ def connect(server: Server, **options: Any) -> OpenAiModel:
 
 
 def told(*tokens: tuple[str, float], **message: Any) -> Answer:
-    """Return a chat completion of one token with the log-probabilities of the likeliest tokens."""
+    """Return a chat completion of one token, with the log-probabilities of the likeliest tokens."""
     answer = said(tokens[0][0], reason="length", **message)
     assert isinstance(answer.body, dict)
     top = [{"token": token, "logprob": logprob, "bytes": None} for token, logprob in tokens]

@@ -1,4 +1,4 @@
-"""Attention in fewer calls and over fewer keys than transformers' own, with the same result."""
+"""Our attention makes fewer calls over fewer keys than transformers' own, with the same result."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.operators.models.families.test_vlm import load
 
 LAYERS = 4
 GRIDS = torch.tensor([[1, 74, 74], [1, 30, 46]])
-"""Patches of an image of 1024 x 1024 pixels, and of a smaller image whose last windows are cut."""
+"""Patch grids of a 1024 x 1024 image, and of a smaller image whose last windows are incomplete."""
 
 
 VISION = {
@@ -45,13 +45,15 @@ def test_attention_over_windows_of_one_size_takes_one_call_with_the_same_result(
     states, after = run()
     torch.testing.assert_close(states, expected)
     assert before > 300
-    assert after <= 5 * LAYERS, "one for each size of window in each layer"
+    assert after <= 5 * LAYERS, "at most one call per window size in each layer"
     assert {block.mlp.gate_proj.weight.shape[0] for block in model.model.visual.blocks} == {48}
-    assert {block.mlp.down_proj.in_features for block in model.model.visual.blocks} == {48}, "no width that is slow"
+    assert {block.mlp.down_proj.in_features for block in model.model.visual.blocks} == {48}, (
+        "44 is padded to a fast width"
+    )
 
 
 class SeenKeys(TorchFunctionMode):
-    """Records the heads of queries and keys in each call of attention under a mask."""
+    """A recorder of the number of query and key heads in each masked attention call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class SeenKeys(TorchFunctionMode):
 
 
 def test_an_images_keys_are_not_repeated_for_each_head(tmp_path: Path) -> None:
-    """test_vlm.py checks that the answers equal those of the whole model, which repeats the keys."""
+    """test_vlm.py checks that the answers equal those of the whole model, which does repeat the keys."""
     model = load(tiny.save_qwen2_vl(tmp_path, kind="qwen2_5_vl"))
     text = model.reader.decoder.config
     assert text.num_attention_heads > text.num_key_value_heads
@@ -73,4 +75,4 @@ def test_an_images_keys_are_not_repeated_for_each_head(tmp_path: Path) -> None:
     with SeenKeys() as seen:
         model.likelihood(features, questions)
     assert set(seen.heads) == {(text.num_key_value_heads, text.num_key_value_heads)}
-    assert len(seen.heads) == text.num_hidden_layers, "all questions in one call of each layer"
+    assert len(seen.heads) == text.num_hidden_layers, "each layer handles all questions in one call"

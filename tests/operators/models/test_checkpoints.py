@@ -1,4 +1,4 @@
-"""A model is checked and identified by its files alone, before torch is imported or a weight is read."""
+"""A model is checked and identified from its files alone, before torch is imported or any weight is read."""
 
 import json
 import shutil
@@ -77,7 +77,7 @@ def test_a_configured_tower_is_used_instead_of_the_one_the_checkpoint_names(own_
 def test_a_tower_without_weights_is_refused_if_the_checkpoint_has_none_either(own_checkpoints: Path) -> None:
     (own_checkpoints / "clip" / "model.safetensors").unlink()
     assert resolve_flant5(own_checkpoints).parts["vision_tower"].folder() == (own_checkpoints / "clip").resolve(), (
-        "the checkpoint has them"
+        "the checkpoint contains the tower's weights"
     )
     tiny.save_flant5(own_checkpoints / "flant5", tiny.without_tower(tiny.flant5_weights()))
     with pytest.raises(ModelError, match=r"clip: expected \*.safetensors, found no weights"):
@@ -408,7 +408,7 @@ HYBRID = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n
 
 
 def save_template(folder: Path, template: str, file: str) -> None:
-    """Save the chat template in one of the places where checkpoints have it."""
+    """Save the chat template in one of the files where checkpoints can have it."""
     if file.endswith(".jinja"):
         (folder / file).write_text(template)
     elif file == "chat_template.json":
@@ -493,7 +493,7 @@ def test_the_kind_is_known_without_reading_a_weight(others: Path, tmp_path: Path
 
 
 def test_options_of_vllm_do_not_affect_a_model_on_transformers(others: Path) -> None:
-    """A model's file may hold vLLM's options while the sweep asks for the other engine."""
+    """A model's file may contain vLLM options even if the sweep uses the other engine."""
     folder, options = others / "causal_lm", {"max_model_len": 8192}
     model = resolve("causal_lm", folder, engine="transformers", engine_options=options)
     assert model.semantic()["engine_options"] == {}
@@ -537,7 +537,7 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
 
 
 SERVICES = " and ".join(name for name, family in FAMILIES.items() if issubclass(family.config, ServiceModel))
-"""Families of models at a service."""
+"""Model families that run at a service, as listed in error messages."""
 
 
 @pytest.mark.parametrize(
@@ -584,9 +584,9 @@ def test_a_configuration_is_read_as_the_options_of_its_family(family: str) -> No
 
 def test_every_call_is_served_by_a_family() -> None:
     served = set().union(*(family.calls for family in FAMILIES.values()))
-    assert served | {"draw"} == set(get_args(Call)), "the plugin generation has the families that draw"
+    assert served | {"draw"} == set(get_args(Call)), "the generation plugin has the families that draw"
 
 
 def test_only_models_at_a_service_are_not_local() -> None:
-    """A pool gives a GPU to local models only."""
+    """A pool assigns a GPU to local models only."""
     assert [name for name in NAMES if not FAMILIES[name].local] == ["openai"]

@@ -1,4 +1,4 @@
-"""A checkpoint loads completely or is refused with one readable line; nothing is filled in at random."""
+"""A checkpoint loads completely or is refused with one readable line; no weights are filled in at random."""
 
 import io
 import shutil
@@ -49,7 +49,7 @@ def answers(model: ClipFlanT5Likelihood) -> list[float]:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Change the tensors in a checkpoint's only weight file."""
+    """Change the tensors in the checkpoint's only weight file."""
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -69,7 +69,7 @@ def test_the_tower_in_the_neighbouring_folder_is_used_if_the_checkpoint_has_none
     weights = tiny.flant5_weights()
     tiny.save_flant5(own / "flant5", tiny.without_tower(weights))
     beside = answers(load_flant5(own))
-    assert beside != pytest.approx(answers(likelihood), abs=1e-4), "the CLIP beside it has other weights"
+    assert beside != pytest.approx(answers(likelihood), abs=1e-4), "the CLIP next to it has other weights"
     tower = {name: tensor for name, tensor in weights.items() if name.startswith(tiny.TOWER_PREFIX)}
     rewrite(own / "clip", lambda clip: clip.update({"vision_model." + name.removeprefix(tiny.TOWER_PREFIX): tensor
                                                     for name, tensor in tower.items()}))  # fmt: skip
@@ -96,7 +96,10 @@ LAYOUTS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
     **{f"{name} alone": lambda weights, name=name: weights.update({name: weights.pop("shared.weight")})
        for name in ALIASES},
 }  # fmt: skip
-"""Safetensors stores a shared tensor once; the Hub's converter keeps whichever name sorts first."""
+"""Changes to the weights, by layout. Safetensors stores a shared tensor only once, under one of its names.
+
+The Hub's converter keeps the name that sorts first.
+"""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -122,7 +125,7 @@ def test_a_saved_network_is_the_same_after_reloading(own: Path, likelihood: Clip
 
 
 def test_a_sentencepiece_model_alone_gives_the_same_tokens(tmp_path: Path) -> None:
-    """Old T5 checkpoints only have this file; the sentencepiece library itself computes the expected tokens."""
+    """Old T5 checkpoints have only this file; the expected tokens are computed by the sentencepiece library itself."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(Path(__file__).read_text().splitlines()),

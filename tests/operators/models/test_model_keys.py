@@ -1,4 +1,4 @@
-"""A model's part of the keys of cells, to the byte: any other value would recompute all of the model's scores."""
+"""A model's part of the cell keys is pinned byte for byte: a change would cause all of its scores to be recomputed."""
 
 import json
 import struct
@@ -35,7 +35,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write checkpoints of every family without a tensor: planning reads no weight."""
+    """Write checkpoints of every family without any tensors, because planning reads no weights."""
     root = tmp_path_factory.mktemp("folders")
     for name, fields in CHECKPOINTS.items():
         (root / name).mkdir()
@@ -58,11 +58,11 @@ IDENTITIES = {
     "blip": "e0cbc7aed843cfea70294154a7506b65c01e0882399fb1e996842cae1a46f65c",
     "blip_2": "25c24c11c653d9d8de5b0d164c3015260332c43a3398dfa2bdbf7b90d0f292a8",
 }
-"""The digest of each folder's files."""
+"""Digest of the files in each folder."""
 
 
 def key_part(checkpoint: str, **others: Any) -> dict[str, Any]:
-    """Return the part that every local model has; `others` are the fields and parts that differ."""
+    """Return the key part that all local models share, updated with the fields and parts in `others`."""
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
     identities = {role: IDENTITIES[folder] for role, folder in parts.items()}
     return {"version": 1, "dtype": "float32", "label": None, "parts": identities} | others

@@ -1,4 +1,4 @@
-"""Pixels go to a network's device as bytes, and become the processor's numbers there, bit by bit."""
+"""Pixels are sent to the device as bytes, and are converted there to exactly the values of the processor."""
 
 from typing import Any
 
@@ -23,9 +23,9 @@ LEAVING = {
     "Qwen2VLImageProcessorPil": {},
     "Glm4vImageProcessorPil": {},
 }
-"""Processors whose last steps treat all pixels of a colour alike, with options of checkpoints."""
+"""Processors whose last steps treat all pixels of a channel alike, with options used by checkpoints."""
 KEEPING = ("Siglip2ImageProcessorPil", "Owlv2ImageProcessorPil")
-"""Processors that pad or resize after pixels have become numbers."""
+"""Processors that pad or resize after converting pixels to floats."""
 
 
 def make_processor(name: str) -> Any:
@@ -56,7 +56,7 @@ def test_a_processor_that_works_on_numbers_stays_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "fewer"), [("CLIPImageProcessorPil", 4), ("Qwen2VLImageProcessorPil", 8)])
 def test_an_image_takes_a_fraction_of_the_bytes(name: str, fewer: int) -> None:
-    """The image has 1024 x 1024 pixels; Qwen-VL's patches contain an image twice."""
+    """The image has 1024 x 1024 pixels; Qwen-VL's patches contain every pixel twice."""
     processor, image = make_processor(name), Image.new("RGB", (1024, 1024), "red")
     numbers = processor(images=image, return_tensors="pt")["pixel_values"]
     make_pixel_input(processor, device="cpu", dtype=torch.float32)

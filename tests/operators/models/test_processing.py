@@ -1,4 +1,4 @@
-"""An image reaches the tower padded, resized and normalised as in the released code."""
+"""An image is padded, resized and normalised as in the released code before it reaches the vision tower."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from plumbline.operators.models.processing import (
 from tests.operators.tiny import IMAGE_MEAN, IMAGE_STD, SIDE, encoded, no_fetch, picture
 
 MEAN_COLOUR = (122, 116, 104)
-"""CLIP's mean in bytes, truncated and not rounded, as in the released code."""
+"""CLIP's mean colour in bytes, truncated rather than rounded, as in the released code."""
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +33,12 @@ def cropping(checkpoints: Path) -> PixelTransform:
 
 
 def preprocess(transform: PixelTransform | ReleasedTransform, image: Image.Image) -> torch.Tensor:
-    """Return the network's input for the image, (3, height, width)."""
+    """Return the network's input for the image, of shape (3, height, width)."""
     return make_pixel_input(transform, device="cpu", dtype=torch.float32)([transform(image)[None]])[0]
 
 
 def preprocess_by_hand(image: Image.Image) -> np.ndarray:
-    """Resize the shorter side with bicubic, crop the centre, scale to 0-1 and normalise."""
+    """Resize the shorter side with bicubic interpolation, crop the centre, scale to 0-1, and normalise."""
     scale = SIDE / min(image.size)
     width, height = (int(side * scale) for side in image.size)
     resized = image.resize((width, height), Image.Resampling.BICUBIC)
@@ -103,7 +103,7 @@ def test_in_the_released_code_transparent_pixels_do_not_affect_their_neighbours(
 
 
 def decoded(image: Image.Image) -> Image.Image:
-    """Return the image from a file, as in the stages."""
+    """Decode the image from a file, as the stages do."""
     found = decode_row_image({"image": encoded(image)}, ImageLimits(), no_fetch)
     assert isinstance(found, Image.Image)
     assert found.mode == "RGB"

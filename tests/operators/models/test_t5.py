@@ -1,4 +1,4 @@
-"""Our computation of FlanT5 has the same logits as transformers' own forward, with less work."""
+"""Our FlanT5 computation returns the same logits as transformers' own forward pass, with less work."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def encoded_inputs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def compute_with_transformers(t5: T5, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the logits of every choice, each computed alone by transformers."""
+    """Return the logits of every choice, computed separately by transformers."""
     states = t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
     logits = []
     for row, choices in enumerate(CHOICES):
@@ -88,7 +88,7 @@ def test_the_mask_is_made_once_and_not_in_every_layer(
 
 
 def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
-    """Decoded one by one, four choices would cost four times as much as one."""
+    """If the choices were decoded one by one, four choices would cost four times as much as one."""
     states, mask = torch.randn(1, 600, WIDTH), torch.ones(1, 600, dtype=torch.long)
 
     def operations(choices: list[list[int]]) -> int:
@@ -100,7 +100,7 @@ def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
 
 
 class SeenMasks(TorchFunctionMode):
-    """Records the masks of every call of attention."""
+    """A recorder of the mask of every attention call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class SeenMasks(TorchFunctionMode):
 def test_a_gpus_attention_kernels_accept_the_masks(
     t5: T5, encoded_inputs: tuple[torch.Tensor, torch.Tensor], padded: bool
 ) -> None:
-    """The kernels need the entries of a row side by side in memory; with any other mask torch falls back to float32."""
+    """The kernels need the entries of a row to be contiguous in memory; otherwise torch falls back to float32."""
     inputs, mask = encoded_inputs
     with SeenMasks() as seen:
         choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), alignment=16), CHOICES)

@@ -1,4 +1,4 @@
-"""A VQA model's profile follows from its family and config.json, and determines the question of VQAScore."""
+"""A VQA model's profile follows from its family and config.json, and determines the question that VQAScore asks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Runs made by hand: a store with scores, elements, prompts and images, without any model."""
+"""Synthetic runs: a store with scores, elements, prompts and images, made without any model."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ class MadeRun(NamedTuple):
 
 
 def noisy(generator: str, metric: str, prompt: int) -> float:
-    """Return a score near the generator's quality, always the same for the same arguments."""
+    """Return a score near the generator's quality, deterministic for the same arguments."""
     noise = np.random.default_rng([prompt, len(metric), *generator.encode()]).normal(0, 0.1)
     return float(np.clip(QUALITY.get(generator, 0.5) + noise, 0, 1))
 
@@ -63,7 +63,7 @@ def plain_prompts(count: int) -> list[str]:
 
 
 def png(seed: int, side: int = 48) -> bytes:
-    """Return a small image of a single colour, which depends on the seed."""
+    """Return a small single-colour image whose colour depends on the seed."""
     buffer = io.BytesIO()
     Image.new("RGB", (side, side), ((37 * seed) % 256, (91 * seed) % 256, 120)).save(buffer, "PNG")
     return buffer.getvalue()
@@ -96,13 +96,13 @@ def make_run(
     made_with: Callable[[int], Mapping[str, str | None]] | None = None,
     **manifest: Any,
 ) -> MadeRun:
-    """Make a finished run with one image per generator and prompt; a score of None is a failed row.
+    """Make a finished run with one image per generator and prompt; a score of None becomes a failed row.
 
-    `sources` are the images that each prompt's images were edited from; they are stored with the prompts or the images.
-    `asking` are the metrics whose cells have elements, `judging` those whose cells have ratings and a rationale.
-    `questions`, of yes or no, are asked about every prompt by the first metric, in a separate cell. Runs of one store
-    have separate cells if their `first_recipe` differs. `made_with` are the settings of every generator for the image
-    of a prompt.
+    `sources` returns the images that each prompt's images were edited from; `sources_in` says whether they are stored
+    with the prompts or with the images. Cells of the metrics in `asking` have elements, and cells of those in `judging`
+    have ratings and a rationale. The first metric asks the yes/no `questions` about every prompt, in a separate cell.
+    Runs in the same store have separate cells if their `first_recipe` differs. `made_with` returns the settings with
+    which every generator made the image of a prompt.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
@@ -220,7 +220,7 @@ def _row(metric: str, generator: str, at: int, prompt_id: str, text: str, score:
 
 
 def elements(prompt: str, score: float) -> list[dict[str, Any]]:
-    """Return three questions: the first follows the score, the second is always right, the third was left out."""
+    """Return three questions: the first is answered according to the score, the second correctly, the third never."""
     start = prompt.find("red")
     placed = {"start": start, "end": start + 3} if start >= 0 else {"start": None, "end": None}
     star = prompt.find("star")

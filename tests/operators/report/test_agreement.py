@@ -1,4 +1,4 @@
-"""Reports show the agreement of metrics with people, and claim no more than the significance tests support."""
+"""Reports show how far metrics agree with people, and claim no more than the significance tests support."""
 
 import math
 from collections.abc import Sequence
@@ -126,7 +126,7 @@ def test_metrics_are_columns_with_intervals_below_and_raters_are_separate() -> N
 
 @pytest.mark.parametrize("count", [3, MAX_CORRELATED, 90])
 def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> None:
-    """The others are counted; the scatter plots choose from pairs of all metrics."""
+    """Correlations of further metrics are only counted; the scatter plots choose from pairs of all metrics."""
     rng, metrics = np.random.default_rng(count), [f"metric {place}" for place in range(count)]
     values = rng.uniform(-1, 1, (20, count))
     values[:, -1] = values[:, 0]
@@ -150,7 +150,7 @@ def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> No
 
 
 def graph_rows(scores: NDArray[np.float64], levels: Sequence[int], metrics: Sequence[str]) -> list[dict[str, object]]:
-    """Return the images of one graph in schema GRAPH_IMAGES."""
+    """Return the images of one graph in the schema GRAPH_IMAGES."""
     return [
         {"metric": metric, "subset": "a", "node": f"{level}a", "level": level, "image_id": f"i{place:03}",
          "score": scores[place, number]}

@@ -1,4 +1,4 @@
-"""Two runs are compared prompt by prompt: the report calls a change only what really changed."""
+"""Two runs are compared prompt by prompt, and the report lists only real changes."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ SKILLS = Skills((str(prompt), ["counting" if prompt < 15 else "colour"]) for pro
 
 
 def table(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis", "cobalt"), first: int = 0) -> pa.Table:
-    """Return scores of the prompts from `first` on; those of borealis are higher by `gain`."""
+    """Return scores for the prompts from `first` on; borealis scores higher by `gain`."""
     return rows.table(
         [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": "gecko",
@@ -46,21 +46,21 @@ def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
     borealis, cobalt = found.overall.rows
     assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
     assert borealis.duel.difference == pytest.approx(gain) and borealis.after == pytest.approx(borealis.before + gain)
-    assert math.isnan(borealis.duel.low), "equal differences do not say how far others would be"
+    assert math.isnan(borealis.duel.low), "equal differences give no estimate of the variance"
     assert str(found.sentences[0]).startswith(f"borealis is {verdict} by gecko (")
     assert str(found.sentences[-1]) == "No clear change: cobalt."
     assert {one.duel.skill for one in found.by_skill.rows} == {"counting", "colour"}
 
 
 def test_too_few_prompts_never_lead_to_the_claim_that_nothing_changed() -> None:
-    """Six comparisons are made: two generators over all prompts and at two skills."""
+    """There are six comparisons: two generators, overall and for two skills."""
     for first, said in (
         (33, "Too few prompts to say what changed: even the same direction on all of 7 prompts is not clear among"),
         (26, "borealis is worse by gecko"),
     ):
         found = changed(table(first=first), table(-0.05, first=first))
         assert str(found.sentences[0]).startswith(said) and found.can_tell == (first == 26)
-    assert changed(table(first=33), table(first=33)).can_tell, "equal scores are known to be unchanged"
+    assert changed(table(first=33), table(first=33)).can_tell, "equal scores are certainly unchanged"
 
 
 def test_only_prompts_scored_in_both_runs_are_compared_and_the_rest_is_named() -> None:
@@ -92,7 +92,7 @@ def test_scores_that_only_one_run_has_are_counted_by_generator_and_metric() -> N
 
 
 def test_ranks_and_not_means_decide_if_a_change_is_an_improvement() -> None:
-    """On nine prompts of ten borealis is a little better than before, and on the others far worse."""
+    """On nine of ten prompts borealis is slightly better than before, and on the tenth much worse."""
     mixed = table().to_pylist()
     for row in mixed:
         if row["generator"] == "borealis":
@@ -152,7 +152,7 @@ def test_if_lower_is_better_a_fall_is_an_improvement_and_keeps_its_sign(gain: fl
 
 
 def test_changes_are_corrected_for_all_comparisons_of_both_runs() -> None:
-    """All 8 prompts fell, which chance does once in 2^7: clear (Holm) among 4 comparisons, and not among 8."""
+    """All 8 prompts got worse (probability 1 in 2^7): significant (Holm) among 4 comparisons, but not among 8."""
     alone = changed(table(first=32), table(-0.05, first=32))
     assert [(one.generator, one.verdict, one.duel.p_holm) for one in alone.clear] == [("borealis", "worse", 1 / 32)] * 2
     assert correct_together([alone]) == [alone]

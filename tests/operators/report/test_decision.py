@@ -1,6 +1,6 @@
 """No sentence of a report contradicts the table of pairs: all sentences of random runs are parsed and checked.
 
-A sentence that cannot be parsed fails: a new kind of sentence needs a parser here.
+A sentence that cannot be parsed fails the test: every new kind of sentence needs a parser here.
 """
 
 import re
@@ -31,7 +31,7 @@ SKILLS = ("text", "colour")
 
 
 class Case(NamedTuple):
-    """Random scores of a benchmark: unbalanced, with gaps, several images per prompt and skewed differences."""
+    """Random scores of a benchmark: unbalanced, with gaps, several images per prompt, and skewed differences."""
 
     seed: int
     generators: int
@@ -39,11 +39,11 @@ class Case(NamedTuple):
     prompts: int
     images: int
     missing: float
-    """Maximum fraction of the prompts that some generators lack."""
+    """Maximum fraction of the prompts for which some generators have no images."""
     spread: float
-    """Standard deviation of the generators' levels by a metric, in standard deviations of a score."""
+    """Standard deviation of the generators' levels on a metric, in units of the standard deviation of a score."""
     outliers: float
-    """Fraction of the scores that are far below the others, so that means and ranks may disagree."""
+    """Fraction of the scores that are far below the others, so that means and ranks can disagree."""
 
     def scores(self) -> pa.Table:
         random = np.random.default_rng(self.seed)
@@ -90,7 +90,7 @@ DRAWN = settings(
 
 
 class Pairs:
-    """The table of pairs, which defines the words best, leads and tied."""
+    """The table of pairs, which defines the meaning of "best", "leads" and "tied"."""
 
     def __init__(self, rows: list[LeaderboardRow], duels: list[Duel]) -> None:
         self.rows, self.duels = rows, duels
@@ -127,7 +127,7 @@ class Pairs:
         return sum(holds(metric) for metric in self.metrics)
 
     def behind(self, worse: str, better: str, skill: str) -> bool:
-        """Return True if most metrics that compare the two at a skill agree, and none has the opposite result."""
+        """Return True if most metrics that compare the two generators on a skill agree, and none contradicts them."""
         mine = [
             one for one in self.duels if one.skill == skill and {one.generator_a, one.generator_b} == {worse, better}
         ]
@@ -135,7 +135,7 @@ class Pairs:
         return ahead > len(mine) / 2 and not any(one.better == worse for one in mine)
 
     def between(self, one: str, other: str) -> list[Duel]:
-        """Return the two generators' comparisons at the skills."""
+        """Return the comparisons of the two generators on the skills."""
         return [
             duel
             for duel in self.duels
@@ -143,7 +143,7 @@ class Pairs:
         ]
 
     def can_tell(self, duel: Duel) -> bool:
-        """Return True if the pair would differ clearly if one of the two won on every prompt."""
+        """Return True if the difference would be significant if one of the two generators won on every prompt."""
         family = sum((one.metric, one.skill) == (duel.metric, duel.skill) for one in self.duels)
         return family * 2 ** (1 - duel.n) < SIGNIFICANCE
 
@@ -152,12 +152,12 @@ class Pairs:
 
 
 def parse_names(text: str) -> list[str]:
-    """Return the names of a list, which may be cut."""
+    """Return the names in a list, which may be truncated."""
     return [name for name in re.split(r", | and ", text) if not name.endswith(" more")]
 
 
 def parse_counts(text: str, pairs: Pairs) -> dict[str, int]:
-    """Parse `a by 2 and b by 1, of 3 metrics`; with one metric there are only names."""
+    """Parse `a by 2 and b by 1, of 3 metrics`; with a single metric there are only names."""
     if len(pairs.metrics) == 1:
         return dict.fromkeys(parse_names(text), 1)
     counted = text.removesuffix(f", of {len(pairs.metrics)} metrics")
@@ -223,7 +223,7 @@ def read_headline(said: str, pairs: Pairs) -> bool:
 
 
 def read_board(said: str, pairs: Pairs) -> bool:
-    """Check a sentence about one metric, or about several with the same result; brackets contain numbers."""
+    """Check a sentence about one metric, or about several with the same result; numbers are in parentheses."""
     plain = re.sub(r" \([^)]*\)", "", said)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
     if found := re.fullmatch(rf"{by} scored nothing\.", plain):
@@ -269,7 +269,7 @@ def read_board(said: str, pairs: Pairs) -> bool:
 
 
 def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None:
-    """Check that the generators listed after the best one are beaten by no other."""
+    """Check that the generators listed after the best one are not beaten by any other generator."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", said)
     followed = re.search(r"\. (\w+) follows", said)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
@@ -280,7 +280,7 @@ def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None
 
 
 def check_close(leader: str, metrics: list[str], said: str, pairs: Pairs) -> None:
-    """Check `a by both; b by m`: exactly the metrics without a clear difference from the leader."""
+    """Check that `a by both; b by m` lists exactly the metrics without a clear difference from the leader."""
     assert all(pairs.leads_alone(leader, metric) for metric in metrics)
     parts = dict(part.split(" by ") for part in said.split("; ") if " by " in part)
     for name, by in parts.items():
@@ -357,7 +357,7 @@ def read_certainty(said: str, pairs: Pairs) -> bool:
 
 
 def check_letters(board: Board) -> None:
-    """Check that two generators share a letter exactly if they do not differ, and that unscored ones have neither."""
+    """Check that two generators share a letter exactly if they do not differ, and that unscored ones have none."""
     letters = {one.generator: set(re.findall(r"[a-zA-Z]\d*", one.group)) for one in board.rows}
     apart = {frozenset((one.better, one.worse)) for one in board.duels if one.better is not None}
     for a, b in combinations([one.generator for one in board.scored()], 2):
@@ -391,7 +391,7 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
 
 
 def read_baseline(said: str, board: Board) -> bool:
-    """Check a sentence about a baseline: it names exactly the better, the worse and the other compared generators."""
+    """Check that a sentence about a baseline names exactly the better, the worse and the other compared generators."""
     plain = re.sub(r" \([^)]*\)", "", said)
     if plain.startswith(
         (f"{board.metric} compares nothing with", f"Compared with {board.baseline} by {board.metric}: nothing")

@@ -1,4 +1,4 @@
-"""The sentences of a report match the pairwise tests and claim no more."""
+"""The sentences of a report match the pairwise tests and claim no more than these."""
 
 import math
 from itertools import combinations
@@ -38,7 +38,7 @@ def duel(
 
 
 def board(metric: str, order: str, *clear: str, skill: str = OVERALL, unscored: str = "") -> Board:
-    """Return a board of generators with one-letter names, ordered by mean; `clear` are pairs, the better first."""
+    """Return a board of generators with one-letter names, ordered by mean; `clear` lists pairs, better one first."""
     means = [make_row(name, at, metric=metric, skill=skill, mean=1 - at / 10) for at, name in enumerate(order, start=1)]
     none = [make_row(name, 0, metric=metric, skill=skill, n=0) for name in unscored]
     better = {frozenset(pair): pair[0] for pair in clear}
@@ -98,7 +98,7 @@ def test_the_headline_claims_no_more_than_the_pairs_show(found: list[Board], sai
 
 
 def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
-    """Generator a is clearly better than b; c has few prompts and differs clearly from neither."""
+    """Generator a is clearly better than b; c has few prompts and is not clearly different from either."""
     found = board("m", "abc", "ab")
     assert str(headline({"m": found})) == "a leads by m. It is not clearly the best. No clear difference from it: c."
     assert board_sentence(found).endswith("; no clear difference from c.")
@@ -106,7 +106,7 @@ def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
 
 
 def test_a_generator_with_few_prompts_does_not_lead_by_its_mean() -> None:
-    """Generator c has the highest mean and differs clearly from no other generator."""
+    """Generator c has the highest mean, but is not clearly different from any other generator."""
     said = board_sentence(board("m", "cab", "ab"))
     assert said == "a leads by m (0.800, 95% interval 0.790 to 0.810); no clear difference from c."
 

@@ -1,4 +1,4 @@
-"""The gallery shows the best, the worst and the most disputed images, in small size and limited number."""
+"""The gallery shows the best, the worst and the most disputed images, as a limited number of thumbnails."""
 
 import base64
 import random
@@ -32,7 +32,7 @@ def read_scores(records: list[dict[str, object]]) -> RunScores:
 def pick_images(
     found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()
 ) -> list[Pick]:
-    """Return the images of the gallery."""
+    """Return the images that the gallery shows."""
     return list(tallied.picked_of(read_scores(found), metrics, most, falling).gallery)
 
 
@@ -51,7 +51,7 @@ def test_the_gallery_has_the_extremes_and_all_generators() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_image_is_both_worst_and_best_and_few_images_are_all_shown(seed: int) -> None:
-    """This holds even if scores tie; nothing is claimed about images in the middle."""
+    """Images may have equal scores; nothing is claimed about the images in the middle."""
     rng = random.Random(seed)
     metrics, steps = ["gecko", "clipscore"][: rng.randint(1, 2)], rng.choice([1, 2, 5, 1000])
     rows_of = [

@@ -1,4 +1,4 @@
-"""The words of a prompt are marked by the worst of the questions about them, and its text is never changed."""
+"""Words of a prompt are highlighted by the worst result of the questions about them; the text itself never changes."""
 
 from typing import Any
 

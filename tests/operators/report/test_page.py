@@ -1,4 +1,4 @@
-"""The page is one file that shows all text as text, loads nothing, and stays small however large the run."""
+"""The page is a single file that escapes all text, loads nothing, and stays small however large the run is."""
 
 import base64
 import re
@@ -131,7 +131,7 @@ def large_scores(generators: int, prompts: int, metrics: list[str]) -> pa.Table:
 
 
 def fullest_detail(place: int) -> ImageDetail:
-    """Return the largest possible card: full thumbnails of image and source, forty long questions by every metric."""
+    """Return the largest possible card: full-size thumbnails of image and source, and 40 long questions per metric."""
     question = {"question_id": "1", "text": "q" * 900, "span": "s" * 900, "start": 0, "end": 4, "wanted": "w" * 900,
                 "given": "g" * 900, "score": 0.4}  # fmt: skip
     thumbnail = "data:image/webp;base64," + "A" * (THUMBNAIL_BYTES * 4 // 3)
@@ -141,7 +141,7 @@ def fullest_detail(place: int) -> ImageDetail:
 
 
 def downloads(html: str) -> dict[str, str]:
-    """Return the files that a page contains by their names."""
+    """Return the files embedded in a page, by name."""
     held = re.findall(r'download="([^"]+)" href="data:[^"]+;base64,([^"]+)"', html)
     return {name: base64.b64decode(content).decode() for name, content in held}
 
@@ -187,7 +187,7 @@ def test_latex_shows_every_name_as_text() -> None:
 
 
 def test_means_without_an_interval_are_drawn_at_their_values() -> None:
-    """Each generator has three prompts, too few for an interval of its mean."""
+    """Each generator has only three prompts, too few for a confidence interval of its mean."""
     make_scores = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": mean}
         for name, mean in (("low", 0.1), ("middle", 0.3), ("high", 0.9))
@@ -199,7 +199,7 @@ def test_means_without_an_interval_are_drawn_at_their_values() -> None:
 
 
 def test_latex_names_generators_that_lack_scores() -> None:
-    """Two of a's four images have a score, and none of b's."""
+    """Two of a's four images have a score, and none of b's do."""
     make_scores = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": 0.5 if place < 2 else None}
         for place, (name, prompt) in enumerate((name, prompt) for name in "ab" for prompt in range(4))
@@ -255,7 +255,7 @@ def test_a_run_without_a_score_still_has_a_page(rows_: list[dict[str, Any]]) -> 
 
 
 def test_a_cell_of_the_matrix_compares_the_row_with_the_column_by_ranks() -> None:
-    """On nine prompts of ten b is a little better than a, on the others far worse."""
+    """On nine of ten prompts b is slightly better than a, and on the tenth much worse."""
     levels = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
     records = [
         {"generator": name, "metric": "m", "prompt_id": str(prompt), "score": score}
@@ -366,7 +366,7 @@ def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
 
 
 def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
-    """Return scores on twelve prompts, very different for each generator; None means no score."""
+    """Return scores on twelve prompts that are very different for each generator; None means that there is no score."""
     return rows.table(
         [
             {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m",

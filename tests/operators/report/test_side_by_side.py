@@ -18,7 +18,7 @@ METRICS = ("gecko", "clipscore")
 def run_of(
     score: Callable[[str, int], float | None], generators: str = "abc", prompts: int = 30, images: int = 1
 ) -> RunScores:
-    """Return scores by two metrics on different scales, with this number of images per prompt for every generator."""
+    """Return scores from two metrics with different scales, with this number of images per prompt and generator."""
     records = [
         {"image_id": f"{name}{prompt}-{image}", "prompt_id": str(prompt), "generator": name, "metric": metric,
          "score": None if value is None else value * scale}
@@ -30,7 +30,7 @@ def run_of(
 
 
 def differ_at(*prompts: int) -> Callable[[str, int], float]:
-    """Return scores that differ between generators only at some prompts."""
+    """Return scores that differ between generators on only some prompts."""
     return lambda name, prompt: 0.5 + 0.001 * prompt + (0.4 * (ord(name) - 98) if prompt in prompts else 0)
 
 

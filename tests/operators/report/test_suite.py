@@ -1,4 +1,4 @@
-"""Several benchmarks on one page: one correction for all comparisons, which alone decide who leads overall."""
+"""Several benchmarks share one page: all comparisons are corrected together, and only they decide who leads overall."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ STEPS = tuple(0.01 * (number + 1) for number in range(PROMPTS))
 
 
 def make_levels(*levels: str, prompts: int = PROMPTS) -> dict[str, list[float | None]]:
-    """Return scores of generators, each level better than the next on every prompt; one level has equal scores."""
+    """Return scores of generators, each level better than the next on every prompt; scores within a level are equal."""
     return {
         name: [0.9 - 0.2 * place + (place + 1) * STEPS[number % PROMPTS] for number in range(prompts)]
         for place, level in enumerate(levels)
@@ -37,14 +37,14 @@ def describe_suite(runs: Sequence[SuiteRun]) -> list[str]:
 
 
 def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
-    """Eight prompts that all go one way have p = 2^(1-8) = 1/128; six such comparisons are clear, seven are not."""
+    """Eight prompts in the same direction give p = 2^(1-8) = 1/128: significant among six comparisons, not seven."""
     runs = [suite_run(f"b{number}", make_levels("a", "b", prompts=8)) for number in range(7)]
     assert [duel.p_value for run in runs for duel in run.duels] == pytest.approx([1 / 128] * 7)
     for count in (1, 2, 6, 7):
         duels = [duel for of_run in correct_together(runs[:count]) for duel in of_run]
         assert [duel.p_holm for duel in duels] == pytest.approx([count / 128] * count)
         assert {duel.better for duel in duels} == ({"a"} if count < 7 else {None})
-    assert all(duel.better == "a" for run in runs for duel in run.duels), "each benchmark alone calls it clear"
+    assert all(duel.better == "a" for run in runs for duel in run.duels), "it is clear on each benchmark alone"
     page = build_suite("s", runs)
     assert str(page.headline) == "No generator is clearly better than another on any benchmark."
     assert page.warnings == [
@@ -91,16 +91,16 @@ def test_unbeaten_generators_that_do_not_differ_share_the_lead() -> None:
         "apart."
     ]
     [most] = describe_suite([suite_run("one", make_levels("ab", "c", "d")), suite_run("two", make_levels("a", "bcd"))])
-    assert most.startswith("a leads overall"), "clearly better than b on two"
+    assert most.startswith("a leads overall"), "a is clearly better than b on two benchmarks"
     [most, _] = describe_suite([suite_run("one", make_levels("abc", "d")), suite_run("two", make_levels("abd", "c"))])
     assert most.endswith("a and b are never clearly worse than another, and cannot be told apart.")
-    seldom = {"b": [0.5] * 6 + [None] * 4}  # six prompts can show nothing
+    seldom = {"b": [0.5] * 6 + [None] * 4}  # six prompts are too few for significance
     [most] = describe_suite([suite_run(name, make_levels("a", "c") | seldom) for name in ("one", "two")])
     assert most.endswith("cannot be told apart; a is ahead of the most others, 1 of 2.")
     alone = [suite_run("one", make_levels("a", "b", "c")), suite_run("two", make_levels("abc"))]
     assert describe_suite(alone)[0].startswith("a leads overall")
     tied = [suite_run("one", make_levels("ab", "c")), suite_run("two", make_levels("ac", "b"))]
-    assert describe_suite(tied)[0].startswith("a leads overall"), "ahead of b on two, of c on one"
+    assert describe_suite(tied)[0].startswith("a leads overall"), "a is ahead of b on two benchmarks, and of c on one"
 
 
 def test_a_generator_that_lacks_a_benchmark_is_not_ranked_overall() -> None:

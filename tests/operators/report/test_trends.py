@@ -1,4 +1,4 @@
-"""Trends only connect comparable means, and recognise checkpoints by their names."""
+"""Trend charts only connect comparable means, and recognise checkpoints by name."""
 
 import re
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def trends(*runs: TrendRun, drawn: int = 9) -> Trends:
 
 
 class Drawn(NamedTuple):
-    """Inputs of a chart."""
+    """The inputs of a chart."""
 
     lines: Sequence[ChartLine]
     breaks: Sequence[str | int]

@@ -1,4 +1,4 @@
-"""A prompt that fails with every generator is named once, and the table has the other failures, in random runs."""
+"""A prompt that fails for every generator is listed once, and the table shows the other failures, in random runs."""
 
 import numpy as np
 import pytest

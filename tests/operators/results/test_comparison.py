@@ -1,4 +1,4 @@
-"""Comparisons of generators are right with ties, gaps and several images of a prompt."""
+"""Comparisons of generators are correct with ties, gaps, and several images per prompt."""
 
 import math
 from collections.abc import Container
@@ -24,7 +24,7 @@ from tests.operators.tallied import of_table, paired, summarise
 
 
 def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m") -> pa.Table:
-    """Return scores of prompts p0, p1, ... by generator."""
+    """Return scores of the prompts p0, p1, ... by generator."""
     return rows.table(
         [
             {"generator": generator, "metric": metric, "prompt_id": f"p{number}", "score": score}
@@ -109,7 +109,7 @@ def test_five_wins_are_too_few_for_a_clear_difference_and_six_are_enough() -> No
 def test_equal_runs_have_no_difference_at_all() -> None:
     [duel] = paired(scores_table({"after": [0.1, 0.2, 0.3], "before": [0.1, 0.2, 0.3]}), {})
     assert (duel.difference, duel.p_holm, duel.better) == (0, 1, None)
-    assert math.isnan(duel.low) and math.isnan(duel.high), "three equal prompts do not say that all others are equal"
+    assert math.isnan(duel.low) and math.isnan(duel.high), "three equal prompts do not imply that all others are equal"
 
 
 def test_images_of_a_prompt_are_averaged_and_generators_without_a_common_prompt_are_not_compared() -> None:
@@ -137,7 +137,7 @@ def test_a_generator_without_scores_comes_last_without_a_mean() -> None:
 
 
 def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best() -> None:
-    """Generator a is clearly better than b; c has the lowest mean of only twelve prompts and differs from neither."""
+    """Generator a is clearly better than b; c has the lowest mean, but only twelve prompts, so differs from neither."""
     few = [*noisy(0.74, 6, 12), *[None] * 288]
     scores = scores_table({"a": noisy(0.8, 4, 300), "b": noisy(0.75, 5, 300), "c": few})
     found = paired(scores, {})
@@ -153,7 +153,7 @@ def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best(
 
 
 def test_signed_ranks_decide_who_is_better_even_against_the_means() -> None:
-    """On nine prompts of ten b is a little better, on the others far worse."""
+    """On nine of ten prompts b is slightly better, and on the tenth much worse."""
     b = [0.5 + (-0.7 if prompt % 10 == 0 else 0.05) + prompt * 1e-4 for prompt in range(60)]
     [duel] = paired(scores_table({"a": [0.5] * 60, "b": b}), {})
     assert duel.p_holm < 0.001 and duel.difference > 0 > duel.effect and duel.win_rate == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""Metrics are correlated by generator, over the images that both scored."""
+"""Metrics are correlated per generator, over the images that both of them scored."""
 
 import math
 
@@ -42,12 +42,12 @@ def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
     assert (x.metric, x.other, x.kind, x.generator, x.n) == ("a", "b", "metric", "x", 38)
     assert x.rho == pytest.approx(expected) and x.low < x.rho < x.high
     assert (y.generator, y.rho) == ("y", pytest.approx(1)) and math.isnan(y.low), (
-        "equal orders say not how far others are"
+        "equal orders give no estimate of the variance"
     )
 
 
 def test_an_interval_of_a_rank_correlation_covers_as_often_as_it_says() -> None:
-    """Draws 1,000 samples of 40 normal pairs with a true rank correlation of 0.5."""
+    """The test draws 1,000 samples of 40 normal pairs with a true rank correlation of 0.5."""
     random, truth = np.random.default_rng(0), 0.5
     pearson = 2 * math.sin(math.pi * truth / 6)
     covered = 0

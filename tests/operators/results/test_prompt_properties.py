@@ -1,4 +1,4 @@
-"""Properties of prompts as texts follow the definitions of their formulas."""
+"""Text properties of prompts follow the definitions of their formulas."""
 
 import math
 
@@ -46,7 +46,7 @@ def test_the_depth_is_the_longest_way_to_a_root_of_any_sentence() -> None:
 
 
 def central_depth_of_the_paper(children: list[list[int]], node: int) -> tuple[int, int]:
-    """Follow the pseudo-code of Gecko's appendix B.4.11 as printed; without children the depth is 0."""
+    """Follow the pseudo-code in Gecko's appendix B.4.11 as printed; the depth is 0 without children."""
     of_children = {child: central_depth_of_the_paper(children, child) for child in children[node]}
     return (
         max((depths[1] + 1 for child, depths in of_children.items() if child < node), default=0),
@@ -66,11 +66,11 @@ def test_the_central_depth_is_that_of_the_papers_pseudo_code() -> None:
         assert central_depth([heads[word] for word in range(len(order))]) == expected
     assert central_depth([1, 1, 1]) == 1 and math.isnan(central_depth([]))
     chain = [max(0, word - 1) for word in range(5000)]
-    assert (central_depth(chain), depth(chain)) == (1, 4999), "a branch to one side alone is not central"
+    assert (central_depth(chain), depth(chain)) == (1, 4999), "a branch on only one side is not central"
 
 
 def test_entities_are_the_different_things_that_a_text_names() -> None:
-    """A red soccer ball and two balls near the Eiffel Tower" has two: ball, which is named twice, and Tower."""
+    """The text "A red soccer ball and two balls near the Eiffel Tower" has two: ball, which occurs twice, and Tower."""
     words = [
         ("a", "DET", "det", 3), ("red", "ADJ", "amod", 3), ("soccer", "NOUN", "compound", 3),
         ("ball", "NOUN", "ROOT", 3), ("and", "CCONJ", "cc", 3), ("two", "NUM", "nummod", 6),

@@ -1,4 +1,4 @@
-"""The quality of questions is measured without images: prompts that have questions, and words that they cover."""
+"""The quality of questions is measured without images: by prompts that have questions and words that they cover."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The sentinel detects a loop that games its reward; honest improvements raise it only at the stated rate."""
+"""Reward hacking is detected in a loop that games its reward; honest improvements rarely raise an alarm."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ToyGenerator:
-    """Draws the embedded world's images before a background of noise; the amount of noise is all that it can learn."""
+    """A generator that draws the embedded world's images on a noisy background, and only learns the amount of noise."""
 
     def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
         self.texts, self.pictures = texts, pictures
@@ -52,14 +52,14 @@ class ToyGenerator:
         ]
 
     def learn(self, reward: Callable[[Sequence[Image.Image]], float], steps: int) -> None:
-        """Move in the direction that raises the reward."""
+        """Change the amount of noise in the direction that raises the reward."""
         for step in range(steps):
             less, more = (reward(self.draw(max(self.noise + way, 0), step)) for way in (-15, 15))
             self.noise = max(self.noise + (15 if more > less else -15), 0)
 
 
 def _add_noise(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
-    """Return the image with noise on its background: on every pixel with the colour of the corner."""
+    """Return the image with noise on its background, i.e. on all pixels with the colour of the corner."""
     background = (picture == picture[0, 0]).all(axis=2, keepdims=True)
     return np.asarray(np.clip(picture + noise * background, 0, 255), np.uint8)
 
@@ -71,7 +71,7 @@ def toy() -> ToyGenerator:
 
 
 def run_of(scores: Mapping[str, Sequence[float]]) -> pa.Table:
-    """Return a run's scores by one generator."""
+    """Return a run's scores for a single generator."""
     records = [
         {"image_id": str(at), "prompt_id": f"p{at:03d}", "generator": "toy", "metric": metric, "score": score}
         for metric, column in scores.items()
@@ -112,7 +112,7 @@ def test_a_loop_that_learns_to_blank_backgrounds_gives_a_warning_of_one_sentence
 
 
 def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None:
-    """If only the reward rises and everything else is drawn from the old distribution, alarms are rare."""
+    """Alarms are rare if only the reward rises and everything else is drawn from the old distribution."""
     random = np.random.default_rng(1)
     world = {"clipscore": (0.25, 0.05), "itm": (0.6, 0.2), "edge_density": (0.1, 0.08), "saturation": (0.3, 0.2)}
     draw = lambda: {name: random.normal(mean, spread, 30) for name, (mean, spread) in world.items()}  # noqa: E731
@@ -126,7 +126,7 @@ def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None
 
 @pytest.mark.parametrize("unit", ["score", "z_score"])
 def test_a_combined_reward_is_watched_as_one_and_its_parts_are_not_independent_metrics(unit: Unit) -> None:
-    """One part falls and the other rises more; in z-scores of the earlier run the reward was 0 there."""
+    """One part falls while the other rises by more. In z-scores, the reward of the earlier run is 0."""
     random = np.random.default_rng(1)
     before = {name: random.normal(0.5, 0.1, 40) for name in ("clipscore", "itm", "saturation")}
     after = {**before, "clipscore": before["clipscore"] - 0.1, "itm": before["itm"] + 0.3}

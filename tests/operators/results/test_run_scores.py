@@ -1,4 +1,4 @@
-"""A run's scores are read part by part: results do not depend on the parts, and memory is limited."""
+"""A run's scores are read in parts: results do not depend on the partition, and memory is bounded."""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ SKILLS = Skills((f"p{number}", ["counting", "colour"][: number % 3]) for number 
 
 
 def part(metric: str, generator: str, prompts: int = 60) -> pa.Table:
-    """Return a score for each prompt; every seventh failed, the tenth has no image, and the third was cut."""
+    """Return a score for each prompt: every seventh failed, number 10 has no image, and number 3 was truncated."""
     scores = np.random.default_rng([*metric.encode(), *generator.encode()]).random(prompts)
     return rows.table(
         [
@@ -42,7 +42,7 @@ WHOLE = pa.concat_tables([part(metric, generator) for metric in METRICS for gene
 
 
 def split_parts(sizes: Sequence[int]) -> RunScores:
-    """Return the same scores in parts with this number of rows."""
+    """Split the same scores into parts with this number of rows."""
     ends = np.cumsum([0, *sizes, len(WHOLE) - sum(sizes)]).tolist()
     parts = [WHOLE.slice(first, last - first) for first, last in pairwise(ends)]
     return RunScores([partial(_select, table) for table in parts])

@@ -1,4 +1,4 @@
-"""The summary averages scores, counts missing scores, and never treats a null as a zero."""
+"""The summary averages scores, counts missing scores, and never treats null as zero."""
 
 import math
 import statistics
@@ -24,7 +24,7 @@ FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
 def scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table:
-    """Return scores from (generator, metric, prompt_id, score)."""
+    """Return scores given as (generator, metric, prompt_id, score)."""
     return rows.table(
         [
             {
@@ -44,7 +44,7 @@ def scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table
 def summary_rows(
     scores: pa.Table, skills: Mapping[str, Sequence[str]] = SKILLS
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Return summary rows by (generator, metric, skill)."""
+    """Return the rows of a summary by (generator, metric, skill)."""
     return {(row["generator"], row["metric"], row["skill"]): row for row in summarise(scores, skills).to_pylist()}
 
 
@@ -155,7 +155,7 @@ def test_the_table_has_exactly_the_summary_schema_even_if_empty() -> None:
 
 
 def many(prompts: int, seed: int = 0) -> pa.Table:
-    """Return scores of two generators by two metrics, one in ten missing."""
+    """Return scores of two generators on two metrics, with one in ten missing."""
     random = Random(seed)
     return scores_table(
         *[

@@ -1,4 +1,4 @@
-"""Percentile ranks among many scores are right when they come from small sketches."""
+"""Percentile ranks among many scores are correct when computed from small sketches."""
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,7 @@ NONE_FALLS = frozenset[str]()
 
 
 def usual(*given: tuple[str, str, list[float | None]], falling: frozenset[str] = NONE_FALLS) -> UsualScores:
-    """Return the usual scores of runs that each scored one generator by one metric, the newest first."""
+    """Return the usual scores over runs that each scored one generator with one metric, newest first."""
     runs = [
         usual_table([(SketchKey(metric, name), sketch(pa.chunked_array([scores])))]) for metric, name, scores in given
     ]
@@ -20,7 +20,7 @@ def usual(*given: tuple[str, str, list[float | None]], falling: frozenset[str] =
 def test_a_score_is_described_by_its_percentile_rank() -> None:
     scores = [0.1, 0.2, 0.2, 0.9, None] * 5
     of_pets = usual(("m", "a", scores))
-    assert of_pets.locate("m", 0.2) == (0.5, 20), "equals count half, and a row without a score is no image"
+    assert of_pets.locate("m", 0.2) == (0.5, 20), "ties count half, and a row without a score does not count"
     assert of_pets.describe("m", 0.9) == "0.900 has percentile rank 88% among the 20 images scored so far on pets"
     assert usual(("m", "a", scores), falling=frozenset({"m"})).locate("m", 0.1) == (0.875, 20)
     assert of_pets.describe("other", 0.9) == "" and usual(("m", "a", scores[:-6])).describe("m", 0.9) == "", (
@@ -31,7 +31,7 @@ def test_a_score_is_described_by_its_percentile_rank() -> None:
 def test_a_generator_that_several_runs_scored_counts_once_with_the_most_images() -> None:
     few, many = [0.0] * 20, [1.0] * 30
     assert usual(("m", "a", few), ("m", "a", many), ("m", "b", few)).locate("m", 0.5) == (20 / 50, 50)
-    assert usual(("m", "a", few), ("m", "a", [1.0] * 20)).locate("m", 0.5) == (1, 20), "of equally many the newest"
+    assert usual(("m", "a", few), ("m", "a", [1.0] * 20)).locate("m", 0.5) == (1, 20), "the newest wins a tie"
 
 
 def test_a_few_scores_represent_many_in_any_parts() -> None:

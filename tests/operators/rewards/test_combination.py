@@ -1,4 +1,4 @@
-"""A combined reward follows its expression, for one image and for many; an image that lacks a score has no reward."""
+"""A combined reward follows its expression for one or many images; an image that lacks a score has no reward."""
 
 import math
 
@@ -29,7 +29,7 @@ SCALES = {"up": Scale(1.0, 2.0), "down": Scale(10.0, 4.0)}
     ids=str,
 )
 def test_a_reward_is_what_its_expression_says(options: dict[str, object], reward: float) -> None:
-    """The scores are 3 by `up` and 20 by `down`, which prefers lower scores; parts are in the order of their names."""
+    """The scores are 3 for `up` and 20 for `down`, for which lower is better; parts are ordered by name."""
     combination = Combination(weights=WEIGHTS, **options)
     made = Reward(combination, frozenset({"down"}), SCALES if combination.unit != "score" else {})
     assert made.parts == ("down", "up") and made([20.0, 3.0]) == reward
@@ -63,7 +63,7 @@ def test_in_units_of_a_baseline_a_metrics_scale_and_offset_change_no_reward(
 def test_the_order_of_a_baselines_images_changes_no_digit(
     given: tuple[np.ndarray, list[Floats]], unit: Unit, random: np.random.Generator
 ) -> None:
-    """Nor do the numbers of its prompts: a service reads the same run in another order than an export of it."""
+    """Prompt numbers do not matter either: a service reads the rows of a run in another order than an export."""
     prompts, scores = given
     order = list(range(len(prompts)))
     random.shuffle(order)

@@ -1,4 +1,4 @@
-"""Selected examples are clearly better, within the limits, evenly spread, and only of images with a reward."""
+"""Selected examples are clearly better, within the limits, evenly distributed, and only of images with a reward."""
 
 from collections import Counter
 from itertools import pairwise
@@ -26,7 +26,7 @@ rewards = st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(nan)), min_s
 
 
 def candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Candidates:
-    """Prompts of `size` images each, by three generators in turn."""
+    """Return prompts with `size` images each, from three generators in turn."""
     prompts = np.arange(len(values), dtype=np.int32) // size
     array = np.array(values, float)
     return Candidates(
@@ -41,7 +41,7 @@ def candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Ca
 
 
 def select(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
-    """Select all examples except ties, unless the options have another margin."""
+    """Select all examples except ties, unless the options set another margin."""
     asked = {"margin": 0.0, "margin_unit": "absolute", **options}
     return list(select_examples(unit, given, SelectionConfig(**asked)))  # type: ignore[arg-type]
 

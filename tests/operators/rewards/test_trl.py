@@ -1,4 +1,4 @@
-"""TRL's trainers get one number for each completion, or None without a score."""
+"""TRL's trainers receive one number per completion, or None if there is no score."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ def scorer() -> Scorer:
 
 
 def as_trl_calls(reward: Any, **columns: Any) -> list[float]:
-    """Do as GRPOTrainer._calculate_rewards does: None becomes NaN."""
+    """Convert None to NaN, as GRPOTrainer._calculate_rewards does."""
     given = reward(completion_ids=[[1]] * len(columns["prompts"]), trainer_state=object(), **columns)
     return [score if score is not None else math.nan for score in given]
 
@@ -46,7 +46,10 @@ def test_completions_about_images_are_rewarded_by_the_scorers_own_score(scorer: 
 
 
 def test_ms_swift_calls_it_with_completions_first_and_lists_of_files(scorer: Scorer, tmp_path: Path) -> None:
-    """compute_rewards_per_func, modelscope/ms-swift swift/rl_core/grpo_algorithm.py 3602360."""
+    """The arguments are those of compute_rewards_per_func in modelscope/ms-swift 3602360.
+
+    The function is in swift/rl_core/grpo_algorithm.py.
+    """
     pairs = pack_pairs(2)
     for place, pair in enumerate(pairs):
         (tmp_path / f"{place}.png").write_bytes(pair.image)
@@ -95,7 +98,7 @@ def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:
 
 @pytest.mark.slow
 def test_trls_own_trainer_trains_on_the_reward_and_counts_no_failure(scorer: Scorer, tmp_path: Path) -> None:
-    """A tiny policy writes about images, and one of them is missing: its completions are left out of all means."""
+    """A tiny policy writes about images, one of which is missing: its completions are excluded from all means."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer

@@ -1,4 +1,4 @@
-"""Z-scores and ranks do not depend on the scale of a metric, and order the images of each prompt."""
+"""Z-scores and ranks are independent of a metric's scale, and order the images of each prompt."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ numbers = st.integers(-1000, 1000).map(lambda number: number / 100)
 
 @st.composite
 def scored(draw: st.DrawFn, metrics: int = 1) -> tuple[np.ndarray, list[Floats]]:
-    """Images of some prompts with their scores by metrics, some of them missing."""
+    """Return images of some prompts with their scores on the metrics, some of them missing."""
     n = draw(st.integers(2, 24))
     prompts = np.sort(np.array(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), np.int32))
     each = st.lists(st.one_of(numbers, st.just(nan)), min_size=n, max_size=n)
@@ -40,7 +40,7 @@ def test_a_z_score_is_by_the_standard_deviation_that_is_named(std: Std, spread: 
     noise = measure_noise(values, PROMPTS)
     z = z_scores(values, PROMPTS, noise, std, epsilon=0.5)
     assert z[:3] == pytest.approx(np.array([-1, 0, 1]) / (spread + 0.5 * noise))
-    assert list(z[3:]) == [0, 0, 0], "images that are all alike, and a prompt's only one"
+    assert list(z[3:]) == [0, 0, 0], "identical images, and a prompt's only image"
 
 
 def test_ranks_go_from_the_worst_to_the_best_and_ties_share_theirs() -> None:

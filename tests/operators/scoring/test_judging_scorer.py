@@ -1,4 +1,4 @@
-"""Metrics with judges in this process: a notebook's call returns scores with their ratings and reasons."""
+"""Metrics with judges run in a notebook's own process, and return scores with ratings and reasons."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_every_metric_with_a_judge_scores_images_and_prompts(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def random_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return GPT4V-Eval by a Qwen2-VL of random weights, as words of the command line."""
+    """Return the command-line arguments for GPT4V-Eval with a Qwen2-VL that has random weights."""
     folder = tiny.save_qwen2_vl(tmp_path_factory.mktemp("qwen"))
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = 4096
@@ -47,7 +47,7 @@ def test_a_chat_model_with_vision_rates_within_the_enforced_scale(random_words: 
     scorer = open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=1700")
     found = rows_of(scorer.score_table(IMAGES[:2], ["a star"] * 2), "gpt4v_eval")
     assert all(0 <= row["score"] <= 100 and row["rationale"] for row in found)
-    assert len({row["score"] for row in found}) == 2, "it sees the image"
+    assert len({row["score"] for row in found}) == 2, "the judge sees the image"
 
 
 def test_an_unfinished_reply_of_a_chat_model_gives_a_null(random_words: list[str]) -> None:

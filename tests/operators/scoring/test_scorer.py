@@ -1,4 +1,4 @@
-"""Images and prompts are scored in this process as in a sweep; each failure costs only its own row."""
+"""Images and prompts are scored in this process as in a sweep, and each failure costs only its own row."""
 
 import io
 import json
@@ -51,7 +51,7 @@ def images(benchmark: Path) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def prompts(benchmark: Path) -> list[str]:
-    """Return prompts in the order of the images."""
+    """Return the prompts in the order of the images."""
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(benchmark / "prompts.parquet").to_pylist()}
     table = pq.read_table(benchmark / "images" / "atlas" / "00000.parquet")
     return [texts[prompt_id] for prompt_id in table.column("prompt_id").to_pylist()]
@@ -155,7 +155,7 @@ def test_a_value_that_is_not_an_image_is_refused_with_its_position_and_type(
 
 
 HALF = json.loads(r'"a \ud83d circle"')
-"""Half of an emoji, as json.dumps writes a text that was cut in the middle of it."""
+"""Half of an emoji, as json.dumps writes a text that was cut in the middle of the emoji."""
 UNUSABLE = {
     HALF: r"half a character (U+D83D) at position 2",
     7: "expected the prompt as text, found int",
@@ -216,7 +216,7 @@ def test_an_address_or_a_closed_image_is_refused_with_the_remedy(
 @pytest.mark.parametrize("mode", ["RGB", "P", "L"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_png_with_a_large_compressed_text_is_scored_by_its_pixels(mode: str, before: bool, tmp_path: Path) -> None:
-    """Pillow refuses texts above 1 MB, such as a workflow of ComfyUI."""
+    """Pillow refuses text chunks above 1 MB, such as a ComfyUI workflow."""
     bare, notes = io.BytesIO(), PngInfo()
     picture(2).convert(mode).save(bare, "PNG")
     notes.add_text("workflow", "node " * 400_000, zip=True)
@@ -277,7 +277,7 @@ def test_an_image_that_is_missing_or_does_not_decode_costs_its_own_row(scorer: S
 
 
 def test_a_prompt_that_is_far_too_long_costs_its_own_rows(scorer: Scorer, images: list[bytes]) -> None:
-    """Every metric that reads the prompt fails without asking a model."""
+    """Every metric that reads the prompt fails before asking a model."""
     long = "a red circle " * 2000
     scored = scorer.score_table([images[0]] * 3, ["a red circle", long, "a red circle"]).to_pylist()
     kinds = {(row["metric"], row["image_id"]): row["error"] and row["error"]["kind"] for row in scored}
@@ -307,7 +307,7 @@ def test_a_row_that_cannot_be_scored_costs_only_itself(scorer: Scorer, images: l
 def test_the_score_of_frames_is_the_mean_of_their_scores(
     scorer: Scorer, images: list[bytes], prompts: list[str]
 ) -> None:
-    """See vqascore_genai_bench.txt, sec. 6."""
+    """The GenAI-Bench paper averages the scores of frames (vqascore_genai_bench.txt, section 6)."""
     alone = scorer.score_table(images[:3], [prompts[0]] * 3)
     together = scorer.score_table([images[:3], images[0]], [prompts[0]] * 2)
     for metric in ("vqascore", "clipscore", "gecko", "tifa"):
@@ -346,7 +346,7 @@ def test_an_unknown_option_is_refused_in_one_line() -> None:
 def test_options_may_be_keyword_arguments_and_models_load_without_false_warnings(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The test runs in a separate process, because transformers warns once."""
+    """The test runs in a subprocess, because transformers warns only once per process."""
     (tmp_path / "image.png").write_bytes(encoded(picture(0)))
     code = (
         "from plumbline.jobs.scorer import open_scorer\n"
@@ -362,7 +362,7 @@ def test_options_may_be_keyword_arguments_and_models_load_without_false_warnings
 def test_questions_passed_with_images_are_asked_by_the_benchmarks_metric(
     images: list[bytes], prompts: list[str]
 ) -> None:
-    """Lists have pairs, or objects with choices and parents.
+    """Lists contain pairs, or objects with choices and parents.
 
     A child counts only if its parent is true. Texts that the image should contain are in the same list, but are not
     questions.
@@ -395,10 +395,7 @@ def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[
 def test_questions_about_a_prompt_are_written_once_for_all_threads(
     server: Server, images: list[bytes], prompts: list[str]
 ) -> None:
-    """Questions that could not be written are written by the next call.
-
-    So are the oldest ones beyond kept_prompts.
-    """
+    """Questions that could not be written, and the oldest ones beyond `kept_prompts`, are written by the next call."""
     llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": VARIABLE, "max_retries": 0}
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")

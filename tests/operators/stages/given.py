@@ -1,4 +1,4 @@
-"""Inputs of stages in tests, without cells."""
+"""Inputs for stages in tests, without cells."""
 
 from typing import Any
 
@@ -25,14 +25,14 @@ def upstream(table: pa.Table) -> Upstream:
 
 
 def inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Table) -> Inputs:
-    """Return the inputs of one metric, with the tables that it reads by stage."""
+    """Return one metric's inputs, with the tables that it reads by stage."""
     read = {stage: upstream(table) for stage, table in tables.items()}
     prompts = upstream(schemas.PROMPTS.empty_table())
     return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts)
 
 
 def operate(stage: Stage, given: Inputs) -> pa.Table:
-    """Return the only table that the stage makes."""
+    """Return the only table that the stage produces."""
     (table,) = stage.compute(stage.prepare(given)).values()
     return table
 
@@ -42,7 +42,7 @@ def decoded(stage: ImagesStage, images: pa.Table) -> PreparedImages:
 
 
 def ask(prompts: pa.Table, metric: Any) -> pa.Table:
-    """Return the questions of a metric that needs no writer."""
+    """Return the questions of a metric that needs no question writer."""
     return write(prompts, metric, None)
 
 
@@ -51,5 +51,5 @@ def entail(questions: pa.Table, model: Any) -> pa.Table:
 
 
 def score(measured: pa.Table, name: str, metric: Metric, written: WrittenIndex | None = None) -> pa.Table:
-    """Score a table of the stage that the metric's scores read first, with the questions `written`, if any."""
+    """Score the table that the metric's scores are based on, together with the written questions, if any."""
     return ScoresStage({name: metric}, {}, options()).compute({name: PreparedScores(measured, written)})[name]

@@ -1,4 +1,4 @@
-"""Every image gets the log-probabilities of its answers, or keeps its place with its error; no number is invented."""
+"""Every image gets the log-probabilities of its answers, or an error in its position; no number is invented."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ Answer = Callable[[Question], list[list[float]]]
 
 
 class CountingModel:
-    """A real model that counts the images and batches it gets."""
+    """A real model that counts the images and batches it receives."""
 
     usage = Usage()
     side_by_side = False
@@ -62,7 +62,7 @@ class CountingModel:
 
 
 class ScriptedModel:
-    """A model that sees an image as its width and gives scripted answers."""
+    """A model that identifies an image by its width and gives scripted answers."""
 
     usage = Usage()
     side_by_side = False
@@ -93,7 +93,7 @@ def vqascore_questions(**options: str) -> QuestionIndex:
 
 
 def several_questions(*texts: str, prompt_id: str = "p0") -> QuestionIndex:
-    """Return the index of a metric with many questions, each with two choices."""
+    """Return the question index of a metric with many questions, each with two choices."""
     asked = [
         {"prompt_id": prompt_id, "question_id": f"q{number}", "text": text, "choices": ["Yes", "No"]}
         for number, text in enumerate(texts)
@@ -118,7 +118,7 @@ def error_kinds(answered: Sequence[Mapping[str, Any]]) -> list[str | None]:
 
 
 def numbers(table: pa.Table) -> list[float]:
-    """Return all log-probabilities of an answers table in one list."""
+    """Return all log-probabilities of an answers table as one list."""
     return [
         number
         for row in table.to_pylist()
@@ -225,7 +225,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
 
 
 def answer_wrongly_about(*texts: str, number: float = float("nan")) -> Answer:
-    """Return a script that gives `number` for questions that contain one of these texts."""
+    """Return a script that answers questions containing one of these texts with `number`."""
     return lambda question: (
         [[-0.5, number if any(text in question.text for text in texts) else -0.25]] * len(question.choices)
     )
@@ -305,7 +305,7 @@ def test_an_image_that_cannot_be_encoded_only_fails_itself_in_every_metric(image
 
 
 class SmallDevice(ScriptedModel):
-    """Uses memory for every image as long as its features are referenced, and for two more during questions."""
+    """A device that uses memory for every image whose features are referenced, and for two more during questions."""
 
     def __init__(self, room: int) -> None:
         super().__init__(answer_certainly)
@@ -334,7 +334,7 @@ def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_rememb
     stage = AnswersStage({}, {"model": model}, options(image_batch=8))
     images = decoded(stage, image_table(PICTURES, PROMPT_IDS))
     questions = {"one": vqascore_questions(), "two": vqascore_questions(answer="No")}
-    for expected in ([8, 4, 2, 2, 2, 2], [2, 2, 2, 2]):  # four are encoded, and leave no room for the questions
+    for expected in ([8, 4, 2, 2, 2, 2], [2, 2, 2, 2]):  # four are encoded, which leaves no memory for the questions
         model.encoded = []
         tables = stage.measure(images, questions)
         assert [table["error"].null_count for table in tables.values()] == [8, 8]
@@ -366,7 +366,7 @@ def test_questions_are_found_by_prompt_and_one_failed_question_fails_its_prompt(
 
 
 class TalkingModel(ScriptedModel):
-    """A model that answers in its own words, and records its questions."""
+    """A model that answers in free text, and records its questions."""
 
     def __init__(self, words: str) -> None:
         super().__init__(lambda question: [[-0.5] for _ in question.choices])
@@ -383,7 +383,7 @@ class TalkingModel(ScriptedModel):
 
 
 class Letters:
-    """Embeds texts by their letters."""
+    """A text encoder that embeds texts by their letters."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
         counts = torch.tensor(

@@ -1,4 +1,4 @@
-"""Every question keeps its row, with the probability that the prompt entails it, or with an error."""
+"""Every question keeps its row, with the probability that the prompt entails it, or an error."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from tests.operators.stages.given import entail
 
 
 class ScriptedModel:
-    """Returns the number of words of the hypothesis that are in the premise."""
+    """A model that returns the number of words of the hypothesis that occur in the premise."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []

@@ -1,6 +1,6 @@
-"""A chain that cannot be served is rejected when the configuration is read.
+"""A chain that cannot be run is rejected when the configuration is read.
 
-The message names the missing part, and nothing is dropped.
+The message says what is missing, and nothing is silently dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from plumbline.operators.stages.graph import check_models, make_nodes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeMetric(Metric):
-    """A metric with the test's own declarations."""
+    """Test metric whose declared attributes are set by each test."""
 
     kind: str = "made"
     stages: tuple[str, ...] = ("similarities", "scores")

@@ -1,4 +1,4 @@
-"""Image statistics follow their definitions, decode each image once, and rank no generator."""
+"""Image statistics follow their definitions, decode each image once, and do not rank generators."""
 
 import numpy as np
 import pytest

@@ -30,7 +30,7 @@ RATED = '{"rating": 70, "rationale": "It fits."}'
 
 
 class Seer:
-    """A model that sees an image as the colour of its first pixel, and gives scripted replies."""
+    """A model that identifies an image by the colour of its first pixel, and gives scripted replies."""
 
     side_by_side = False
 
@@ -63,7 +63,7 @@ class Seer:
 
 
 class Embedder:
-    """Embeds texts by the frequency of each vowel."""
+    """A text encoder that embeds texts by the frequency of each vowel."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
         import torch
@@ -82,7 +82,7 @@ def colour(seed: int) -> str:
 
 
 class Chain:
-    """The stages of some metrics in order, with scripted models, and the tables that they made."""
+    """The stages of some metrics in order, with scripted models, and the tables that they produced."""
 
     def __init__(self, metrics: dict[str, Metric], images: pa.Table, **models: Any) -> None:
         self.metrics = metrics
@@ -118,7 +118,7 @@ class Chain:
 
 
 def llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **models: Any) -> Chain:
-    """Run LLMScore over the images, with a scripted captioner and grounder."""
+    """Run LLMScore on the images, with a scripted captioner and grounding model."""
     given = {"captioner": Seer(), "grounder": Seer(), "describer": ScriptedModel(lambda request: "A thing."), **models}
     given["judge"] = judge or ScriptedModel(lambda request: RATED)
     return Chain({"llmscore": LlmScoreConfig()}, images, **given)
@@ -138,7 +138,7 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
     assert region["regions"] == [[{"label": f"{colour(0)} thing", "x1": 1, "y1": 2, "x2": 3, "y2": 4}]]
     asked = describer.asked[0].messages[0].text
     assert f"It is {colour(0)}." in asked and f"{colour(0)} thing: [1, 2, 3, 4]" in asked and "48 x 48" in asked
-    assert describer.calls == 1 and judge.calls == 1, "all images of a shard side by side"
+    assert describer.calls == 1 and judge.calls == 1, "all images of a shard are batched"
     assert "a red car" in judge.asked[0].messages[0].text and "Described, 1." in judge.asked[0].messages[0].text
     for row in chain.rows("llmscore"):
         assert (row["score"], row["rationale"]) == (0.7, "It fits.")
@@ -147,7 +147,7 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
 
 
 def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> None:
-    """The first image is rated 40, 50 and unreadably, the second 90 each time, the third always unreadably."""
+    """The first image is rated 40, 50 and unreadably, the second 90 each time, and the third always unreadably."""
 
     def rate(image: str, request: Request) -> str:
         rated = {colour(0): (40, 50, None), colour(1): (90, 90, 90), colour(2): (None, None, None)}[image]
@@ -191,7 +191,7 @@ def test_a_failure_costs_only_itself_and_is_passed_on() -> None:
     chain = llmscore(images, captioner=captioner).run()
     expected = [None, "model_unavailable", "unreadable_reply", None, "corrupt_image", "unknown_prompt", "empty_prompt"]
     assert kinds(chain.rows("llmscore")) == expected
-    assert kinds(chain.rows("llmscore", "descriptions")) == [*expected[:5], None, None], "they do without the prompt"
+    assert kinds(chain.rows("llmscore", "descriptions")) == [*expected[:5], None, None], "they need no prompt"
     assert [row["score"] is None for row in chain.rows("llmscore")] == [kind is not None for kind in expected]
 
 

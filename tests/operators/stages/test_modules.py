@@ -1,4 +1,4 @@
-"""Every look at an image is taken once, by its model, and a failure costs only its row."""
+"""Every query about an image is made once, by the right model, and a failure costs only its own row."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ PROGRAMS = {
 
 
 class ScriptedModels:
-    """Models that see an image as its width, and record their requests."""
+    """Models that identify an image by its width, and record their requests."""
 
     usage = Usage()
 
@@ -106,14 +106,14 @@ def test_every_look_is_taken_once_by_its_model() -> None:
     assert loaded["detector"].asked == [(16, "cow"), (16, "sign"), (17, "hen"), (18, "cow"), (18, "sign")]
     assert loaded["reader"].asked == [(17, "")]
     assert loaded["model"].asked == [(17, "Question: is it red? Choices: yes, no Answer:")]
-    assert (loaded["reader"].shown, loaded["detector"].shown) == ([17], [16, 17, 18]), "only what it is asked about"
+    assert (loaded["reader"].shown, loaded["detector"].shown) == ([17], [16, 17, 18]), "only images it is asked about"
 
 
 def test_metrics_that_share_the_models_share_their_looks() -> None:
     loaded = models()
     tables = look(images("p0"), loaded, plain=VpevalConfig(), released=VpevalConfig(relations="released"),
                   strict=VpevalConfig(box_threshold=0.9))  # fmt: skip
-    assert loaded["detector"].asked == [(16, "cow"), (16, "sign")] * 2, "another threshold is another look"
+    assert loaded["detector"].asked == [(16, "cow"), (16, "sign")] * 2, "another threshold is another query"
     assert tables["plain"].equals(tables["released"])
 
 
@@ -130,7 +130,7 @@ def test_the_score_is_the_fraction_of_statements_that_hold_with_the_evidence_for
     ]  # fmt: skip
     assert second["score"] == pytest.approx(1 / 3)
     [released] = score_looks(look(images("p0"), models())["vpeval"], VpevalConfig(relations="released"))
-    assert released["score"] == pytest.approx(2 / 3), "the same looks, read the other way round"
+    assert released["score"] == pytest.approx(2 / 3), "the same query results, interpreted the other way"
 
 
 def test_a_failure_costs_only_its_row() -> None:

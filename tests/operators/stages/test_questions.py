@@ -1,4 +1,4 @@
-"""Every prompt gets one question with its text in it word for word, or an error row."""
+"""Every prompt gets one question that contains its text verbatim, or an error row."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A score is arithmetic on stored answers or similarities; without them it is null and keeps the error."""
+"""A score is computed from stored answers or similarities; without them it is null and keeps the error."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ FAILED = rows.error_value(RowError("corrupt_image", "it does not decode"))
 
 
 def answers_table(*questions: list[list[float]]) -> pa.Table:
-    """Return one image's answers: for every question the log-probabilities of the tokens of its choices."""
+    """Return one image's answers: the log-probabilities of the tokens of each choice, for every question."""
     answers = [{"question_id": str(number), "token_logprobs": choices} for number, choices in enumerate(questions)]
     return rows.table([{**IDS, "answers": answers}], schemas.ANSWERS)
 
@@ -120,7 +120,7 @@ WRITTEN = [
 
 
 def make_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIndex:
-    """Return two questions about one prompt; the second is entailed with this probability."""
+    """Return two questions about one prompt; the second one has this probability of entailment."""
     both = [{"prompt_id": "p", "choices": ["yes", "no"], "answer": "yes", **question} for question in WRITTEN]
     found = [{"prompt_id": "p", "question_id": "1", "p_entail": 0.9}]
     found += [{"prompt_id": "p", "question_id": "2", "p_entail": p_entail, "error": error}]
@@ -160,7 +160,7 @@ def index_of(*questions: WrittenQuestion) -> WrittenIndex:
 
 
 def answers_to(*questions: WrittenQuestion) -> pa.Table:
-    """Return one image's answers; each chooses the question's first choice."""
+    """Return one image's answers, which choose the first choice of every question."""
     logs = [[math.log(0.8)], [math.log(0.1)], [math.log(0.1)]]
     given = [
         {"question_id": one.question_id, "token_logprobs": logs, "chosen": one.choices[0]}
@@ -175,7 +175,7 @@ def failed_questions(kind: str) -> WrittenIndex:
 
 
 def add_foreign_entailment(question: WrittenQuestion) -> WrittenIndex:
-    """Return the question with an entailment of a different question."""
+    """Return the question with an entailment that belongs to another question."""
     (one,) = identified([question])
     found = [{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}]
     asked = rows.table([{"prompt_id": "p", **one._asdict()}], schemas.QUESTIONS)

@@ -1,4 +1,4 @@
-"""Every image gets the cosine with its prompt's text, or keeps its place with its error."""
+"""Every image gets the cosine with its prompt's text, or an error in its position."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from tests.operators.stages.given import decoded, options
 from tests.operators.tiny import CONTEXT, encoded, image_table, picture
 
 FITTING = " ".join(["star"] * (CONTEXT - 2))
-"""A text that fills the context together with its first and last token."""
+"""A text that fills the context exactly, including the first and last token."""
 PROMPTS = {"p0": "a red circle", "p1": "two blue star", "p2": FITTING, "p3": FITTING + " left"}
 PICTURES = [encoded(picture(number)) for number in range(6)]
 PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1"]
@@ -29,7 +29,7 @@ COSINE = {"clipscore": ClipScoreConfig()}
 
 
 class CountingModel(DualEncoder):
-    """A real model that records the texts, counts the images, and fails on some of them on demand."""
+    """A real model that records texts, counts images, and fails on selected images."""
 
     def __init__(self, model: ClipSimilarity) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class CountingModel(DualEncoder):
 
 
 class ScriptedModel(DualEncoder):
-    """A model that sees every image as (1, 0) and every text as scripted."""
+    """A model that embeds every image as (1, 0) and every text as scripted."""
 
     def __init__(self, text: Sequence[float]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def error_kinds(table: pa.Table) -> list[str | None]:
 
 
 def compute_cosine(model: ClipSimilarity, seed: int, text: str) -> float:
-    """Return the cosine of the transformers model's own embeddings, unbatched, in float64."""
+    """Return the cosine of the transformers model's own embeddings, computed unbatched in float64."""
     pixels = model.batch([model.preprocess(picture(seed))])
     tokens = model.tokenizer([text], truncation=True, max_length=CONTEXT, return_tensors="pt")
     with torch.inference_mode():
@@ -105,7 +105,7 @@ def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilari
     operator = operator_of(similarity, image_batch=image_batch)
     table = compare(operator, image_table(PICTURES, PROMPT_IDS))["clipscore"]
     expected = [compute_cosine(similarity, seed, PROMPTS[name]) for seed, name in enumerate(PROMPT_IDS)]
-    assert np.ptp(expected) > 0.1, "the pairs must differ for this to say something"
+    assert np.ptp(expected) > 0.1, "the pairs must differ, or the test would prove nothing"
     assert table["similarity"].to_pylist() == pytest.approx(expected, abs=1e-5)
 
 
@@ -138,7 +138,7 @@ def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarit
     table = compare(operator_of(similarity), image_table([PICTURES[0]] * 4, ["p0", "p1", "p2", "p3"]))["clipscore"]
     assert table["truncated"].to_pylist() == [False, False, False, True]
     _, _, fitting, cut = table["similarity"].to_pylist()
-    assert cut == pytest.approx(fitting, abs=1e-6), "what was cut off is the one word the texts differ in"
+    assert cut == pytest.approx(fitting, abs=1e-6), "the only different word was cut off"
 
 
 def test_a_text_that_fits_only_without_the_prefix_is_truncated_with_it(similarity: ClipSimilarity) -> None:
@@ -155,7 +155,7 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
     second = compare(operator, image_table(PICTURES[:3], ["p1", "p1", "p0"]), metrics=metrics)
     texts = list(PROMPTS.values())
     assert sorted(model.texts) == sorted(texts + ["a photo depicts " + text for text in texts])
-    assert model.images == 2 * (6 + 3), "once as the processor has them and once as released"
+    assert model.images == 2 * (6 + 3), "once with the processor's pixels and once with the released ones"
     assert second["cosine"]["similarity"][2] != first["cosine"]["similarity"][0], "another image, the same text"
     remembered = second["cosine"]["similarity"][1].as_py()
     assert remembered == pytest.approx(compute_cosine(similarity, 1, PROMPTS["p1"]), abs=1e-5)
@@ -232,7 +232,7 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
 
 
 class JointModel:
-    """A reward model that reads image and text together and gives a number that is not a cosine; records its inputs."""
+    """A reward model that reads image and text together, returns a non-cosine number, and records its inputs."""
 
     def __init__(self) -> None:
         self.encoded = 0
@@ -260,4 +260,4 @@ def test_a_model_that_reads_image_and_text_together_works_like_a_dual_encoder() 
     assert table["similarity"].to_pylist() == [60 + 5, 61 + 13, None]
     assert table["truncated"].to_pylist() == [False, True, None]
     assert error_kinds(table) == [None, None, "model_failed"]
-    assert model.encoded == 3, "each image once, by the one rule that is asked for"
+    assert model.encoded == 3, "each image once, with the only rule that is requested"

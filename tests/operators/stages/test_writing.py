@@ -1,4 +1,4 @@
-"""Questions are written once per prompt; an unreadable reply is requested again and then becomes an error row."""
+"""Questions are written once per prompt; an unreadable reply is requested again, and then becomes an error row."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ UNSURE = RowError("model_unavailable", "try later", retryable=True)
 
 
 class ScriptedModel:
-    """A model with scripted replies, which records its requests."""
+    """A model that gives scripted replies and records its requests."""
 
     def __init__(self, reply: Callable[[Request], str | RowError]) -> None:
         self.reply = reply

@@ -1,4 +1,4 @@
-"""Agreement of raters: textbook values, majority votes and reliable prompts."""
+"""Agreement of raters matches textbook values, majority votes are correct, and reliable prompts are found."""
 
 import math
 from itertools import product
@@ -72,9 +72,9 @@ def test_reliable_prompts_agree_for_every_generator_and_template() -> None:
 
 
 def test_disagreement_is_the_mean_over_words_of_the_variance_between_raters() -> None:
-    """Half of the largest variance is not below half of it, in spite of rounded thirds."""
+    """A prompt with exactly half of the largest variance is not below half of it, in spite of rounded thirds."""
     random = np.random.default_rng(5)
-    rejected = {"full": 2, "half": 1, "less": 0}  # of 4, 4 and 5 words so many are rejected by one rater of three
+    rejected = {"full": 2, "half": 1, "less": 0}  # number of words that one of three raters rejects
     rows = [
         (prompt, "g", "wl", prompt, str(word), str(rater), 1.1 - 0.9 * (word < count and rater == word))
         for prompt, count in rejected.items()
@@ -131,7 +131,7 @@ def test_auroc_counts_ties_half_and_wants_two_labels() -> None:
 
 
 def test_the_interval_of_alpha_is_of_resampled_prompts() -> None:
-    """Two prompts of equal units do not say what others would: every resample gives the alpha of them."""
+    """Two prompts with identical units say nothing about other prompts, because every resample has the same alpha."""
     units = textbook().assign(prompt_id="p1")
     both = pd.concat([units, units.assign(prompt_id="p2", unit=units["unit"] + 100)])
     for few in (units, both):

@@ -1,4 +1,4 @@
-"""Bootstrap intervals over prompts: they cover what they should, and repeat with their seed."""
+"""Bootstrap intervals over prompts have the promised coverage, and are reproducible from their seed."""
 
 import math
 

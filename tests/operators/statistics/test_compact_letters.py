@@ -1,4 +1,4 @@
-"""Letters: two names share one exactly where they are not told apart, whatever is told apart from what."""
+"""Two names share a letter exactly if they are not significantly different, whatever the pattern of differences."""
 
 import re
 from itertools import combinations
@@ -42,7 +42,7 @@ def test_two_names_share_a_letter_exactly_where_they_are_not_told_apart(
 
 
 def test_letters_stay_few_and_distinct_where_their_number_could_explode() -> None:
-    """Twenty-five threesomes, told apart within and not between: 3**25 sets of names could each have a letter."""
+    """25 groups of three differ within but not between groups, so 3**25 sets of names could each have a letter."""
     names = [f"{place}{one}" for place in range(25) for one in "abc"]
     told = {frozenset((f"{place}{a}", f"{place}{b}")) for place in range(25) for a, b in ("ab", "ac", "bc")}
     letters = {name: set(re.findall(r"[a-zA-Z]\d*", its)) for name, its in compact_letters(names, told).items()}

@@ -1,4 +1,4 @@
-"""T2IScoreScore's meta-metrics: on graphs made by hand, and against scipy's functions one walk at a time."""
+"""T2IScoreScore's meta-metrics are correct on hand-made graphs, and equal scipy's functions applied walk by walk."""
 
 import math
 from itertools import combinations, product
@@ -57,7 +57,7 @@ def test_the_published_numbers_are_scipys_one_walk_at_a_time() -> None:
 
 
 def below(values: list[float]) -> list[int]:
-    """Equation 1's rank of each value."""
+    """Return the rank of each value as defined in equation 1."""
     return [sum(other < value for other in values) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""Tests, families and agreement keep their error rates in 2,000 simulated studies of each hard case."""
+"""Tests, families of tests and agreement keep their error rates in 2,000 simulated studies of each hard case."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -16,7 +16,7 @@ from plumbline.statistics import holm, permutation, signed_rank
 STUDIES = 2000
 TOLERATED = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 0.5
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
-"""Draws scores of a number of equally good generators on a number of prompts, of shape (generators, prompts)."""
+"""Function that draws scores of equally good generators, of shape (generators, prompts)."""
 
 
 def rare_losses(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
@@ -24,13 +24,13 @@ def rare_losses(random: np.random.Generator, generators: int, prompts: int) -> n
 
 
 def shares(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
-    """Return k/n, with a different n for every prompt, so that many differences are equal up to rounding."""
+    """Return k/n with a different n for every prompt, so that many differences are equal except for rounding."""
     n = random.integers(1, 8, prompts)
     return random.binomial(n, 0.7, (generators, prompts)) / n
 
 
 def clustered_seeds(random: np.random.Generator, generators: int, prompts: int) -> np.ndarray:
-    """Means of four images that share their prompt's luck with the generator, and are right or wrong as a whole."""
+    """Return the means of four images per prompt that succeed or fail mostly together."""
     luck = random.normal(size=(generators, prompts, 1))
     return np.asarray((luck + 0.2 * random.normal(size=(generators, prompts, 4)) > 0).mean(axis=2))
 
@@ -43,7 +43,7 @@ HARD = [rare_losses, shares, clustered_seeds, prompts_that_differ_in_spread]
 
 
 def some_slow(*slow: Draw) -> list[object]:
-    """Return the hard cases; those named here run in `make slow` only."""
+    """Return the hard cases; those passed as arguments only run in `make slow`."""
     return [pytest.param(draw, marks=pytest.mark.slow) if draw in slow else draw for draw in HARD]
 
 
@@ -61,7 +61,7 @@ def test_two_equal_generators_are_told_apart_in_5_of_100_studies_at_most(
 def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_letter_in_5_of_100_studies_at_most(
     draw: Draw,
 ) -> None:
-    """Four generators are equal; a metric that flatters the fifth leaves them so."""
+    """Four generators are equal, and the metric flatters the fifth; the four must not be told apart."""
     random, false = np.random.default_rng(1), 0
     for _ in range(STUDIES):
         scores = draw(random, 5, 25)
@@ -74,7 +74,7 @@ def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_lette
 
 @pytest.mark.parametrize("draw", some_slow(shares, prompts_that_differ_in_spread))
 def test_nights_in_which_only_chance_changed_report_a_regression_in_5_of_100_at_most(draw: Draw) -> None:
-    """Three generators are compared with the night before, overall and at three skills of eight prompts each.
+    """Three generators are compared with the previous night, overall and for three skills of eight prompts each.
 
     Properties of a prompt, such as its number of questions, are the same in both nights.
     """
@@ -97,7 +97,7 @@ def test_equal_scores_on_all_prompts_tell_nothing() -> None:
 
 @pytest.mark.parametrize("prompts", [8, pytest.param(30, marks=pytest.mark.slow)])
 def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_most(prompts: int) -> None:
-    """Differences of pairwise accuracies are 0 for most prompts, and thirds for the others."""
+    """Differences of pairwise accuracies are 0 for most prompts, and multiples of a third for the others."""
     random = np.random.default_rng(2)
     found = []
     for seed in range(STUDIES):
@@ -110,7 +110,7 @@ def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_mo
 def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_in_5_of_100_studies_at_most(
     prompts: int,
 ) -> None:
-    """Three raters give 5, or 2 to images that they see as bad: 0.7 of the bad images, 0.02 of the others."""
+    """Three raters give 5, or 2 to images that they see as bad: 70% of the bad images and 2% of the others."""
     bad, seen, unseen = 0.15, 0.7, 0.02
     twos = bad * seen + (1 - bad) * unseen
     disagreement = bad * seen * (1 - seen) + (1 - bad) * unseen * (1 - unseen)
@@ -127,7 +127,7 @@ def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_in_5_of_100_stu
 
 
 def few_vary(random: np.random.Generator, prompts: int) -> np.ndarray:
-    """Scores by two versions of a metric, both of which find nearly all images perfect."""
+    """Return scores by two versions of a metric, both of which rate nearly all images as perfect."""
     old = np.where(random.random(prompts) < 0.1, random.random(prompts) / 2, 1)
     return np.array([old, 0.1 + 0.8 * old + 0.02 * random.normal(size=prompts)])
 

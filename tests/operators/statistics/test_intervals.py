@@ -1,4 +1,4 @@
-"""Printed 95% intervals miss the truth in at most 5 of 100 studies, in 2,000 simulated ones of each hard case."""
+"""95% intervals miss the truth in at most 5% of studies, in 2,000 simulated studies of each hard case."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ STUDIES = 2000
 TOLERATED = 0.05 + 2 * (0.05 * 0.95 / STUDIES) ** 0.5
 LIKERT = Scale(1.0, 5.0)
 Draw = Callable[[np.random.Generator, int], np.ndarray]
-"""A study's values, one for each of n prompts."""
+"""Function that draws a study's values, one for each of n prompts."""
 
 
 def rare_twos(random: np.random.Generator, n: int) -> np.ndarray:
@@ -53,7 +53,7 @@ HARD: dict[str, tuple[Draw, float, Scale]] = {
 
 
 def missed(intervals: list[Interval], truth: float) -> float:
-    """Return the share of intervals that do not contain the truth; an absent interval is no miss."""
+    """Return the fraction of intervals that do not contain the truth; a missing interval does not count as a miss."""
     return sum(one.low > truth + 1e-9 or one.high < truth - 1e-9 for one in intervals) / len(intervals)
 
 
@@ -103,7 +103,7 @@ def test_ten_equal_ratings_have_no_interval_or_one_of_what_else_could_have_been(
 
 
 def rated_beside_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ratings, a tenth of them not 5, and scores; half of the scores' variance is the images' quality."""
+    """Return ratings, about a tenth of which are not 5, and scores whose variance is half due to image quality."""
     quality = random.normal(size=n)
     bad = np.where(quality < -1.3, 0.6, 0.01)[:, None]
     return np.where(random.random((n, 3)) < bad, 2.0, 5.0).mean(axis=1), quality + random.normal(size=n)

@@ -1,4 +1,4 @@
-"""Tests of difference: against scipy and published worked numbers, with nothing and with ties."""
+"""Significance tests equal scipy and published worked examples, also without differences and with ties."""
 
 import math
 from itertools import combinations, product
@@ -30,7 +30,7 @@ def test_the_signed_rank_test_is_scipys_with_its_effect_and_wins() -> None:
 
 
 def enumerated(differences: np.ndarray, zeros: ZeroHandling) -> float:
-    """Return the two-sided p-value over all signs that the differences could have had."""
+    """Return the two-sided p-value, by enumerating all signs of the differences."""
     ranked = differences if zeros == "pratt" else differences[differences != 0]
     ranks = stats.rankdata(np.abs(ranked))[ranked != 0]
     sums = [np.dot(signs, ranks) for signs in product((-1, 1), repeat=len(ranks))]
@@ -90,7 +90,7 @@ def test_holm_multiplies_by_what_is_left_and_keeps_the_order() -> None:
 
 
 def equal_metrics(random: np.random.Generator, prompts: int, images: int) -> tuple[list[np.ndarray], list[str]]:
-    """Ratings and two equally good metrics, whose errors the images of a prompt share."""
+    """Return ratings and two equally good metrics, whose errors are correlated between images of the same prompt."""
 
     def errors() -> np.ndarray:
         return np.repeat(random.normal(size=prompts), images) + 0.3 * random.normal(size=prompts * images)
@@ -123,7 +123,7 @@ def test_draws_that_comparisons_share_are_those_of_each_by_itself() -> None:
     shared = [permuted_correlations(human, a, b, prompt_ids, resamples=700) for a, b in combinations(metrics, 2)]
     alone = []
     for a, b in combinations(metrics, 2):
-        permuted_correlations(human[:20], a[:20], b[:20], prompt_ids[:20], resamples=10)  # other draws in between
+        permuted_correlations(human[:20], a[:20], b[:20], prompt_ids[:20], resamples=10)  # makes other draws in between
         alone.append(permuted_correlations(human, a, b, prompt_ids, resamples=700))
     assert shared == alone and len(set(shared)) == 3
 
@@ -141,7 +141,7 @@ def test_the_permutation_test_sees_a_shift_and_not_noise() -> None:
     assert permutation(noise - noise.mean() + 0.01) > 0.5
     assert permutation(noise + 2) < 0.001
     assert math.isnan(permutation(np.array([])))
-    assert math.isnan(permutation(np.array([0.5]))), "a single prompt says nothing of others"
+    assert math.isnan(permutation(np.array([0.5]))), "a single prompt says nothing about others"
 
 
 @pytest.mark.parametrize("tests", [1, 3, 10, 29, 435])

@@ -1,4 +1,4 @@
-"""A prompt's weights are Poisson numbers that follow from its id alone."""
+"""A prompt's weights are Poisson-distributed and depend on its id alone."""
 
 import math
 
@@ -10,7 +10,7 @@ MASK = 2**64 - 1
 
 
 def weight(prompt: int, resample: int) -> int:
-    """By SplitMix64 as it is published, and the definition: as many steps as the drawn number is not below."""
+    """Compute a weight from the published SplitMix64: the number of CUMULATIVE steps that the drawn number reaches."""
     mixed = (prompt + (resample + 1) * 0x9E3779B97F4A7C15) & MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK

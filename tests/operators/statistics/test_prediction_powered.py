@@ -1,4 +1,4 @@
-"""People's labels beside predictions: the released package's numbers, and what few labels allow to be said."""
+"""Estimates from few labels and many predictions equal those of ppi_python, and their intervals are valid."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ def draw_ratings(seed: int = 0, labels: int = 40, others: int = 200) -> tuple[Fl
 
 
 def test_estimate_and_error_are_those_of_ppi_python() -> None:
-    """Version 0.2.3: `ppi_mean_pointestimate(y, f, u)` and `ppi_mean_ci(y, f, u, alpha=0.05)` of the same numbers."""
+    """The values are from ppi_python 0.2.3: `ppi_mean_pointestimate(y, f, u)`, `ppi_mean_ci(y, f, u, alpha=0.05)`."""
     found = powered_mean(*draw_ratings())
     assert found.estimate == pytest.approx(0.53104389, abs=1e-8)
     low, high = found.estimate - 1.959963984540054 * found.error, found.estimate + 1.959963984540054 * found.error
@@ -41,7 +41,7 @@ def test_predictions_that_are_the_labels_make_each_worth_many() -> None:
 
 
 def pair(random: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """Differences of two mean ratings by three raters, from 1 to 5, of generators that are nearly the same."""
+    """Return differences of mean ratings (three raters, scale 1 to 5) between two nearly equal generators."""
     a, b = (np.clip(np.round(random.normal(4, 0.7, (*shape, 3))), 1, 5).mean(axis=-1) for _ in range(2))
     return np.asarray(a - b)
 
@@ -69,7 +69,7 @@ LABELS: dict[str, tuple[float, Draw]] = {
     ),
     "skewed": (4, lambda random, shape: -4 * random.beta(0.2, 1, shape)),
 }
-"""The greatest difference that there can be, and how labels are drawn."""
+"""The largest possible difference, and the function that draws the labels, by case."""
 STUDIES = 2_000
 LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 
@@ -80,7 +80,7 @@ LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 def test_who_looks_while_labels_come_in_is_wrong_as_seldom_as_is_promised(
     name: str, level: float, follows: float
 ) -> None:
-    """2,000 studies with predictions that follow the labels, or do not; three standard errors are allowed."""
+    """In 2,000 studies predictions follow the labels or do not; three standard errors are tolerated."""
     widest, draw = LABELS[name]
     random = np.random.default_rng(0)
     labels = draw(random, (STUDIES, LOOKS[-1] + 60))
@@ -95,7 +95,7 @@ def test_who_looks_while_labels_come_in_is_wrong_as_seldom_as_is_promised(
 
 @pytest.mark.parametrize("name", LABELS)
 def test_prompts_of_a_benchmark_are_told_apart_falsely_as_seldom(name: str) -> None:
-    """Prompts come in a random order without repetition; the estimated mean is over all 120 prompts."""
+    """Prompts come in random order without repetition, and the mean to be estimated is that of all 120 prompts."""
     widest, draw = LABELS[name]
     random = np.random.default_rng(3)
     labels = draw(random, (1, 120))[0]

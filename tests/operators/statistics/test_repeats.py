@@ -1,4 +1,4 @@
-"""How much of the noise is the seed: numbers worked out by hand, and variances found again in drawn scores."""
+"""The noise due to the seed equals hand-computed values, and variances are recovered from simulated scores."""
 
 import math
 
@@ -13,7 +13,10 @@ from tests.operators.tallied import summarise
 
 
 def test_variances_of_two_prompts_by_hand() -> None:
-    """Prompts (1, 3) and (5, 9): within (2 + 8) / 2 = 5, between ((2 - 4.5)^2 + (7 - 4.5)^2) * 2 = 25, (25 - 5) / 2."""
+    """For prompts (1, 3) and (5, 9), within is (2 + 8) / 2 = 5, and between ((2 - 4.5)^2 + (7 - 4.5)^2) * 2 = 25.
+
+    The variance between prompts is then (25 - 5) / 2.
+    """
     found = estimate_repeats(np.array([0, 0, 4, 4]), np.array([1.0, 3.0, 5.0, 9.0]))
     assert found == pytest.approx(Repeats(images=2.0, between=10.0, within=5.0))
     assert found is not None and found.share == pytest.approx(2.5 / 12.5)
@@ -21,7 +24,10 @@ def test_variances_of_two_prompts_by_hand() -> None:
 
 
 def test_groups_of_unequal_size_by_hand() -> None:
-    """Prompts (0, 2, 4) and (7): within 8 / 2 = 4; between 3 * 1.25^2 + 3.75^2 = 18.75; size (4 - 10 / 4) / 1 = 1.5."""
+    """For prompts (0, 2, 4) and (7), within is 8 / 2 = 4, and between 3 * 1.25^2 + 3.75^2 = 18.75.
+
+    The effective group size is (4 - 10 / 4) / 1 = 1.5.
+    """
     found = estimate_repeats(np.array([0, 0, 0, 1]), np.array([0.0, 2.0, 4.0, 7.0]))
     assert found == pytest.approx(Repeats(images=2.0, between=14.75 / 1.5, within=4.0))
 
@@ -54,8 +60,8 @@ def test_the_report_says_what_more_images_and_more_prompts_would_bring() -> None
 
 
 def test_more_seeds_of_the_same_scores_narrow_no_interval() -> None:
-    """Ten images of each prompt that all score alike tell no more than one: intervals cluster by prompt."""
+    """Ten images of a prompt with the same score are no more evidence than one: intervals are clustered by prompt."""
     once = [{"generator": "g", "metric": "m", "prompt_id": f"p{at}", "score": at / 20} for at in range(20)]
     one, ten = (summarise(rows.table(once * times, schemas.SCORES), {}).to_pylist()[0] for times in (1, 10))
     assert (ten["n"], ten["low"], ten["high"]) == (200, pytest.approx(one["low"]), pytest.approx(one["high"]))
-    assert ten["sem"] < one["sem"] / 3, "which the error that takes images as independent does not know"
+    assert ten["sem"] < one["sem"] / 3, "the error that treats images as independent is too small"

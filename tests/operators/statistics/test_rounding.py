@@ -1,4 +1,4 @@
-"""Numbers are compared by value: they are equal if they differ by rounding only."""
+"""Numbers are compared by value: they are equal if they differ only by rounding."""
 
 import math
 from fractions import Fraction

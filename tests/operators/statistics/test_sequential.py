@@ -1,4 +1,4 @@
-"""Comparisons that are looked at while prompts come in: balanced orders, fair bets, and decisions that hold."""
+"""Comparisons can be checked while prompts come in: orders are balanced, bets are fair, and decisions are valid."""
 
 import math
 from itertools import permutations, product
@@ -28,7 +28,7 @@ ASYMPTOTIC = Adaptive(method="asymptotic")
 
 
 def differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
-    """Of scores between 0 and 1."""
+    """Return random differences between scores from 0 to 1."""
     random = np.random.default_rng(seed)
     return np.clip(random.normal(mean, 0.3, prompts), -1, 1)
 
@@ -65,11 +65,11 @@ def test_betting_is_fair_over_all_balanced_orders_of_generators_that_tie(
     sides = evidence(drawn, BETTING, bound, 1)
     for side in (sides.not_above, sides.not_below):
         assert (np.exp(side[:, :-1]).mean(axis=0) <= 1 + 1e-12).all()
-        assert (side[:, -1] == -math.inf).all(), "after the last prompt it is known that none is better"
+        assert (side[:, -1] == -math.inf).all(), "after the last prompt it is certain that none is better"
 
 
 def test_betting_is_fair_against_a_difference_at_the_edge_of_the_indifference() -> None:
-    cells = ([0.6, 0.0, 0.3], [-0.2, 0.1, -0.2])  # of mean 0.1
+    cells = ([0.6, 0.0, 0.3], [-0.2, 0.1, -0.2])  # the mean is 0.1
     drawn = np.array([np.transpose(order) for order in product(*(permutations(cell) for cell in cells))])
     side = evidence(drawn, BETTING, 0.1, 1).far_above
     assert (np.exp(side[:, :-1]).mean(axis=0) <= 1 + 1e-12).all()
@@ -88,7 +88,7 @@ def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptiv
 def test_a_small_difference_is_alike_where_it_does_not_matter(options: Adaptive) -> None:
     close = differences(0.0) - differences(0.0).mean()
     assert decided(options, close, indifference=0.15) == [ALIKE]
-    assert decided(options, close) == [UNDECIDED], "and without indifference a tie stays one to the end"
+    assert decided(options, close) == [UNDECIDED], "without an indifference margin a tie stays undecided"
     assert decided(options, differences(0.4), indifference=0.15) == [A_BETTER]
 
 
@@ -110,7 +110,7 @@ def test_what_is_decided_of_generators_that_tie_is_within_alpha(options: Adaptiv
 def test_a_rare_loss_is_decided_falsely_within_alpha_by_betting_and_not_by_the_asymptotic_sequence(
     prompts: int,
 ) -> None:
-    """A little better on 99 prompts of 100, far worse on the others: equal on all of them."""
+    """One generator is slightly better on 99 of 100 prompts and much worse on the others, so the means are equal."""
     pair = np.random.default_rng(0).normal(0, 0.02, prompts)
     losses = np.arange(prompts) < prompts // 100
     pair[losses] = -0.9
@@ -122,16 +122,16 @@ def test_a_rare_loss_is_decided_falsely_within_alpha_by_betting_and_not_by_the_a
         return float((decide(found, options.alpha).verdict[..., 0] != UNDECIDED).mean())
 
     assert false(BETTING) <= 0.05
-    assert false(ASYMPTOTIC) > 0.3, "which is why it promises nothing"
+    assert false(ASYMPTOTIC) > 0.3, "therefore it makes no promise for small samples"
 
 
 def spread_out(values: Floats) -> Floats:
-    """Values of mean 0 and between -1 and 1, moved there."""
+    """Return the values after subtracting their mean."""
     return np.asarray(values - values.mean())
 
 
 def tied(name: str, n: int) -> list[Floats]:
-    """Return pairs in a hard case of ties; at least one pair ties over all n prompts."""
+    """Return pairs for a hard case of ties; at least one pair ties over all n prompts."""
     random = np.random.default_rng(n)
     few = max(n // 20, 1)
     if name == "all equal":
@@ -144,7 +144,7 @@ def tied(name: str, n: int) -> list[Floats]:
         return [random.permutation(np.append(np.tile([1 / 3 - 0, -(1 - 2 / 3)], n // 3), np.zeros(n - 2 * (n // 3))))]
     if name == "seeds that go together":
         return [np.repeat(spread_out(random.choice([-0.8, 0.3, 0.5], n // 8)), 8).clip(-1, 1)]
-    if name == "one that flatters":  # is better than three that tie
+    if name == "one that flatters":  # one is better than three that tie
         scores = random.random((3, n)) / 2
         scores = [*(one - one.mean() + 0.25 for one in scores), np.clip(random.random(n) + 0.4, 0, 1)]
         return [scores[a] - scores[b] for a in range(4) for b in range(a)]
@@ -161,7 +161,7 @@ HARD = ("all equal", "one prompt each way", "rare losses, little gains", "shares
 def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
     name: str, n: int, indifference: float | str
 ) -> None:
-    """2,000 orders, with tied means, and with means that differ by just more than the indifference margin."""
+    """There are 2,000 orders, with tied means and with means that differ by just more than the indifference margin."""
     pairs = tied(name, n)
     margin = 0.0
     if indifference:

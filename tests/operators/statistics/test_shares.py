@@ -1,4 +1,4 @@
-"""Exact intervals of shares, clustered ones among them, and shares corrected for a test's errors."""
+"""Exact intervals of proportions are correct, also for clustered data and after correcting for a test's errors."""
 
 import math
 
@@ -22,20 +22,20 @@ def test_images_of_a_prompt_that_are_judged_alike_count_as_one() -> None:
     prompts = np.repeat(np.arange(20), 5)
     alike = share(prompts < 12, prompts)  # 12 of 20 prompts, five images each
     assert (alike.value, alike.n) == (0.6, 100)
-    # design effect 99 / 19 x 20 / 20 of 100 images, and Student's quantiles of 99 and 19
+    # design effect 99 / 19 x 20 / 20 for 100 images; Student's quantiles for 99 and 19 degrees of freedom
     quantiles = stats.t.ppf(0.975, 99) / stats.t.ppf(0.975, 19)
     assert alike.effective == pytest.approx(100 * 19 / 99 * quantiles**2)
     every = share(np.ones(100, bool), prompts)
     assert (every.value, every.effective) == (1, 20)
     mixed = share(np.tile([True, True, True, False, False], 20), prompts)
-    assert mixed.effective == 100  # prompts that do not differ tell no less than as many single images
+    assert mixed.effective == 100  # if prompts do not differ, their images count like independent ones
 
 
 def test_a_share_is_corrected_as_by_lee_and_others_package() -> None:
-    """UW-Madison-Lee-Lab/LLM-judge-reporting at 082884d, README: 0.4 pass of 1000, at 0.9 and 0.7 of 200 each."""
+    """UW-Madison-Lee-Lab/LLM-judge-reporting 082884d, README: 40% of 1000 pass; accuracies 0.9 and 0.7 of 200."""
     found = corrected_share(Share(0.4, 1000, 1000), Share(0.9, 200, 200), Share(0.7, 200, 200))
     assert found.value == pytest.approx((0.4 + 0.7 - 1) / 0.6)
-    # by hand: p, sensitivity and specificity with z^2, 2 and 2 rows more, half of which pass
+    # worked out by hand: p, sensitivity and specificity with z^2, 2 and 2 extra rows, half of which pass
     p, right, wrong = 401.9207 / 1003.8415, 181 / 202, 141 / 202
     middle = (p + wrong - 1) / (right + wrong - 1)
     a, b = right * (1 - right) / 202, wrong * (1 - wrong) / 202
@@ -53,10 +53,10 @@ def test_a_test_that_may_be_no_better_than_chance_corrects_nothing() -> None:
 
 
 def test_the_intervals_hold_where_images_of_a_prompt_are_alike() -> None:
-    """Drawn 200 times: prompts share half of what makes an image fit, and half of what makes the metric err."""
+    """In 200 simulations, a prompt's images share half of the variance of their fit and of the metric's errors."""
     draws, rated = np.random.default_rng(0), 30
     prompts = np.repeat(np.arange(200)[:, None], 4, axis=1)
-    truths = 0.9, 0.7, 0.85  # sensitivity, specificity, and the share that fits
+    truths = 0.9, 0.7, 0.85  # sensitivity, specificity, and fraction that fits
     right_below, wrong_below, fits_below = stats.norm.ppf([0.9, 0.3, 0.85])
 
     def alike() -> NDArray[np.float64]:

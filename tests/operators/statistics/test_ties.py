@@ -1,4 +1,4 @@
-"""Tie calibration against brute force: the same accuracy and the same first threshold, however the search is cut up."""
+"""Tie calibration equals brute force in accuracy and first threshold, however the search is partitioned."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Random checkpoints in the layouts of the real ones, small enough to build in a test, and images for them."""
+"""Random checkpoints in the layouts of real ones, small enough to build in a test, and images for them."""
 
 import io
 import json
@@ -37,7 +37,7 @@ from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5
 
 CONTEXT = 12
-"""Maximum number of text tokens of the CLIP, including the first and last token."""
+"""Maximum number of CLIP's text tokens, including the first and the last token."""
 SIDE = 32
 PATCHES = 16
 TEXT = (
@@ -86,7 +86,7 @@ CHAT_SPECIAL = ("<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|vision_
                 "<|vision_end|>", "<image>")  # fmt: skip
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 BYTE_VOCABULARY = {token: index for index, token in enumerate([*CHAT_SPECIAL, *BYTES])}
-"""One token for every byte, so that any text can be read and written."""
+"""Vocabulary with one token per byte, so that any text can be read and written."""
 QWEN_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
@@ -99,14 +99,14 @@ THINKING_TEMPLATE = QWEN_TEMPLATE.replace(
     "assistant\n{% endif",
     "assistant\n<think>\n{% if enable_thinking is false %}{{ '\n</think>\n\n' }}{% endif %}{% endif",
 )
-"""The template of Qwen3.5, which opens a thought unless it is disabled."""
+"""Qwen3.5's chat template, which opens a thought unless thinking is disabled."""
 LLAVA_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
     "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' '}}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-"""The template of llava-hf/llava-1.5-7b-hf, for user turns."""
+"""The chat template of llava-hf/llava-1.5-7b-hf for user turns."""
 DECODER_FIELDS: dict[str, Any] = {
     "vocab_size": len(BYTE_VOCABULARY),
     "hidden_size": 32,
@@ -126,17 +126,17 @@ TRL_OPTIONS: dict[str, Any] = {
     "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no", "disable_tqdm": True, "seed": 0,
     "gradient_checkpointing": False, "dataloader_pin_memory": False,
 }  # fmt: skip
-"""Settings of TRL's training of such models: on the CPU, without reports or saved files."""
+"""Options for training such models with TRL: on the CPU, without reports or saved files."""
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
 def vqascore(**options: Any) -> VqaScoreConfig:
-    """Return VQAScore as it is asked of CLIP-FlanT5."""
+    """Return VQAScore as configured for CLIP-FlanT5."""
     return VqaScoreConfig(**options).with_model_defaults(lambda role: CLIP_FLANT5)
 
 
 def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> None:
-    """Save a word-level tokenizer; `template` names the special tokens around a text, `pair` those around two texts."""
+    """Save a word-level tokenizer. `template` and `pair` are its templates for one text and for two texts."""
     tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = [(token, VOCABULARY[token]) for token in ("<s>", "</s>") if token in template]
@@ -155,7 +155,7 @@ def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> N
 def byte_tokenizer(
     vocabulary: Mapping[str, int], special: Sequence[str] = (), merges: Sequence[tuple[str, str]] = (), **names: Any
 ) -> PreTrainedTokenizerFast:
-    """Make a tokenizer of single bytes and `merges`; `names` are its special tokens by their use."""
+    """Make a tokenizer of single bytes with these `merges`; `names` are keyword arguments that name special tokens."""
     tokenizer = Tokenizer(models.BPE(dict(vocabulary), merges=list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
     tokenizer.decoder = decoders.ByteLevel()
@@ -164,14 +164,14 @@ def byte_tokenizer(
 
 
 def save_byte_tokenizer(folder: Path, *, template: str | None = None, end: str = "<|im_end|>") -> None:
-    """Save a tokenizer of single bytes and chat markers; `end` ends a reply, `template` is its chat template."""
+    """Save a tokenizer of single bytes and chat markers, with the end token `end` and the chat template `template`."""
     fast = byte_tokenizer(BYTE_VOCABULARY, CHAT_SPECIAL, pad_token="<pad>", eos_token=end, bos_token="<s>")
     fast.chat_template = template
     fast.save_pretrained(folder)
 
 
 def save_causal_lm(folder: Path, *, seed: int = 0, template: str | None = QWEN_TEMPLATE, **fields: Any) -> Path:
-    """Save a Llama of single bytes; `fields` go into its config."""
+    """Save a Llama with a byte tokenizer; `fields` are added to its config."""
     torch.manual_seed(seed)
     ends = {"eos_token_id": BYTE_VOCABULARY["<|im_end|>"]}
     LlamaForCausalLM(LlamaConfig(**DECODER_FIELDS | ends | fields)).save_pretrained(folder)
@@ -222,7 +222,7 @@ QWEN_TEXT["qwen3_5_moe"] = QWEN_TEXT["qwen3_5"] | EXPERTS | {"shared_expert_inte
 
 
 def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Path:
-    """Save a Qwen2-VL, or a later `kind`. It reads an image at its own size: 4 patches of 4 x 4 pixels are a token."""
+    """Save a Qwen2-VL, or a later `kind`, which reads images at their own size: 4 patches of 4 x 4 pixels per token."""
     torch.manual_seed(seed)
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
     ends = {"eos_token_id": BYTE_VOCABULARY["<|im_end|>"]}
@@ -256,7 +256,7 @@ def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Pat
 
 
 def save_llava(folder: Path, *, seed: int = 0) -> Path:
-    """Save a LLaVA-1.5: a CLIP tower and a Llama; its chat template has a file of its own, as released."""
+    """Save a LLaVA-1.5 with a CLIP tower, a Llama, and its chat template in a separate file, as released."""
     _save_llava_network(folder, CLIPVisionConfig(**VISION_FIELDS), end="</s>", seed=seed)
     save_byte_tokenizer(folder, end="</s>")
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
@@ -265,7 +265,7 @@ def save_llava(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_llava_siglip(folder: Path, *, seed: int = 0, strategy: str = "full") -> Path:
-    """Save a LLaVA with a SigLIP tower, which has no class token, and its own chat template, like LLaVA-Interleave."""
+    """Save a LLaVA with a SigLIP tower (without class token) and its own chat template, like LLaVA-Interleave."""
     tower = SiglipVisionConfig(**VISION_FIELDS)
     _save_llava_network(folder, tower, end="<|im_end|>", seed=seed, vision_feature_select_strategy=strategy)
     save_byte_tokenizer(
@@ -296,7 +296,7 @@ def _save_llava_network(folder: Path, tower: Any, *, end: str, seed: int, **fiel
 
 
 def bert_config(**fields: Any) -> BertConfig:
-    """Return the config of a BERT for the words of VOCABULARY, CONTEXT tokens long."""
+    """Return the config of a BERT with the words of VOCABULARY and a context of CONTEXT tokens."""
     return BertConfig(**TEXT_FIELDS | {"initializer_range": 0.4} | fields)
 
 
@@ -311,7 +311,7 @@ def save_sentences(folder: Path, *, seed: int = 0) -> Path:
 def save_nli(
     folder: Path, *, seed: int = 0, labels: Sequence[str] = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
 ) -> Path:
-    """Save a cross-encoder with these labels."""
+    """Save a cross-encoder for natural-language inference with these labels."""
     torch.manual_seed(seed)
     named = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
     BertForSequenceClassification(bert_config(**named)).save_pretrained(folder)
@@ -320,7 +320,7 @@ def save_nli(
 
 
 def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
-    """Save a T5 with a separate head, for a tokenizer of single bytes."""
+    """Save a T5 with an untied head and a byte tokenizer."""
     torch.manual_seed(seed)
     size = {"vocab_size": len(BYTE_VOCABULARY), "eos_token_id": BYTE_VOCABULARY["</s>"]}
     model = T5(T5Config(**T5_FIELDS | size))
@@ -333,7 +333,7 @@ def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_preprocessor(folder: Path) -> None:
-    """Save CLIP's image preprocessing for a tower of SIDE pixels."""
+    """Save CLIP's image preprocessing for a tower with SIDE x SIDE pixels."""
     fields = {
         "image_processor_type": "CLIPImageProcessor",
         "size": {"shortest_edge": SIDE},
@@ -346,7 +346,7 @@ def save_preprocessor(folder: Path) -> None:
 
 
 def save_clip(folder: Path, *, seed: int = 0) -> Path:
-    """Save a CLIP checkpoint with its own tokenizer and preprocessor, like transformers."""
+    """Save a CLIP checkpoint with its own tokenizer and preprocessor, as transformers would."""
     torch.manual_seed(seed)
     config = CLIPConfig(vision_config=VISION_FIELDS, text_config=TEXT_FIELDS, projection_dim=16)
     CLIPModel(config).save_pretrained(folder)
@@ -356,7 +356,7 @@ def save_clip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def flant5_weights(*, seed: int = 4) -> dict[str, torch.Tensor]:
-    """Return CLIP-FlanT5's tensors under their released names: T5, projector and tower; the head is untied."""
+    """Return CLIP-FlanT5's tensors under their released names: T5 with an untied head, projector and tower."""
     torch.manual_seed(seed)
     language = T5(T5Config(**T5_FIELDS)).state_dict()
     aliases = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -371,12 +371,12 @@ def flant5_weights(*, seed: int = 4) -> dict[str, torch.Tensor]:
 
 
 def without_tower(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a checkpoint that leaves its tower's weights in the CLIP checkpoint."""
+    """Return the tensors without the tower's, for a checkpoint whose tower is loaded from the CLIP checkpoint."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith(TOWER_PREFIX)}
 
 
 def save_flant5(folder: Path, weights: dict[str, torch.Tensor], *, tower_name: str = "../clip") -> Path:
-    """Write a CLIP-FlanT5 checkpoint in the released layout, without the code under test."""
+    """Save a CLIP-FlanT5 checkpoint in the released layout, without using the code under test."""
     folder.mkdir(parents=True, exist_ok=True)
     fields = T5_FIELDS | {
         "model_type": "clip_t5",
@@ -393,7 +393,7 @@ def save_flant5(folder: Path, weights: dict[str, torch.Tensor], *, tower_name: s
 
 
 def shard_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Replace a checkpoint's weight file by two files and their index."""
+    """Replace a checkpoint's weight file with two shards and their index."""
     (folder / "model.safetensors").unlink()
     names = sorted(weights)
     halves = (names[: len(names) // 2], names[len(names) // 2 :])
@@ -410,13 +410,13 @@ def write_json(path: Path, fields: Any) -> None:
 
 
 def edit_json(path: Path, **fields: Any) -> None:
-    """Set fields of a JSON file; None removes a field."""
+    """Set fields of a JSON file; None removes the field."""
     edited = json.loads(path.read_text()) | fields
     write_json(path, {name: value for name, value in edited.items() if value is not None})
 
 
 def picture(seed: int, *, width: int = 48, height: int = 48) -> Image.Image:
-    """Draw an image of coarse random blocks, different for every seed."""
+    """Draw an image of coarse random blocks that depends on the seed."""
     blocks = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((width, height), Image.Resampling.NEAREST)
 
@@ -428,7 +428,7 @@ def encoded(image: Image.Image, image_format: str = "PNG", **options: Any) -> by
 
 
 def image_table(images: Sequence[bytes | None], prompt_ids: Sequence[str | None]) -> pa.Table:
-    """Return a source table of images with the ids `i0`, `i1`, ..."""
+    """Return a source table of images with the ids `i0`, `i1` and so on."""
     return pa.table(
         {
             "image_id": pa.array([f"i{number}" for number in range(len(images))], pa.string()),
@@ -439,5 +439,5 @@ def image_table(images: Sequence[bytes | None], prompt_ids: Sequence[str | None]
 
 
 def no_fetch(uri: str) -> bytes:
-    """Fail: every image of the table is in its row."""
+    """Fail, because every image of the table is stored in its row."""
     raise AssertionError(f"{uri!r} was fetched")

@@ -1,4 +1,4 @@
-"""Random captioners in the layouts of the real ones."""
+"""Random captioning models in the layouts of real ones."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT_WORDS = {word: index for index, word in enumerate([*BERT_SPECIAL, *dict.fromkeys(tiny.TEXT.lower().split())])}
 LOCATIONS = tuple(f"<loc_{place}>" for place in range(0, 1000, 8))
 LETTERS = [chr(code) for code in range(33, 127)] + ["\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"]
-"""ASCII bytes as a byte-level tokenizer writes them; the last one is the space."""
+"""Printable ASCII characters as a byte-level tokenizer writes them; the last one is the space."""
 FLORENCE_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<image>")
 FLORENCE_VOCABULARY = {token: index for index, token in enumerate([*FLORENCE_SPECIAL, *LETTERS, *LOCATIONS])}
 
 
 def save_bert_tokenizer(folder: Path) -> None:
-    """Make a tokenizer of whole words in BERT's layout."""
+    """Save a tokenizer of whole words in BERT's layout."""
     tokenizer = Tokenizer(models.WordPiece(BERT_WORDS, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
@@ -44,7 +44,7 @@ def save_bert_tokenizer(folder: Path) -> None:
 
 
 def save_blip(folder: Path, *, seed: int = 4) -> Path:
-    """Save a BLIP that captions; as released, the token that opens a caption does not belong to its tokenizer."""
+    """Save a BLIP captioner; as released, the token that starts a caption is not in its tokenizer."""
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = {
@@ -76,7 +76,7 @@ def save_git(folder: Path, *, seed: int = 2) -> Path:
 
 
 def save_blip2_opt(folder: Path, *, seed: int = 0) -> Path:
-    """Save a BLIP-2 with an OPT and a Q-Former of four queries; an `a` ends its captions instead of a line end."""
+    """Save a BLIP-2 with an OPT and a Q-Former of four queries; its captions end with `a` instead of a line break."""
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     marks = {"bos_token_id": 2, "eos_token_id": FLORENCE_VOCABULARY["a"], "pad_token_id": 1}
@@ -101,7 +101,7 @@ def save_blip2_opt(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_florence_tokenizer(folder: Path) -> None:
-    """Make a tokenizer of single bytes and of positions, in BART's layout."""
+    """Save a tokenizer of single bytes and position tokens in BART's layout."""
     names = {
         "bos_token": "<s>",
         "eos_token": "</s>",
@@ -115,7 +115,7 @@ def save_florence_tokenizer(folder: Path) -> None:
 
 
 def save_florence2(folder: Path, *, seed: int = 0) -> Path:
-    """Save a Florence-2 whose images are 32 pixels wide."""
+    """Save a Florence-2 for images 32 pixels wide."""
     torch.manual_seed(seed)
     layers = {f"{half}_{name}": number for half in ("encoder", "decoder")
               for name, number in (("layers", 2), ("attention_heads", 2), ("ffn_dim", 48))}  # fmt: skip

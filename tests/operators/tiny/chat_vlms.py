@@ -1,4 +1,4 @@
-"""Tiny chat models with vision, each in its true architecture with the processor files of its released checkpoints."""
+"""Tiny vision chat models in their real architectures, with the processor files of the released checkpoints."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedToke
 from tests.operators.tiny import BYTES, EXPERTS, IMAGE_MEAN, IMAGE_STD, byte_tokenizer, write_json
 
 SIDE = 16
-"""Width of a tower's image in pixels; a patch has 4."""
+"""Width of the vision tower's image in pixels; patches are 4 pixels wide."""
 HALF = [0.5] * 3
 LANGUAGE: dict[str, Any] = {
     "hidden_size": 32,
@@ -31,7 +31,7 @@ TOWER: dict[str, Any] = {
     "patch_size": 4,
 }
 MERGED = ("\u010a\u010a", "Yes", "No", "\u0120Yes", "\u0120No")
-"""Words of several bytes that are one token, as in released vocabularies; two line ends are one token."""
+"""Strings of several bytes that are one token, as in released vocabularies; two line breaks are one token."""
 PINPOINTS = [[16, 32], [32, 16], [32, 32], [48, 16], [16, 48]]
 
 CHATML = (
@@ -40,7 +40,7 @@ CHATML = (
     "{% for part in message['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}{% endfor %}"
     "{{ '<|im_end|>' + TURN }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""The template of LLaVA-OneVision and of InternVL; they differ in the text around an image."""
+"""Chat template of LLaVA-OneVision and InternVL, which differ in the text around an image."""
 ONEVISION_TEMPLATE = CHATML.replace("IMAGES", "' '").replace("MARK", "'<image>'").replace("TURN", "''")
 ONEVISION_TEMPLATE = ONEVISION_TEMPLATE.replace("{{ part['text'] }}", "{{ '\n' + part['text'] }}")
 INTERNVL_TEMPLATE = CHATML.replace("IMAGES", "'\n'").replace("MARK", "'<IMG_CONTEXT>\n'").replace("TURN", "'\n'")
@@ -74,7 +74,7 @@ GLM_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>\n"
     "{% if enable_thinking is false %}<think></think>\n{% endif %}{% endif %}"
 )
-"""The template of GLM-4.5V and GLM-4.6V, which think unless it is disabled."""
+"""Chat template of GLM-4.5V and GLM-4.6V, which think unless thinking is disabled."""
 GEMMA4_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
     "{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
@@ -83,13 +83,16 @@ GEMMA4_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|turn>model\n' }}"
     "{% if not enable_thinking %}{{ '<|channel>thought\n<channel|>' }}{% endif %}{% endif %}"
 )
-"""The template of the larger Gemma 4, which think only if asked; the smaller ones' template writes no empty thought."""
+"""Chat template of the larger Gemma 4 models, which think only when asked to.
+
+The template of the smaller models writes no empty thought.
+"""
 
 
 def save_tokenizer(
     folder: Path, special: list[str], *, eos: str, bos: str | None = None, template: str | None, **marks: str
 ) -> dict[str, int]:
-    """Save a byte-level tokenizer with `special` tokens first and `marks` as attributes; return the ids by token."""
+    """Save a byte-level tokenizer with `special` tokens first and `marks` as attributes; return ids by token."""
     words = {token: index for index, token in enumerate([*special, *BYTES])}
     merges = []
     for word in MERGED:
@@ -106,7 +109,7 @@ def save_tokenizer(
 def save_processor(
     folder: Path, name: str, images: dict[str, Any], own: dict[str, Any] | None, *, kind: str = ""
 ) -> Path:
-    """Save a processor of this name; its image processor has the same name unless `kind` names another."""
+    """Save a processor and an image processor of this name; `kind` gives the image processor another name."""
     named = {"image_processor_type": kind or f"{name}ImageProcessor", "processor_class": f"{name}Processor"}
     colours = {"image_mean": HALF, "image_std": HALF}
     write_json(folder / "preprocessor_config.json", named | colours | images)
@@ -116,7 +119,7 @@ def save_processor(
 
 
 def save_network(folder: Path, kind: str, *, seed: int, **fields: Any) -> None:
-    """Save a random model of a type, with weights large enough for answers to differ."""
+    """Save a random model of a type, with weights large enough that answers differ between inputs."""
     torch.manual_seed(seed)
     model = AutoModelForImageTextToText.from_config(AutoConfig.for_model(kind, **fields))
     with torch.no_grad():
@@ -129,7 +132,7 @@ def save_network(folder: Path, kind: str, *, seed: int, **fields: Any) -> None:
 
 
 def save_llava_next(folder: Path, *, seed: int = 0, window: int | None = None) -> Path:
-    """Save a LLaVA-NeXT with a Mistral, like llava-v1.6-mistral-7b-hf: an image as a grid of tiles, and whole."""
+    """Save a LLaVA-NeXT with a Mistral, like llava-v1.6-mistral-7b-hf; it reads an image as tiles and as a whole."""
     special = ["<unk>", "<s>", "</s>", "<image>"]
     ids = save_tokenizer(folder, special, eos="</s>", bos="<s>", template=MISTRAL_TEMPLATE)
     text = LANGUAGE | {"model_type": "mistral", "vocab_size": len(ids), "sliding_window": window, "eos_token_id": 2}
@@ -151,7 +154,7 @@ def save_llava_next(folder: Path, *, seed: int = 0, window: int | None = None) -
 
 
 def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
-    """Save a LLaVA-OneVision with a SigLIP tower and a Qwen2; large images are scaled down to nine tiles' patches."""
+    """Save a LLaVA-OneVision with a SigLIP tower and a Qwen2; large images are reduced to the patches of nine tiles."""
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "<video>"]
     ids = save_tokenizer(folder, special, eos="<|im_end|>", template=ONEVISION_TEMPLATE)
     text = LANGUAGE | {"model_type": "qwen2", "vocab_size": len(ids), "eos_token_id": ids["<|im_end|>"]}
@@ -173,9 +176,9 @@ def save_llava_onevision(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_internvl(folder: Path, *, seed: int = 0, text: str = "qwen2") -> Path:
-    """Save an InternVL in transformers' layout: up to four tiles and the whole image, each 4 tokens.
+    """Save an InternVL in transformers' layout, which reads up to four tiles and the whole image with 4 tokens each.
 
-    InternVL 3 has a `qwen2`, 3.5 a `qwen3` or `qwen3_moe`.
+    InternVL 3 has a `qwen2`, and InternVL 3.5 a `qwen3` or `qwen3_moe`.
     """
     marks = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
     marks["video_token"] = "<video>"
@@ -201,7 +204,7 @@ def save_internvl(folder: Path, *, seed: int = 0, text: str = "qwen2") -> Path:
 
 
 def save_smolvlm(folder: Path, *, seed: int = 0, kind: str = "smolvlm") -> Path:
-    """Save a SmolVLM, or an `idefics3`: rows of tiles, each after its position, and the whole image last."""
+    """Save a SmolVLM or an `idefics3`: each tile follows its position token, and the whole image comes last."""
     places = [f"<row_{row}_col_{column}>" for row in range(1, 4) for column in range(1, 4)]
     special = ["<|endoftext|>", "<|im_start|>", "<end_of_utterance>", "<fake_token_around_image>", "<image>"]
     special += ["<global-img>", *places]
@@ -223,7 +226,7 @@ def save_smolvlm(folder: Path, *, seed: int = 0, kind: str = "smolvlm") -> Path:
 
 
 def save_gemma3(folder: Path, *, seed: int = 0, window: int = 8) -> Path:
-    """Save a Gemma 3: two layers of three look back `window` tokens, and an image's 4 tokens see each other."""
+    """Save a Gemma 3: two of three layers attend to `window` tokens, and an image's 4 tokens attend to each other."""
     marks = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", *marks.values()]
     ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=GEMMA_TEMPLATE, **marks)
@@ -263,10 +266,10 @@ GEMMA4_KINDS: dict[str, dict[str, Any]] = {
 
 
 def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int = 8) -> Path:
-    """Save a Gemma 4, in which two layers of three look back `window` tokens.
+    """Save a Gemma 4, in which two of three layers attend to only `window` tokens.
 
-    The last layer of each kind lends its keys to later layers or, in the larger `kind`, an image's tokens see each
-    other.
+    The last layer of each kind shares its keys with later layers or, in the larger `kind`, an image's tokens attend to
+    each other.
     """
     marks = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
     marks |= {"boa_token": "<|audio>", "eoa_token": "<audio|>", "audio_token": "<|audio|>"}
@@ -302,7 +305,7 @@ def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int =
 
 
 def save_glm4v(folder: Path, *, seed: int = 0, kind: str = "glm4v", text: str = "glm4v_text") -> Path:
-    """Save a GLM-4.1V, or a later `kind`. It reads an image at its own size: 4 patches of 4 x 4 pixels are a token."""
+    """Save a GLM-4.1V, or a later `kind`, which reads images at their own size: 4 patches of 4 x 4 pixels per token."""
     marks = [
         "<|begin_of_image|>",
         "<|image|>",
@@ -340,7 +343,7 @@ def save_glm4v(folder: Path, *, seed: int = 0, kind: str = "glm4v", text: str = 
 
 
 def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
-    """Save a PaliGemma with a Gemma, or a PaliGemma 2 with a `gemma2`: 16 tokens per image, and no chat template."""
+    """Save a PaliGemma with a Gemma, or a PaliGemma 2 with a `gemma2`; 16 tokens per image, and no chat template."""
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<image>"]
     ids = save_tokenizer(folder, special, eos="<eos>", bos="<bos>", template=None)
     own = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8} if text == "gemma2" else {"head_dim": 8}
@@ -360,14 +363,14 @@ def save_paligemma(folder: Path, *, seed: int = 0, text: str = "gemma") -> Path:
 
 
 FUYU_WORDS = ("|SPEAKER|", "|NEWLINE|", "|ENDOFTEXT|", "<0x04>", "\n", "▁", "▁Yes", "▁No")
-"""Words of Fuyu's vocabulary, including an image's tokens, which are not special tokens."""
+"""Entries of Fuyu's vocabulary, including the image tokens, which are not special tokens."""
 
 
 def save_fuyu(folder: Path, *, seed: int = 0) -> Path:
-    """Save a Fuyu, which has no tower.
+    """Save a Fuyu, which has no vision tower.
 
-    Its images are rows of patches of 4 x 4 pixels within 32 x 24, and its tokenizer writes a mark of a word before each
-    text.
+    It reads images as rows of 4 x 4 pixel patches within 32 x 24 pixels, and its tokenizer writes a word marker before
+    each text.
     """
     words = ["<unk>", "<s>", "</s>", *FUYU_WORDS, *(chr(code) for code in range(33, 127))]
     tokenizer = Tokenizer(models.Unigram([(word, -float(len(word) == 1)) for word in words], unk_id=0))

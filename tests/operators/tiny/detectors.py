@@ -1,4 +1,4 @@
-"""Random checkpoints of detectors and of a reader of text, each in the layout of its release."""
+"""Random checkpoints of object detectors and an OCR model, in the layouts of their releases."""
 
 from pathlib import Path
 
@@ -22,9 +22,9 @@ from tests.operators.tiny.rewards import clip_tokenizer, coarse
 from tests.operators.tiny.vqa_models import WORDPIECES, save_bert_tokenizer
 
 SHORTEST, LONGEST = 128, 160
-"""Sides in pixels of an image as the detector reads it."""
+"""Shortest and longest side, in pixels, of the image that the detector reads."""
 PAGE = 128
-"""Side in pixels of an image as the reader reads it."""
+"""Side in pixels of the image that the OCR model reads."""
 GOT_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<imgpad>")
 GOT_VOCABULARY = {token: index for index, token in enumerate([*GOT_SPECIAL, *tiny.BYTES])}
 
@@ -55,7 +55,7 @@ def save_grounding_dino(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_owlv2(folder: Path, *, seed: int = 0) -> Path:
-    """Save an OWLv2 with 16 positions."""
+    """Save an OWLv2 with a context of 16 tokens."""
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     tokenizer = clip_tokenizer()
@@ -70,7 +70,7 @@ def save_owlv2(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_got_ocr2(folder: Path, *, seed: int = 0) -> Path:
-    """Save a GOT-OCR 2.0 whose words are bytes: an image of 128 pixels is four tokens."""
+    """Save a GOT-OCR 2.0 with a byte tokenizer; an image of 128 pixels is four tokens."""
     torch.manual_seed(seed)
     text = {
         "model_type": "qwen2", "vocab_size": len(GOT_VOCABULARY), "hidden_size": 32, "intermediate_size": 48,

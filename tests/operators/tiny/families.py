@@ -1,4 +1,4 @@
-"""A tiny checkpoint of every kind of network that a model family serves."""
+"""A tiny checkpoint for every kind of network that a model family supports."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -11,7 +11,7 @@ from tests.plugin_tests import gather
 
 
 def save_clip_flant5(folder: Path) -> Path:
-    """Save a CLIP-FlanT5, and the CLIP with its tower in a neighbouring folder."""
+    """Save a CLIP-FlanT5, and in a neighbouring folder the CLIP with its vision tower."""
     tiny.save_clip(folder / "clip")
     return tiny.save_flant5(folder / "flant5", tiny.flant5_weights())
 
@@ -52,4 +52,4 @@ KINDS: Mapping[str, Kind] = {
     "sentences": Kind("sentences", tiny.save_sentences),
     **gather("kinds", "KINDS"),
 }
-"""Keyed by name; those of the plugins come last."""
+"""Kinds of networks by name; those from plugins come last."""

@@ -1,4 +1,4 @@
-"""Judges that always reply the same: true architectures with weights set so that the reply has the right form."""
+"""Judges that always give the same reply: real architectures with weights that produce a reply in the right format."""
 
 import json
 from collections.abc import Mapping
@@ -20,19 +20,19 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|i
 SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
 """The space in a byte-level tokenizer's vocabulary."""
 RATED = {"rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6}
-"""Ratings of the judge that sees images."""
+"""Ratings that the judge with vision returns."""
 FOLLOWING = (
     ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),
     ("}", "<|im_end|>"),
 )  # fmt: skip
-"""Tokens of the judge that reads, each with its successor.
+"""Tokens of the text-only judge, each with the token that follows it.
 
-It replies `a`, or 7 and `ok` under a schema that requires numbers and texts.
+The judge replies `a`, or 7 and `ok` under a schema that requires numbers and strings.
 """
 
 
 def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
-    """Save a tokenizer of single bytes and of whole replies; return its vocabulary."""
+    """Save a tokenizer of single bytes and whole replies; return its vocabulary."""
     vocabulary = {token: index for index, token in enumerate([*SPECIAL, *tiny.BYTES, *replies])}
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<|im_end|>", "sep_token": "<|im_end|>"}
     fast = tiny.byte_tokenizer(vocabulary, SPECIAL, bos_token="<|im_start|>", **names)
@@ -43,7 +43,7 @@ def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
 
 @torch.no_grad()
 def save_judge(folder: Path) -> Path:
-    """Save a Llama whose layers add nothing, so that every byte determines the next."""
+    """Save a Llama whose layers contribute nothing, so that each token alone determines the next."""
     vocabulary = save_tokenizer(folder)
     width = len(vocabulary) + len(vocabulary) % 2
     config = LlamaConfig(
@@ -63,7 +63,7 @@ def save_judge(folder: Path) -> Path:
 
 @torch.no_grad()
 def save_seeing_judge(folder: Path, ratings: Mapping[str, float] = RATED) -> Path:
-    """Save a BLIP that replies with these ratings for every image."""
+    """Save a BLIP that replies with the ratings in RATED to every image."""
     whole = json.dumps({**ratings, "rationale": "<b>plausible</b>"}).replace(" ", SPACE)
     vocabulary = save_tokenizer(folder, whole)
     width = len(vocabulary) + len(vocabulary) % 2

@@ -1,4 +1,4 @@
-"""A kind of network for which the tests have a tiny checkpoint."""
+"""A kind of network that the tests have a tiny checkpoint for."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,10 @@ from plumbline.operators.models.calls import Measure
 
 
 class Kind(NamedTuple):
-    """A kind of network, and the family that serves it."""
+    """A kind of network, and the model family that supports it."""
 
     family: str
     save: Callable[[Path], Path]
-    """Writes the checkpoint into a new folder and returns it."""
+    """Function that saves the checkpoint to a new folder and returns the folder."""
     measure: Measure = "cosine"
-    """Measure of models that compare."""
+    """Measure used by models that compare images with texts."""

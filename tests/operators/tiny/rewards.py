@@ -1,4 +1,4 @@
-"""Random checkpoints of models that compare an image with a text, each in the layout of its release."""
+"""Random checkpoints of models that compare an image with a text, in the layouts of their releases."""
 
 import io
 import string
@@ -55,7 +55,7 @@ CLIP_CONTEXT = 24
 
 
 def coarse(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> None:
-    """Enlarge the weights so that the network's output differs from input to input."""
+    """Set large random weights, so that the network's output differs between inputs."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weights in network.parameters():
@@ -64,7 +64,7 @@ def coarse(network: nn.Module, *, seed: int = 0, deviation: float = 0.25) -> Non
 
 
 def clip_tokenizer() -> CLIPTokenizer:
-    """Return CLIP's tokenizer of single letters: in lower case, with the end of a text as its highest entry."""
+    """Return a CLIP tokenizer of single lower-case letters, in which the end-of-text token has the highest id."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
@@ -72,7 +72,7 @@ def clip_tokenizer() -> CLIPTokenizer:
 
 
 def save_pickscore(folder: Path, *, seed: int = 0) -> Path:
-    """Save a CLIP as PickScore was released: with GELU, and with its config's wrong token for the end of a text."""
+    """Save a CLIP as PickScore was released: with GELU, and with the wrong end-of-text token in its config."""
     text = {**SIZE, "vocab_size": len(clip_tokenizer()), "max_position_embeddings": CLIP_CONTEXT, "hidden_act": "gelu"}
     ends = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     vision = {**SIZE, "image_size": tiny.SIDE, "patch_size": 8, "hidden_act": "gelu"}
@@ -85,7 +85,7 @@ def save_pickscore(folder: Path, *, seed: int = 0) -> Path:
 
 
 class _Block(nn.Module):
-    """A residual block with OpenCLIP's names of weights; queries, keys and values are in one matrix."""
+    """A residual block with OpenCLIP's weight names; queries, keys and values share one matrix."""
 
     def __init__(self, width: int, heads: int, activation: nn.Module) -> None:
         super().__init__()
@@ -130,14 +130,14 @@ class _Visual(nn.Module):
 
 
 class QuickGelu(nn.Module):
-    """The activation of OpenAI's CLIPs."""
+    """The activation function of OpenAI's CLIPs."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         return states * torch.sigmoid(1.702 * states)
 
 
 class OpenClip(nn.Module):
-    """A CLIP with OpenCLIP's arithmetic and names of weights."""
+    """A CLIP with OpenCLIP's arithmetic and weight names."""
 
     def __init__(self, *, quick: bool) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class OpenClip(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(1.5))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embed texts (n, length) at their highest token."""
+        """Embed texts (n, length) by the output at their highest token id."""
         length = ids.shape[1]
         mask = torch.full((length, length), float("-inf")).triu(1)
         states = self.transformer(self.token_embedding(ids) + self.positional_embedding[:length], mask)
@@ -161,7 +161,7 @@ class OpenClip(nn.Module):
 
 
 def open_clip_fields(*, quick: bool) -> dict[str, Any]:
-    """Return an open_clip_config.json; `quick_gelu` is omitted unless it is true, as in the releases."""
+    """Return an open_clip_config.json; as in the releases, `quick_gelu` is only included if it is true."""
     vision = {"image_size": tiny.SIDE, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
     text = {"context_length": CLIP_CONTEXT, "vocab_size": len(clip_tokenizer()), "width": 24, "heads": 2, "layers": 2}
     made = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text} | ({"quick_gelu": True} if quick else {})
@@ -187,7 +187,7 @@ def save_open_clip(folder: Path, *, seed: int = 0, quick: bool = False) -> Path:
 
 
 class _Leff(nn.Module):
-    """PyramidCLIP's layer that mixes patches, with its release's names."""
+    """PyramidCLIP's layer that mixes patches, with the weight names of its release."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class _Leff(nn.Module):
 
 
 class PyramidClipRelease(OpenClip):
-    """A PyramidCLIP with its release's arithmetic and names of weights; nine of ten layers mix patches."""
+    """A PyramidCLIP with its release's arithmetic and weight names; nine of ten layers mix patches."""
 
     def __init__(self) -> None:
         super().__init__(quick=True)
@@ -224,7 +224,7 @@ class PyramidClipRelease(OpenClip):
         self.visual.proj_pre = nn.Parameter(torch.randn(2052, 32))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embed texts of the whole context, padded with 0, by the largest value of each dimension."""
+        """Embed texts, padded with 0 to the whole context, by the maximum of each dimension."""
         mask = torch.full((CLIP_CONTEXT, CLIP_CONTEXT), float("-inf")).triu(1)
         states = self.ln_final(self.transformer(self.token_embedding(ids) + self.positional_embedding, mask))
         embedded: torch.Tensor = states.max(dim=1)[0] @ self.text_projection
@@ -238,7 +238,7 @@ def _through(blocks: Sequence[_Block], states: torch.Tensor, mask: torch.Tensor 
 
 
 def pyramid_clip(*, seed: int = 0) -> PyramidClipRelease:
-    """Return a PyramidCLIP with random weights, and with statistics as after training."""
+    """Return a PyramidCLIP with random weights, and with batch-norm statistics as after training."""
     torch.manual_seed(seed)
     network = PyramidClipRelease().eval()
     coarse(network, seed=seed)
@@ -260,7 +260,7 @@ def save_pyramid_clip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def pyramid_clip_fields() -> dict[str, Any]:
-    """Return the open_clip_config.json of a base with a PyramidCLIP's layers."""
+    """Return the open_clip_config.json of a base model with PyramidCLIP's layers."""
     fields = open_clip_fields(quick=True)
     for part in ("vision_cfg", "text_cfg"):
         fields["model_cfg"][part]["layers"] = 10
@@ -268,7 +268,7 @@ def pyramid_clip_fields() -> dict[str, Any]:
 
 
 def save_siglip(folder: Path, *, seed: int = 0) -> Path:
-    """Save a SigLIP with the SentencePiece tokenizer of its release, which drops punctuation."""
+    """Save a SigLIP with the SentencePiece tokenizer of its release, which removes punctuation."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -292,7 +292,7 @@ def save_siglip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_siglip2(folder: Path, *, seed: int = 0) -> Path:
-    """Save a SigLIP 2 of fixed size: its network is SigLIP's, and its tokenizer Gemma's, which keeps capitals."""
+    """Save a SigLIP 2 of fixed size: SigLIP's network with Gemma's tokenizer, which keeps upper case."""
     tokenizer = _gemma_tokenizer()
     _save_siglip_network(folder, len(tokenizer), eos=1, seed=seed)
     tokenizer.save_pretrained(folder)
@@ -307,7 +307,7 @@ def _save_siglip_network(folder: Path, entries: int, *, eos: int, seed: int) -> 
 
 
 def save_siglip2_naflex(folder: Path, *, seed: int = 0) -> Path:
-    """Save a SigLIP 2 that reads images at their own proportions, as up to 16 patches."""
+    """Save a SigLIP 2 that keeps an image's aspect ratio, and reads it as up to 16 patches."""
     tokenizer = _gemma_tokenizer()
     vision = {**SIZE, "num_patches": 16, "patch_size": 8}
     network = Siglip2Model(Siglip2Config(text_config=_siglip_text(len(tokenizer), 1), vision_config=vision))
@@ -323,7 +323,7 @@ def _siglip_text(entries: int, eos: int) -> dict[str, Any]:
 
 
 def _save_logits(network: Any, folder: Path, *, seed: int) -> None:
-    """Save a network whose logits are spread around 0."""
+    """Save a network whose logits are centred around 0."""
     coarse(network, seed=seed)
     with torch.no_grad():
         network.logit_scale.fill_(1.5)
@@ -347,7 +347,7 @@ def _gemma_tokenizer() -> GemmaTokenizer:
 
 
 def save_align(folder: Path, *, seed: int = 0) -> Path:
-    """Save an ALIGN: a small EfficientNet and a BERT of the same width."""
+    """Save an ALIGN with a small EfficientNet and a BERT of the same width."""
     vision = {
         "image_size": tiny.SIDE,
         "width_coefficient": 1.0,
@@ -374,7 +374,7 @@ def save_align(folder: Path, *, seed: int = 0) -> Path:
 def bert_tokenizer() -> BertTokenizer:
     """Return an uncased BERT tokenizer with the two tokens that BLIP adds.
 
-    It knows the words of the tests and all letters.
+    Its vocabulary contains all letters and the words used in the tests.
     """
     letters = [*string.ascii_lowercase, *string.digits, *string.punctuation]
     words = [word for sentence in SENTENCES for word in sentence.split() if len(word) > 1]
@@ -387,7 +387,7 @@ def bert_tokenizer() -> BertTokenizer:
 
 
 def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.SIDE) -> Path:
-    """Save a BLIP that was trained to match."""
+    """Save a BLIP that was trained for image-text matching."""
     tokenizer = bert_tokenizer()
     text = {**SIZE, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
     ends = {"bos_token_id": len(tokenizer) - 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
@@ -402,7 +402,7 @@ def save_blip_itm(folder: Path, *, seed: int = 0, side: int = tiny.SIDE) -> Path
 
 
 def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
-    """Save a BLIP-2 that was trained to match: a Q-Former of four queries."""
+    """Save a BLIP-2 that was trained for image-text matching, with a Q-Former of four queries."""
     tokenizer = bert_tokenizer()
     text = {**SIZE, "vocab_size": len(tokenizer), "max_position_embeddings": 64, "encoder_hidden_size": 32}
     config = Blip2Config(
@@ -422,7 +422,7 @@ def save_blip2_itm(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_dino(folder: Path, *, seed: int = 0, second: bool = False) -> Path:
-    """Save a DINO, or a DINOv2 with positions for larger images, without tokenizer and pooler."""
+    """Save a DINO or, with positions for larger images, a DINOv2; neither has a tokenizer or a pooler."""
     vision = {**SIZE, "patch_size": 8}
     if second:
         network: Any = Dinov2Model(Dinov2Config(**vision, mlp_ratio=2, image_size=2 * tiny.SIDE))

@@ -1,4 +1,4 @@
-"""A tiny checkpoint for every role that a metric names and the embedded world lacks."""
+"""A tiny checkpoint for every role that a metric names and the embedded world has no model for."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -26,11 +26,11 @@ ROLES: Mapping[str, Kind] = {
     "reader": Kind("got_ocr2", detectors.save_got_ocr2),
     **gather("kinds", "ROLES"),
 }
-"""Keyed by the role's name in conf/models/released.yaml."""
+"""Kinds of networks, keyed by the role's name in conf/models/released.yaml."""
 
 
 def tiny_models(folder: Path) -> list[str]:
-    """Save all models below `folder`; return the command-line arguments that give them to a sweep."""
+    """Save all models below `folder`; return the command-line arguments with which a sweep uses them."""
     return [
         f"+models.{role}={{family: {filled.family}, checkpoint: '{filled.save(folder / role)}'}}"
         for role, filled in ROLES.items()

@@ -29,7 +29,7 @@ from tests.operators.tiny import (
 )
 
 QUERIES = 4
-"""Image tokens that a Q-Former makes; 32 in the releases."""
+"""Number of image tokens that a Q-Former produces; 32 in the releases."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SIGNS = '?.!,:"()*#;~'
 WORDPIECES = {
@@ -41,7 +41,7 @@ WORDPIECES = {
 }  # fmt: skip
 """Vocabulary of an uncased BERT that can spell any word."""
 START, QUESTION = len(WORDPIECES), len(WORDPIECES) + 1
-"""[DEC] and [ENC], which BLIP's embedding contains and the tokenizer of its release does not."""
+"""Ids of [DEC] and [ENC], which are in BLIP's embedding but not in the tokenizer of its release."""
 T5_PIECES = ("<pad>", "</s>", "<unk>")
 T5_LETTERS = f"▁{LETTERS}{LETTERS.upper()}{SIGNS}0123456789"
 T5_WORDS = ("yes", "no", "Yes", "No", "red", "circle", "the", "star")
@@ -52,9 +52,9 @@ T5_VOCABULARY = [
 ]
 IMAGE_TOKEN = "<image>"
 ROWS = len(T5_VOCABULARY) + 8
-"""FlanT5's embedding has more rows than its tokenizer has entries."""
+"""Number of rows in FlanT5's embedding, which has more rows than its tokenizer has entries."""
 WEIGHT = 0.4
-"""Spread of the random weights that make scores differ between inputs."""
+"""Standard deviation of the random weights, large enough that scores differ between inputs."""
 
 
 def save_blip2(folder: Path, *, seed: int = 0) -> Path:
@@ -65,7 +65,7 @@ def save_blip2(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_instructblip(folder: Path, *, seed: int = 0) -> Path:
-    """Save an InstructBLIP with a FlanT5; its Q-Former's tokenizer has a folder of its own."""
+    """Save an InstructBLIP with a FlanT5; the tokenizer of its Q-Former is in a separate folder."""
     torch.manual_seed(seed)
     config = InstructBlipConfig(**_fields("instructblip_vision_model"))
     _save(InstructBlipForConditionalGeneration(config), folder, "InstructBlipProcessor")
@@ -89,14 +89,14 @@ def save_blip_vqa(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_bert_tokenizer(folder: Path) -> None:
-    """Save an uncased BERT's tokenizer."""
+    """Save an uncased BERT tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in WORDPIECES))
     BertTokenizerFast(vocab=WORDPIECES, do_lower_case=True).save_pretrained(folder)
 
 
 def save_t5_tokenizer(folder: Path) -> None:
-    """Save a T5's tokenizer of letters and a few words, with the mark of an image that processors add."""
+    """Save a T5 tokenizer of letters and a few words, with the image marker that processors add."""
     tokenizer = Tokenizer(models.Unigram(T5_VOCABULARY, unk_id=2))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -109,7 +109,7 @@ def save_t5_tokenizer(folder: Path) -> None:
 
 
 def enliven(model: nn.Module) -> None:
-    """Replace the weights that transformers draws by large random weights."""
+    """Replace the weights that transformers initialises with large random weights."""
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=WEIGHT / max(1.0, parameter.shape[-1] / 32) ** 0.5)
@@ -148,7 +148,7 @@ def _save(model: Any, folder: Path, processor: str) -> Path:
 
 
 def _release_config(folder: Path, model: Any) -> None:
-    """Write the text half of config.json as released; transformers 5 records of every T5 that its head is tied."""
+    """Write the text config as released; transformers 5 would save every T5's head as tied."""
     text = model.config.text_config.to_dict() | {"tie_word_embeddings": False}
     edit_json(folder / "config.json", text_config={k: v for k, v in text.items() if k != "scale_decoder_outputs"})
 

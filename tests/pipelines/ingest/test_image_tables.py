@@ -1,4 +1,4 @@
-"""Published tables with images: several generators, several images per row, paths, and Arrow as datasets save it."""
+"""Published tables with images are read: several generators, several images per row, paths, and Arrow files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ def take(table: Path, **options: Any) -> Ingested:
 
 
 def read_taken(ended: Ingested) -> list[tuple[str, str, str, bytes]]:
-    """Return generator, id, prompt and image of every row."""
+    """Return the generator, id, prompt and image of every row."""
     return [
         (shard.generator, row["image_id"], row["prompt"], row["image"])
         for shard in ended.shards
@@ -42,7 +42,7 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def write_arrow(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write a stream of batches, as `save_to_disk` does."""
+    """Write a stream of record batches, as `save_to_disk` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist([dict(row) for row in rows])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:

@@ -1,4 +1,4 @@
-"""An ingest leaves rows unchanged, on disk as on S3, writes each once, and reports every loss."""
+"""An ingest keeps rows unchanged, works the same on disk and on S3, writes each row once, and reports every loss."""
 
 import bz2
 import csv
@@ -38,12 +38,12 @@ TEXTS = {row["prompt_id"]: row["text"] for row in prompts(64)}
 
 
 def source_rows(count: int, generator: str = "atlas") -> list[dict[str, Any]]:
-    """Return rows of the embedded world with the text of their prompt."""
+    """Return rows of the embedded world with their prompts' texts."""
     return [{**row, "text": TEXTS[row["prompt_id"]], "generator": generator} for row in images(generator, count)]
 
 
 def write_files(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Write the images as files; return the rows of a table that names them."""
+    """Write the images as files; return the rows of a table that refers to them."""
     table = []
     for row in rows:
         file = folder / row["generator"] / f"{row['image_id']}.png"
@@ -73,7 +73,7 @@ def write_tar(path: Path, members: Sequence[tuple[str, bytes]], mode: str = "w")
 
 
 def list_members(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, bytes]]:
-    """Return each row as a sample: an image, its JSON and its text."""
+    """Return the tar members of each row: an image, its JSON and its text."""
     found: list[tuple[str, bytes]] = []
     for row in rows:
         fields = {"prompt_id": row["prompt_id"], "generator": row["generator"], "seed": 7}
@@ -445,7 +445,7 @@ def test_a_tar_only_loses_its_bad_members(tmp_path: Path) -> None:
 
 
 def cut_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write a tar of these samples that breaks off, or is damaged, in the third sample."""
+    """Write a tar of these samples that is truncated or damaged within the third sample."""
     whole = write_tar(folder / "whole.tar", list_members(rows)).read_bytes()
     with tarfile.open(folder / "whole.tar") as archive:
         third, text = (archive.getmember(f"{rows[2]['image_id']}.{kind}") for kind in ("png", "txt"))
@@ -465,7 +465,7 @@ def cut_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def endless_header() -> bytes:
-    """Return the header of a file of 2^80 bytes."""
+    """Return the tar header of a file that claims to have 2^80 bytes."""
     header = tarfile.TarInfo("endless.png")
     header.size = 2**80
     return header.tobuf(tarfile.GNU_FORMAT)
@@ -496,7 +496,7 @@ def test_an_unknown_number_of_losses_exceeds_every_budget(tmp_path: Path) -> Non
     ended = run(tmp_path / "out", tars=str(tar), max_failed=1.0)
     assert ended.exit_code == 1 and ended.damaged == [str(tar)]
     assert read_manifest(tmp_path / "out")["ingests"][0]["damaged"] == [str(tar)]
-    assert run(tmp_path / "out", tars=str(tar), max_failed=1.0).exit_code == 1, "also when it is not read again"
+    assert run(tmp_path / "out", tars=str(tar), max_failed=1.0).exit_code == 1, "even if it is not read again"
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress], ids=["tar", "gz", "bz2", "xz"])
@@ -555,7 +555,7 @@ def test_a_file_that_is_not_a_tar_is_reported_as_damaged(tmp_path: Path) -> None
 
 
 def stop_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `count` commits succeed; then the disk is full."""
+    """Let `count` commits succeed, then fail as if the disk were full."""
     real, left = ingest_shards.commit_file, [count]
 
     def commit(*arguments: Any, **options: Any) -> bool:
@@ -568,7 +568,7 @@ def stop_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def messy_input(folder: Path, kind: str) -> dict[str, Any]:
-    """Write two generators' rows in turns, some of them bad, as a table or as tars."""
+    """Write the rows of two generators alternately, some of them bad, as a table or as tars."""
     pairs = zip(source_rows(9), source_rows(9, "flint"), strict=True)
     rows = [row for pair in pairs for row in pair]
     if kind == "table":
@@ -634,7 +634,7 @@ def test_concurrent_ingests_of_a_shard_agree_if_equal_and_are_refused_if_differe
     real = ingest_shards.commit_file
 
     def race(other: int) -> Ingested:
-        """Let another process ingest `other`, a row a group, just before this process commits its shard."""
+        """Let another process ingest with row groups of `other` rows, just before this process commits its shard."""
 
         def commit(*arguments: Any, **options: Any) -> bool:
             monkeypatch.setattr(ingest_shards, "commit_file", real)
@@ -678,7 +678,7 @@ def test_an_interrupted_replacement_can_be_continued(tmp_path: Path, monkeypatch
     table = write_files(tmp_path, source_rows(4))
     path = write_csv(tmp_path / "table.csv", [*table[:2], table[2], table[0]])
     assert run(tmp_path / "out", table=str(path), shard_rows=2).rows == 3
-    write_csv(path, [table[1], table[3], table[2], table[0]])  # now the last row is not a duplicate any more
+    write_csv(path, [table[1], table[3], table[2], table[0]])  # the last row is no longer a duplicate
     with monkeypatch.context() as patch, pytest.raises(PlumblineError, match="disk is full"):
         stop_after(1, patch)
         run(tmp_path / "out", table=str(path), shard_rows=2, on_change="replace")
@@ -718,7 +718,7 @@ def test_a_foreign_file_is_named_and_not_touched(tmp_path: Path) -> None:
 
 
 def ingest_two(place: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run two ingests with a rejected row each, one of a table and one of tars; return their options."""
+    """Ingest a table and tars, each with a rejected row; return the options of both ingests."""
     rows = write_files(folder / "atlas", source_rows(3))
     table = write_csv(folder / "atlas/t.csv", [*rows, {**rows[0], "file": "absent.png"}])
     write_tar(folder / "flint.tar", [*list_members(source_rows(5, "flint")), ("x.txt", b"no image")])
@@ -775,7 +775,7 @@ def test_ingests_that_end_at_the_same_time_keep_each_others_records(
     real = Records.publish
 
     def publish(records: Records, *arguments: Any) -> list[str]:
-        """Publish while another ingest ends after this ingest has read the records, and before it writes."""
+        """Publish while another ingest finishes between this ingest's reading and writing of the records."""
         monkeypatch.setattr(Records, "publish", real)
         run(tmp_path / "out", table=str(tables[1]))
         return real(records, *arguments)

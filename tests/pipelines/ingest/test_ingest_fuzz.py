@@ -1,4 +1,4 @@
-"""For any bytes of an input, its rows are written or counted, or one line of error names the reason."""
+"""Whatever bytes an input has, its rows are written or counted, or a one-line error gives the reason."""
 
 import gzip
 import io
@@ -25,16 +25,16 @@ from tests.histories.damage import ROT, harm
 ROWS = 12
 text_edits = edits(st.sampled_from(PIECES))
 byte_edits = edits(st.binary(max_size=600), longest=600)
-"""Lengths of deleted and inserted bytes are arbitrary, so that they rarely keep a tar's blocks aligned."""
+"""Edits of arbitrary length, so that they rarely keep the blocks of a tar aligned."""
 
 
 def read_written(folder: Path, ended: Ingested) -> int:
-    """Return the rows in the shards."""
+    """Return the rows in the written shards."""
     return sum(pq.read_metadata(folder / record.path).num_rows for record in ended.shards)
 
 
 def outcome(folder: Path, **options: Any) -> Ingested | None:
-    """Return the result of an ingest, None for one line of error; check its counts against the written rows."""
+    """Return the result of an ingest, or None after a one-line error; check its counts against the written rows."""
     try:
         ended = ingest(IngestConfig(output=str(folder / "out"), generator="flux", **options), lambda record: None)
     except PlumblineError as error:
@@ -117,7 +117,7 @@ def test_each_stray_quote_in_a_csv_costs_at_most_a_row(images: Path) -> None:
 
 
 def make_tar(format: int) -> bytes:
-    """Return a tar of samples of an image, its JSON and its text, with sizes around those of a tar's blocks."""
+    """Return a tar of samples (image, JSON and text) whose sizes are close to multiples of a tar's block size."""
     stream, sizes = io.BytesIO(), random.Random(0)
     with tarfile.open(fileobj=stream, mode="w", format=format) as archive:
         for number in range(ROWS):
@@ -163,7 +163,7 @@ def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_named(
 
 
 def add_checksum(header: bytes) -> bytes:
-    """Return a tar's header with the right checksum."""
+    """Return a tar header with the correct checksum."""
     plain = header[:148] + b" " * 8 + header[156:]
     return plain[:148] + b"%06o\0 " % sum(plain) + plain[156:]
 

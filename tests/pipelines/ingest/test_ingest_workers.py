@@ -1,4 +1,4 @@
-"""Any number of workers makes the same bytes, even if some die; a small or unchanged input needs no Ray."""
+"""Any number of workers produces the same bytes, even if some die; a small or unchanged input does not need Ray."""
 
 import os
 import signal
@@ -32,12 +32,12 @@ ONE, TWO = WorkersConfig(num_cpus=1), WorkersConfig(num_cpus=2)
 
 @pytest.fixture
 def always_use_ray(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every input start Ray for its units."""
+    """Make even the smallest input start Ray."""
     monkeypatch.setattr(draft_workers, "PATIENCE", -1.0)
 
 
 def repeated_input(folder: Path) -> dict[str, Any]:
-    """Write four tars; the later ones repeat ids with other texts of their prompts."""
+    """Write four tars; the later ones repeat ids but with other prompt texts."""
     rows = [{**row, "prompt_id": f"p{index % 7}"} for index, row in enumerate(source_rows(20))]
     named = [{**row, "text": f"a text of {row['prompt_id']}"} for row in rows]
     wrong = [{**row, "image_id": f"other-{row['image_id']}", "text": "another text"} for row in named[:3]]
@@ -69,7 +69,7 @@ def test_ids_of_an_earlier_tar_are_refused_in_every_worker(tmp_path: Path, alway
 
 
 def list_drafters() -> list[int]:
-    """List the processes that draft shards on this test's Ray."""
+    """Return the processes that draft shards on this test's Ray."""
     import ray
 
     session = ray._private.worker._global_node.get_session_dir_path()  # type: ignore[attr-defined]

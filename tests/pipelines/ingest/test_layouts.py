@@ -1,4 +1,4 @@
-"""Folders of image files in every usual layout: images get their own prompts, and nothing is guessed."""
+"""In every common folder layout, images get their own prompts, and nothing is guessed."""
 
 import json
 import os
@@ -400,7 +400,7 @@ def test_a_table_without_images_is_not_used_for_all_images(tables: dict[str, str
 
 
 def skipped(ended: Ingested) -> dict[str, str]:
-    """Return the reason for each image that was left out on purpose."""
+    """Return the reason for each image that was deliberately skipped."""
     return {image.file.removeprefix(f"{Path(ended.url).parent}/in/"): image.message for image in ended.skipped}
 
 

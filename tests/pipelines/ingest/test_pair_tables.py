@@ -1,4 +1,4 @@
-"""Winoground's and EqBen's released files become rows to score, and the same files judge the scores."""
+"""Winoground's and EqBen's released files become rows to score, and the same files are used to judge the scores."""
 
 import csv
 import json
@@ -15,11 +15,11 @@ from tests.commands import printed, refusal
 
 SAMPLES = 9
 Scores = Mapping[tuple[int, int, int], float]
-"""Scores by sample, caption and image."""
+"""Scores by (sample, caption, image)."""
 
 
 def winoground_lines(folder: Path) -> str:
-    """Write Hugging Face's examples.jsonl, whose names of images lack their ending."""
+    """Write Hugging Face's examples.jsonl, in which image names have no extension."""
     rows = [
         {"id": n, "image_0": f"ex_{n}_img_0", "image_1": f"ex_{n}_img_1", "caption_0": f"{n} c0",
          "caption_1": f"{n} c1", "tag": "Noun", "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": "Object"}
@@ -43,7 +43,7 @@ def winoground_sheet(folder: Path) -> str:
 
 
 def eqben_mini(folder: Path) -> str:
-    """Write the mini subset's all_select.json, a list without ids."""
+    """Write all_select.json of the mini subset, a list without ids."""
     rows = [
         {"image0": f"images/ex_{n}_img_0.png", "image1": f"images/ex_{n}_img_1.png", "caption0": f"{n} c0",
          "caption1": f"{n} c1"}
@@ -54,7 +54,7 @@ def eqben_mini(folder: Path) -> str:
 
 
 def eqben_labelled(folder: Path) -> str:
-    """Write EqBen's labelled annotation, a record for each pairing in random order."""
+    """Write EqBen's annotations with labels: one record per pairing, in random order."""
     rows = [
         {"image": f"images/ex_{n}_img_{image}.png", "caption": f"{n} c{caption}",
          "private_info": {"dataset": "eqbensd", "sample_cnt": n, "name": f"c{caption}i{image}"}}
@@ -67,9 +67,9 @@ def eqben_labelled(folder: Path) -> str:
 
 @pytest.fixture
 def scores(tmp_path: Path) -> Scores:
-    """Make random images of 9 samples, and a metric that gives each of their pairings a random score, with ties.
+    """Write random images of 9 samples, and a metric with a random score for each of their pairings, including ties.
 
-    Images have different sizes, and a prompt names its sample and caption.
+    Images differ in size, and a prompt names its sample and caption, so the metric can identify them.
     """
     random = np.random.default_rng(8)
     drawn = {(n, c, i): int(random.integers(0, 3)) + (c == i) for n in range(SAMPLES) for c in (0, 1) for i in (0, 1)}
@@ -83,7 +83,7 @@ def scores(tmp_path: Path) -> Scores:
 
 
 def expect(scores: Scores) -> dict[str, float]:
-    """Compute Winoground's three scores as written (Thrush et al. 2022, section 4.1)."""
+    """Compute Winoground's three scores from their definitions (Thrush et al. 2022, section 4.1)."""
     right: dict[str, list[bool]] = {"text": [], "image": [], "group": []}
     for n in range(SAMPLES):
         text = all(scores[n, i, i] > scores[n, 1 - i, i] for i in (0, 1))
@@ -105,7 +105,7 @@ def expect(scores: Scores) -> dict[str, float]:
 def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
     tmp_path: Path, scores: Scores, write: Callable[[Path], str], protocol: str, images: str
 ) -> None:
-    """VQAScore, tables 1 and 2, scores every image under both captions of its sample."""
+    """Tables 1 and 2 of the VQAScore paper score every image with both captions of its sample."""
     table, data = tmp_path / write(tmp_path), f"{tmp_path}/data"
     printed("ingest", f"table={table}", f"images={tmp_path}/{images}", f"output={data}", "cluster.num_cpus=1")
     rows = pd.concat(pd.read_parquet(path) for path in Path(data).glob("*/*.parquet"))

@@ -1,8 +1,8 @@
-"""In any layout, each image is scored against its own prompt, or rejected with its own reason.
+"""In any layout, each image is scored against its own prompt, or rejected for the right reason.
 
-Every accepted layout is written with the usual libraries from random images: in any order, with any number of images
-per prompt, prompts in any script, dots in names, other files in between, columns by any of their usual names, and some
-images without a prompt. Each image has different bytes, which identify its pair.
+Every supported layout is written with common libraries from random images: in any order, with any number of images per
+prompt, prompts in any script, dots in names, other files in between, columns under any of their usual names, and some
+images without a prompt. Each image has unique bytes, which identify its prompt.
 """
 
 import csv
@@ -53,21 +53,21 @@ PAIR = re.compile(r"^pair: (.*?) of (flux|sdxl|Flux\.1 dev|in|all): (.*)$", re.M
 
 @cache
 def png(number: int) -> bytes:
-    """Return an image that only this number has."""
+    """Return an image that is unique to this number."""
     encoded = io.BytesIO()
     Image.new("RGB", (8, 8), (number % 256, number // 256, 77)).save(encoded, "PNG")
     return encoded.getvalue()
 
 
 class Drawn(NamedTuple):
-    """An image that a generator made of a prompt."""
+    """An image that a generator made for a prompt."""
 
     number: int
     generator: str
     line: int
     """Line number of the prompt."""
     sample: int
-    """Number of the image among this generator's images of the prompt."""
+    """Index of the image among this generator's images for the prompt."""
 
     @property
     def content(self) -> bytes:
@@ -76,16 +76,16 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """Random prompts and images in any order, their folder, and the images that lose their prompt."""
+    """Random prompts and images in any order, the folder they are in, and the images that have no prompt."""
 
     folder: Path
     prompts: list[str]
     images: list[Drawn]
     chance: random.Random
     lost: dict[int, str] = field(default_factory=dict)
-    """End of the location in the rejection of each image without a prompt, by the image's number."""
+    """The end of the location reported when an image without a prompt is rejected, by image number."""
     others: list[str] = field(default_factory=list)
-    """Other images, and rows without an image: each is rejected or skipped."""
+    """Other images, and rows without an image; each of them is rejected or skipped."""
 
     def prompt(self, image: Drawn) -> str:
         return self.prompts[image.line]
@@ -94,7 +94,7 @@ class World:
         return self.chance.choice(choices)
 
     def loses(self, image: Drawn, place: str, kept: int = 6) -> bool:
-        """Return True if the image loses its prompt: one in `kept` does, but never the first image."""
+        """Decide whether the image loses its prompt, with probability 1 in `kept`, and never for the first image."""
         lost = image.number != 0 and self.chance.randrange(kept) == 0
         if lost:
             self.lost[image.number] = place
@@ -104,18 +104,18 @@ class World:
         put(self.folder, files)
 
     def put_clutter(self, *pictures: str) -> None:
-        """Write some of these images and of other files, at random."""
+        """Write a random selection of these images and of other files."""
         for name in (*pictures, "notes.md", "Thumbs.db", "all.zip", ".DS_Store"):
             if self.any_of(True, False):
                 self.put({name: png(60_000)})
                 self.others.extend([name] if name in pictures else [])
 
     def put_text(self, name: str, text: str) -> None:
-        """Write UTF-8 with or without a byte order mark."""
+        """Write UTF-8 with or without a byte order mark, at random."""
         self.put({name: self.any_of("", "\ufeff") + text})
 
     def columns(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows with their columns in a random order."""
+        """Return the rows with their columns in random order."""
         names = list(rows[0])
         self.chance.shuffle(names)
         return [{name: row[name] for name in names} for row in rows]
@@ -125,12 +125,12 @@ CLUTTER = ("grid.png", "grid-0000.png", "._0.png", "raw.heic")
 
 
 class Lay(NamedTuple):
-    """A world as it was written."""
+    """The files that a world was written to."""
 
     images: Path
     words: Sequence[str] = ()
     whose: Callable[[Drawn], str] = lambda image: image.generator
-    """Returns the generator that an image is found under."""
+    """Function that returns the generator under which an image is found."""
 
 
 def write_table(world: World, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -148,14 +148,14 @@ def write_table(world: World, name: str, rows: Sequence[Mapping[str, Any]]) -> N
 
 
 def file_of(world: World, image: Drawn) -> str:
-    """Return any name for an image's file, in any folder."""
+    """Return a random name for an image's file, in a random folder."""
     n, line = image.number, image.line
     name = world.any_of(f"{n}", f"cfg7.5_{n}", f"猫 {n}.v2", f"p{line}-{n}", f"{line}_{n}")
     return f"{world.any_of('out/', 'a.b/c/', 'ü/', '')}{name}.{world.any_of('png', 'PNG')}"
 
 
 def table_in_folder(world: World) -> Lay:
-    """Write a script's table among image files; some rows have no prompt, some images no row, one row no image."""
+    """Write a table next to image files, with rows that lack a prompt or an image and images that lack a row."""
     image_name, prompt_name, generator_name = (world.any_of(*names) for names in (FILES, PROMPTS, WHOSE))
     rows = []
     for image in world.images:
@@ -174,7 +174,7 @@ def table_in_folder(world: World) -> Lay:
 
 
 def table_alone(world: World) -> Lay:
-    """Write a table that is the input itself, with paths relative to its folder."""
+    """Write a table that is itself the input, with paths relative to its folder."""
     image_name, prompt_name, generator_name = (world.any_of(*names) for names in (FILES, PROMPTS, WHOSE))
     rows = []
     for number, image in enumerate(world.images):
@@ -187,7 +187,7 @@ def table_alone(world: World) -> Lay:
 
 
 def hugging_face_file_names(world: World) -> Lay:
-    """Write several files per row, in `file_names`."""
+    """Write rows with several files each, in the column `file_names`."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for image in world.images:
         world.put({(file := file_of(world, image)): image.content})
@@ -201,7 +201,7 @@ def hugging_face_file_names(world: World) -> Lay:
 
 
 def hugging_face_columns(world: World) -> Lay:
-    """Write a column of files for each generator."""
+    """Write a column of image files for each generator."""
     generators = sorted({image.generator for image in world.images})
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for image in world.images:
@@ -216,7 +216,7 @@ def hugging_face_columns(world: World) -> Lay:
 
 
 def prompt_list(world: World) -> Lay:
-    """Write a prompts.txt for all generators, or one for each; images count from 0 or from 1."""
+    """Write one prompts.txt for all generators or one for each; images are numbered from 0 or from 1."""
     first, end = world.any_of(0, 1), world.any_of("\n", "\r\n", "\r")
     edge = 0 if first == 0 else len(world.prompts) - 1
     several = any(image.sample for image in world.images)
@@ -243,7 +243,7 @@ def prompt_list(world: World) -> Lay:
 
 
 def ids_in_names(world: World) -> Lay:
-    """Write a table of ids and prompts, and images named by the ids, with the numbers of samples behind them."""
+    """Write a table of ids and prompts, and images whose names consist of the id and the sample number."""
     several = any(image.sample for image in world.images)
     scheme, numeric = world.any_of(("p{n}", False), ("猫-{n}x", False), ("{n}", True), ("A_b{n}", False))
     ids = [scheme.format(n=line + 1) for line in range(len(world.prompts))]
@@ -275,7 +275,7 @@ def ids_as_folders(world: World) -> Lay:
 
 
 def files_of_each_generator(world: World) -> Lay:
-    """Write a row for each image with its generator, whose file is named without its folder."""
+    """Write a row for each image with its generator and with its file name, but not its folder."""
     rows = []
     for image in world.images:
         name = f"{image.line}-{image.sample}.png"
@@ -286,7 +286,7 @@ def files_of_each_generator(world: World) -> Lay:
 
 
 def text_next_to_image(world: World) -> Lay:
-    """Write a .txt or .json of the same name next to each image."""
+    """Write a .txt or .json file with the same name next to each image."""
     for image in world.images:
         name = f"{image.generator}/{world.any_of('cfg7.5_', 'x', '猫.')}{image.number}"
         world.put({f"{name}.png": image.content})
@@ -303,7 +303,7 @@ def text_next_to_image(world: World) -> Lay:
 
 
 def prompts_as_names(world: World) -> Lay:
-    """Name images as T2I-CompBench does."""
+    """Name images by their prompts, as T2I-CompBench does."""
     texts = ("a red cube", "two dogs. 3d render", "l'été à Paris", "ein großes Haus, nachts", "a cat and v1.5 of it")
     world.prompts[:] = texts[: len(world.prompts)]
     for image in world.images:
@@ -320,7 +320,7 @@ def prompts_as_names(world: World) -> Lay:
 
 
 def geneval_folders(world: World) -> Lay:
-    """Write a folder for each prompt, with samples, metadata and a grid; one metadata file may cover all prompts."""
+    """Write a folder per prompt with samples, metadata and a grid; a single metadata file may cover all prompts."""
     for line, generator in sorted({(image.line, image.generator) for image in world.images}):
         base = f"{generator}/{line:05d}"
         own = [image for image in world.images if (image.line, image.generator) == (line, generator)]
@@ -336,7 +336,7 @@ def geneval_folders(world: World) -> Lay:
 
 
 def tars(world: World) -> Lay:
-    """Write WebDataset's tars, with a .txt or a .json for each image, with dots in names, in any order."""
+    """Write WebDataset tars in any order, with a .txt or a .json for each image and dots in names."""
     generators = sorted({image.generator for image in world.images})
     for generator in generators:
         members: list[tuple[str, bytes]] = []
@@ -363,7 +363,7 @@ def tars(world: World) -> Lay:
 
 
 def webdataset_tars(world: World) -> Lay:
-    """Write tars with the webdataset library, shard by shard; they name no generator."""
+    """Write tars with the webdataset library, shard by shard; the tars do not name a generator."""
     world.folder.mkdir(parents=True)
     with webdataset.ShardWriter(f"{world.folder}/%05d.tar", maxcount=world.any_of(1, 2, 100), verbose=0) as writer:
         for image in world.images:
@@ -372,7 +372,7 @@ def webdataset_tars(world: World) -> Lay:
 
 
 def hugging_face_rows(world: World) -> Lay:
-    """Write a dataset that contains images, as saved or as Parquet, whose models are class labels or text."""
+    """Write a dataset with embedded images, as saved or as Parquet, whose models are class labels or strings."""
     generators = sorted({image.generator for image in world.images})
     labels, prompt = world.any_of(True, False), world.any_of(*PROMPTS)
     saved = world.any_of(True, False)
@@ -414,7 +414,7 @@ def write_duckdb(world: World, rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def write_spark(world: World, rows: list[dict[str, Any]], path: Path) -> None:
-    """Write a folder of parts with checksums, a marker and times, like Spark."""
+    """Write a folder of part files with checksums, a marker and timestamps, like Spark."""
     path.unlink(missing_ok=True)
     size = world.any_of(1, 2, 100)
     for part in range(0, len(rows), size):
@@ -439,7 +439,7 @@ def parquet_rows(
 
 
 def parquet_by(write: Callable[[World, list[dict[str, Any]], Path], None]) -> Callable[[World], Lay]:
-    """Write one table whose rows name their generators, or one table each; some rows have no prompt."""
+    """Write one table whose rows name their generators, or one table per generator; some rows have no prompt."""
 
     def lay(world: World) -> Lay:
         world.folder.mkdir(parents=True)
@@ -464,7 +464,7 @@ def parquet_by(write: Callable[[World, list[dict[str, Any]], Path], None]) -> Ca
 
 
 def parquet_paths(world: World) -> Lay:
-    """Write a table of files' paths, among other files that no row names."""
+    """Write a table of file paths, and other files that no row refers to."""
     rows = []
     for image in world.images:
         world.put({(file := file_of(world, image)): image.content})
@@ -476,7 +476,7 @@ def parquet_paths(world: World) -> Lay:
 
 
 def prompts_by_id(world: World) -> Lay:
-    """Write prompts in a separate file, and tables of images that name them; some rows name none."""
+    """Write prompts to a separate file, and tables of images that refer to them; some rows refer to no prompt."""
     ids = [world.any_of(f"p.{line}", f"{line}", f"猫{line}") for line in range(len(world.prompts))]
     order = list(range(len(ids)))
     world.chance.shuffle(order)
@@ -494,7 +494,7 @@ def prompts_by_id(world: World) -> Lay:
 
 
 def files_by_id(world: World) -> Lay:
-    """Write prompts in a separate file, and image files that are named by their ids."""
+    """Write prompts to a separate file, and image files named by the prompt ids."""
     world.images[:] = [image for image in world.images if image.sample == 0 or image.number == 0]
     rows = [{"prompt_id": f"p.{line}", "text": text} for line, text in enumerate(world.prompts)]
     world.folder.parent.mkdir(exist_ok=True)
@@ -531,7 +531,7 @@ LAYOUTS: dict[str, Callable[[World], Lay]] = {
 
 @st.composite
 def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Random]:
-    """Draw prompts, any number of images for each generator and prompt in any order, and a random generator."""
+    """Draw prompts, any number of images per generator and prompt in random order, and a random generator."""
     prompts = draw(
         st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5)
     )
@@ -544,7 +544,7 @@ def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[Drawn], random.Rando
 
 
 def list_pairs(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
-    """Return every scored image with its generator and its prompt, or None if it has no prompt."""
+    """Return every scored image with its generator and its prompt, or None in place of a missing prompt."""
     texts = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
     for shard in sources.image_shards:
         for row in read_shard(shard, ("image_id", "prompt_id", "image", "uri")).to_pylist():
@@ -554,7 +554,7 @@ def list_pairs(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
 
 
 def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Ingested | None) -> None:
-    """Check that each image has its own prompt or its own reason, and that nothing else was found."""
+    """Check that each image has its own prompt or its own reason for rejection, and that nothing else was found."""
     by_content = {image.content: image for image in world.images}
     pairs = list(list_pairs(sources)) if sources is not None else []
     scored = {by_content[content].number: (generator, prompt) for content, generator, prompt in pairs}
@@ -576,7 +576,7 @@ def check_pairs(world: World, lay: Lay, sources: Sources | None, ingested: Inges
 
 
 def check_output(world: World, lay: Lay, out: str, ingested: Ingested | None) -> None:
-    """Check that the totals add up and the displayed pairs are true."""
+    """Check that the totals add up and that the displayed pairs are correct."""
     if ingested is not None:
         [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND.findall(out)]
         assert found == taken + rejected + skipped == len(world.images) + len(world.others) and taken == ingested.rows

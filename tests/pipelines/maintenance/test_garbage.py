@@ -39,7 +39,7 @@ UNREFERENCED = "no kept run refers to it"
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Make a benchmark whose sweeps run in this process; one image of flint is always too slow, so drafts exist."""
+    """Make a benchmark for sweeps in this process; one image of flint always times out, so drafts exist."""
     folder = write_benchmark(tmp_path_factory.mktemp("keeping") / "bench", GENERATORS, count=6)
     slow = images("flint", 3)[2]["image"]
     decode = module.decode_bytes
@@ -66,14 +66,14 @@ class Night(NamedTuple):
     generators: tuple[str, ...]
     metrics: tuple[str, ...]
     max_scans: int
-    """A limit that enters the key of every cell over images."""
+    """A limit that is part of the key of every cell over images."""
 
     def config(self, bench: Path, store: Path) -> SweepConfig:
         return replace(config_of(bench, *self), store=str(store))
 
 
 def collect(store: Path, **options: object) -> Collected:
-    """Collect garbage without a grace period, regardless of how coarse the disk's clock is."""
+    """Collect garbage without a grace period, however coarse the disk's timestamps are."""
     newest = max((path.stat().st_mtime for path in store.rglob("*") if path.is_file()), default=0.0)
     probe = store / "probe"
     while not probe.exists() or probe.stat().st_mtime <= newest:
@@ -128,12 +128,12 @@ def test_after_a_collection_every_kept_run_is_complete_and_its_sweep_computes_no
         assert all(table.equals(read_before[run_id][name]) for name, table in tables(store, run_id).items())
         assert_cells_exist(store, run_id)
         missing = plan_sweep(made[run_id].config(bench, folder)).plan.missing
-        assert all(store.exists(draft_path(cell.path)) for cell in missing), "what failed is tried again, nothing else"
+        assert all(store.exists(draft_path(cell.path)) for cell in missing), "only failed cells are tried again"
     assert not collect(folder, keep_runs=rules).free
 
 
 def break_off_after(count: int, collecting: Callable[[], object]) -> None:
-    """Collect until this number of files was removed, and stop as if killed."""
+    """Stop the collection after this number of files was removed, as if the process had been killed."""
     left = [count]
 
     class Killed(Exception):
@@ -215,7 +215,7 @@ def test_a_list_removes_nothing_and_gives_the_reason_for_each_kind(bench: Path, 
 
 
 def test_recently_written_files_stay(bench: Path, store: Path) -> None:
-    """An interrupted sweep can be continued."""
+    """An interrupted sweep can therefore be continued."""
     run_config(ALL.config(bench, store))
     shutil.rmtree(store / "runs")
     assert not collect(store, grace_days=7.0).free
@@ -248,7 +248,7 @@ def test_cells_of_a_pruned_stage_are_removed_if_the_scores_exist(bench: Path, st
     done = run_config(ALL.config(bench, store))
     collected = collect(store, grace_days=7.0, prune=("image_statistics",))
     pruned = collected.free["image_statistics", "pruned: the scores computed from it exist"]
-    assert pruned.files == 5, "and one of the six stands under scores that are still to be computed"
+    assert pruned.files == 5, "one of the six is needed by scores that are not yet computed"
     again = plan_sweep(ALL.config(bench, store)).plan
     assert {cell.shard.group for cell in again.missing} == {"flint"} and len(again.missing) == 3
     assert tables(store_at(store), done.run_id)["scores"].num_rows == 36
@@ -289,8 +289,8 @@ def test_a_dead_nights_lease_is_removed_once_it_cannot_be_stalled(store: Path) -
     within.check()
     within.write_text("runs/2020-01-01/claim.json", "{}")
     with send_heartbeats(within, run="2020-01-01"):
-        assert not collect(store).free, "its night is at work"
-    assert not collect(store, grace_days=7.0).free, "it may go on"
+        assert not collect(store).free, "its nightly run is active"
+    assert not collect(store, grace_days=7.0).free, "it may continue"
     assert collect(store).free["runs", DIED].files == 1 and within.folders("runs") == []
 
 
@@ -301,7 +301,7 @@ def test_the_heartbeat_of_a_dead_sweep_keeps_cells_only_for_a_while(
     shutil.rmtree(store / "runs")
     (store / SWEEPS).mkdir(exist_ok=True)
     (store / SWEEPS / "0.json").write_text("half a si")
-    assert "scores" not in {stage for stage, _ in collect(store).free}, "it may use any cell"
+    assert "scores" not in {stage for stage, _ in collect(store).free}, "the sweep may use any cell"
     monkeypatch.setattr("plumbline.pipelines.maintenance.running_sweeps.HEARTBEAT_TIMEOUT", 0.0)
     collected = collect(store)
     assert collected.free["scores", UNREFERENCED].files == 12 and not list((store / SWEEPS).iterdir())

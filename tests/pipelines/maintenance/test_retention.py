@@ -1,4 +1,4 @@
-"""Retention keeps the newest runs, one per day, week or month, named runs, and always the very newest."""
+"""Retention keeps the newest runs, one run per day, week or month, named runs, and always the latest run."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ FIRST = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 def make_runs(days: int, *, benchmark: str = "small", a_day: int = 2) -> list[Run]:
-    """Return runs on consecutive days, several per day, with eight hours between them."""
+    """Return runs on consecutive days, several per day, eight hours apart."""
     moments = [FIRST + timedelta(days=day, hours=8 * turn) for day in range(days) for turn in range(a_day)]
     return [
         Run(f"{benchmark}-{began:%m%d-%H}", {"benchmark": benchmark, "began": began.isoformat()}, "", latest=False)
@@ -103,7 +103,7 @@ def test_only_one_benchmarks_runs_are_removed_except_needed_ones(two_benchmarks:
     assert two_benchmarks.store.folders("runs") == ["other-0101-02", "other-0102-02", NEWEST]
     number = read_lease(two_benchmarks.store, DELETING).number
     assert two_benchmarks.retain() == () and read_lease(two_benchmarks.store, DELETING).number == number, (
-        "no sweep plans again"
+        "no sweep has to plan again"
     )
 
 

@@ -1,4 +1,4 @@
-"""Released answers become scores, by whether a question counts where those above it fail or have no answer."""
+"""Released answers become scores, depending on whether a question counts if its parents fail or are unanswered."""
 
 import json
 from pathlib import Path
@@ -126,7 +126,7 @@ tifa160,tifa,mini-dalle,tifa160_0,"Question: what is red? Choices: dog, cat. Ans
 tifa160,vq2a,mini-dalle,tifa160_0,What is red? dog?,yes
 """,
 }  # fmt: skip
-"""A checkout of j-min/DSG with made-up rows: whoops is a split that no generator was asked about."""
+"""A checkout of j-min/DSG with made-up rows; no generator was asked about the split whoops."""
 
 
 def released(folder: Path, files: dict[str, str]) -> Path:
@@ -148,7 +148,7 @@ def test_dsgs_answers_are_read_with_the_questions_that_they_leave_out(tmp_path: 
     config = of_format("dsg", released(tmp_path, DSG), "given=[mplug_dsg]", "accumulation=direct", "missing=wrong")
     assert found_scores(config) == {
         ("mplug_dsg", "tifa160_0/mini-dalle"): 0, ("mplug_dsg", "tifa160_1/mini-dalle"): 0,
-    }, "a yes whose parent is no, and a prompt that the file has no answer about"  # fmt: skip
+    }, "a yes whose parent is no, and a prompt without answers"  # fmt: skip
     (row, lost) = accumulate_answers(of_format("dsg", tmp_path, "given=[mplug_dsg]")).scores.to_pylist()
     assert (row["prompt_id"], row["generator"], row["score"]) == ("tifa160_0", "mini-dalle", 0.5)
     assert lost["score"] is None and lost["error"]["kind"] == "not_scored"
@@ -160,7 +160,7 @@ def test_dsgs_answers_to_other_metrics_questions_are_compared_as_its_code_does(t
     config = of_format("dsg", released(tmp_path, DSG), "given=[pali17b_tifa,mplug_vq2a]", "missing=wrong")
     assert found_scores(config) == {
         ("pali17b_tifa", "tifa160_0/mini-dalle"): 0.5, ("mplug_vq2a", "tifa160_0/mini-dalle"): 1,
-    }, "to a yes/no question yes is right, whatever TIFA's file says"  # fmt: skip
+    }, "yes is the right answer to yes/no questions, whatever TIFA's file says"  # fmt: skip
 
 
 TIFA_RESULT = {

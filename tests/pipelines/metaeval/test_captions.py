@@ -1,4 +1,4 @@
-"""Captions are scored against what people wrote of the same images, and people's ratings judge the scores."""
+"""Captions are scored against human captions of the same images, and human ratings are used to judge the scores."""
 
 import io
 import json
@@ -25,7 +25,7 @@ def draw_text(rng: random.Random) -> str:
 
 
 def test_captions_of_flickr8k_are_scored_by_their_references_and_judged_by_people(tmp_path: Path) -> None:
-    """People prefer a caption the more, the fewer of a reference's words it has lost."""
+    """People prefer captions that have lost fewer words of a reference."""
     rng, release = random.Random(1), {}
     for number in range(30):
         references = [draw_text(rng) for _ in range(3)]
@@ -46,7 +46,7 @@ def test_captions_of_flickr8k_are_scored_by_their_references_and_judged_by_peopl
 
 
 def test_refclipscore_is_made_of_a_runs_clipscore_and_the_nearest_reference(tmp_path: Path) -> None:
-    """The text features are transformers' own, of the cleaned texts with CLIPScore's prefix."""
+    """The text features come from transformers itself, for the cleaned texts with CLIPScore's prefix."""
     rng, pixels = random.Random(2), np.random.default_rng(2)
     rows = []
     for number in range(6):

@@ -1,4 +1,4 @@
-"""Error graphs of one's own: built in a table, scored from it, judged by it, and counted."""
+"""A user's own error graphs are built in a table, scored from it, judged with it, and counted."""
 
 import io
 from collections import Counter
@@ -16,7 +16,7 @@ TYPES = ("missing object", "wrong attribute", "verb", "composition")
 
 
 def draw_graphs(seed: int, count: int) -> list[dict[str, str]]:
-    """Return a row per image of random graphs: nodes are sets of errors, edges add one error or two."""
+    """Return a row for each image of random graphs: nodes are sets of errors, and edges add one or two errors."""
     rng = np.random.default_rng(seed)
     rows = []
     for number in range(count):
@@ -77,7 +77,7 @@ def test_graphs_of_ones_own_are_counted_before_any_image_is_scored(seed: int, su
 
 
 def test_one_table_says_what_is_scored_and_what_it_is_judged_by(tmp_path: Path) -> None:
-    """Noise grows with the errors, and with it the density of edges, which so is a metric that falls with quality."""
+    """Noise grows with the number of errors and raises the edge density, which is thus a lower-is-better metric."""
     rows, rng = draw_graphs(7, 8), np.random.default_rng(7)
     for row in rows:
         pixels = np.full((32, 32, 3), 128, np.uint8)

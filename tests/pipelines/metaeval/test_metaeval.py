@@ -1,4 +1,4 @@
-"""Meta-evaluation end to end: from releases and score tables, ours or anybody's, to the files a paper needs."""
+"""A meta-evaluation runs end to end, from releases and any score tables to the files that a paper needs."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from tests.commands import config_of, printed, refusal
 from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, reading
 
 REFERENCE = os.environ.get("REFERENCE_DATA")
-needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA names no folder of published ratings")
+needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA is not set")
 
 
 def config(folder: Path, *overrides: str) -> MetaevalConfig:
@@ -85,7 +85,7 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
 
 
 def test_generators_are_told_apart_by_the_ratings_of_some_images_and_the_scores_of_all(tmp_path: Path) -> None:
-    """The metric flatters g; its scores are of 60 prompts, and the ratings, which name images alone, of 16."""
+    """The metric flatters g. It scores 60 prompts; people rated 16, in a table that only names images."""
     random = np.random.default_rng(0)
     fit = {name: mean + random.normal(0, 1, 60) for name, mean in (("f", 3.4), ("g", 2.0))}
     images = [
@@ -114,7 +114,7 @@ OTHER_NAMES = {"rating": "stars", "prompt_id": "caption id", "generator": "model
 
 @pytest.fixture(params=["csv", "parquet", "jsonl"])
 def other_names(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Shuffled ratings by two raters of uneven numbers of images, under names of somebody's own."""
+    """Return shuffled ratings by two raters, who rated different numbers of images, with user-defined column names."""
     drawn = [
         (f"p{n}", f"g{n % 3}", rater, "fit", 1 + n % 5) for n in range(11) for rater in "ab" if (n, rater) != (3, "b")
     ]
@@ -175,10 +175,10 @@ LADDERS = {1.0: (2, 1, 0), 0.5: (2, 0, 1), -0.5: (0, 2, 1), -1.0: (0, 1, 2)}
 ORDERINGS = {
     "clip": (1.0, 0.5, -0.5, -1.0, 1.0),
     "dsg": (0.5, 1.0, -1.0, -0.5, -1.0),
-    "llmscore_ec": (-1.0, -0.5, 0.5, 1.0, -1.0),  # counts errors: its signs are turned
+    "llmscore_ec": (-1.0, -0.5, 0.5, 1.0, -1.0),  # counts errors, so its signs are reversed
     "fuyu": (0.5, 0.5, 0.5, 0.5, 0.5),
 }
-"""Of graphs 0 to 3, which are synthetic, and of 164, which is real and unpublished."""
+"""Orderings of graphs 0 to 3, which are synthetic, and of graph 164, which is real and unpublished."""
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -239,7 +239,7 @@ def written(path: Path, columns: dict[str, list[object]]) -> Path:
 
 
 def ids(names: str, image: str = "{prompt}-{generator}") -> dict[str, list[object]]:
-    """Columns of ids of ten images, five prompts by two generators."""
+    """Return id columns for ten images: five prompts by two generators."""
     made: dict[str, list[object]] = {
         "image_id": [image.format(prompt=prompt, generator=generator) for prompt, generator in IMAGES],
         "prompt_id": [prompt for prompt, _ in IMAGES],
@@ -413,7 +413,7 @@ def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path
 
 
 def random_study(folder: Path, seed: int, *, prompts: int, alike: bool = False) -> list[str]:
-    """Ratings of two generators' images by three raters, all `alike` or drawn; scores of two metrics; in any order."""
+    """Write random ratings (or `alike` ones) by three raters and scores by two metrics for two generators, shuffled."""
     random = np.random.default_rng(seed)
     images = [(f"p{prompt}", generator) for prompt in range(prompts) for generator in ("atlas", "garnet")]
     rated = [(*image, rater, 3 if alike else random.integers(1, 6)) for image in images for rater in "abc"]
@@ -459,7 +459,7 @@ def test_where_all_ratings_are_equal_every_statistic_of_agreement_is_absent_with
 
 
 def test_no_results_are_lost_to_those_of_other_ratings_or_scores(tmp_path: Path) -> None:
-    """Results lie by the names of ratings and scores; those of files of the same names elsewhere are said to go."""
+    """Results are stored under the names of ratings and scores; replacing those of other files is reported."""
     studies = {}
     for name, seed in (("first", 3), ("second", 4)):
         (tmp_path / name).mkdir()
@@ -484,9 +484,9 @@ def test_no_results_are_lost_to_those_of_other_ratings_or_scores(tmp_path: Path)
 def test_the_command_ends_with_its_conclusion_after_a_table_of_a_screen(
     tmp_path: Path, metrics: int, others: str
 ) -> None:
-    """Two questions to people about 60 images; `best` follows people, the other metrics say nothing.
+    """People answered two questions about 60 images; `best` follows people, and the other metrics are noise.
 
-    So few permutations tell no two of 9 metrics apart.
+    With so few permutations, none of 9 metrics can be distinguished from another.
     """
     random = np.random.default_rng(metrics)
     ids = [(f"p{prompt}", generator) for prompt in range(30) for generator in ("atlas", "garnet")]
@@ -510,7 +510,7 @@ def test_the_command_ends_with_its_conclusion_after_a_table_of_a_screen(
     asked += ["sampling.resamples=20", "sampling.permutations=199"]
     lines = printed("metaeval", *asked).splitlines()
     folder = lines.index(f"written to {tmp_path}/out/ (verbose=true prints it too):")
-    assert 10 < folder <= 42, "a table of a screen"
+    assert 10 < folder <= 42, "the table fits on a screen"
     files = {line.split()[0] for line in lines[folder + 1 :] if line.startswith("  ")}
     assert {"judgements.md", "comparisons.parquet", "corrected.parquet"} <= files
     assert files <= {path.name for path in (tmp_path / "out").iterdir()}
@@ -537,7 +537,7 @@ def test_the_ratings_that_the_documentation_shows_are_read_as_likert(tmp_path: P
 
 
 def scores_of_all(release: Release) -> dict[str, list[object]]:
-    """Scores of every image that somebody judged: by `hits`, and by `errors`, which are hits turned round."""
+    """Return scores of every judged image: `hits`, and `errors`, which are the reversed hits."""
     tables = (release.ratings, release.pairings, release.graph_nodes, release.preferences)
     rows = [row for table in tables for row in table.to_pylist()]
     pairs = [{**row, "image_id": row[name]} for row in rows if "image_a" in row for name in ("image_a", "image_b")]
@@ -561,7 +561,7 @@ def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned
 
 
 def judge_turned_round(layout: Layout, tmp_path: Path) -> None:
-    """Check that a layout judges a metric as it judges one that falls where the other rises."""
+    """Check that a layout judges a lower-is-better metric like its reversed, higher-is-better twin."""
     path = layout.write(tmp_path / "release")
     scores = written(tmp_path / "s.csv", scores_of_all(reading(layout.reader, path)))
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={scores}", "protocol.falling=[errors]"]
@@ -578,7 +578,7 @@ def judge_turned_round(layout: Layout, tmp_path: Path) -> None:
 
 
 def test_equation_1_ranks_a_falling_metrics_scores_as_the_metric_returns_them(tmp_path: Path) -> None:
-    """T2IScoreScore's ordering of a graph without alternative nodes, which is one walk, of many equal counts."""
+    """T2IScoreScore's ordering is computed on graphs without alternative nodes (a single walk) and with many ties."""
     random = np.random.default_rng(5)
     levels = np.sort(random.integers(0, 4, (12, 9)))
     nodes = [(graph, image, level) for (graph, image), level in np.ndenumerate(levels)]
@@ -646,7 +646,7 @@ def test_a_release_without_scores_tells_of_people_alone_or_wants_scores(name: st
 
 
 def judge_without_scores(layout: Layout, tmp_path: Path) -> None:
-    """Check that a layout without scores tells of people alone, or says that it lacks scores."""
+    """Check that a layout without scores reports only on people, or says that scores are missing."""
     path = layout.write(tmp_path / "release")
     release = reading(layout.reader, path)
     asked = config(tmp_path, f"protocol={layout.reader}", f"protocol.path={path}")
@@ -757,7 +757,7 @@ def test_a_published_release_is_judged_by_its_own_scores(tmp_path: Path) -> None
 
 
 def test_a_metric_is_a_test_of_what_people_pass(tmp_path: Path) -> None:
-    """Ten prompts: people pass those rated 4 or 5, six of them; `judge` as many, `errors` those with 2 at most."""
+    """People pass six of ten prompts (rated 4 or 5); `judge` passes as many, and `errors` passes counts up to 2."""
     rated = pd.DataFrame({"rating": [5, 5, 4, 4, 5, 4, 1, 2, 3, 1]})
     rated = rated.assign(image_id=[f"i{n}" for n in range(10)], prompt_id=[f"p{n}" for n in range(10)])
     rated.assign(rater="a", generator="g", template="likert").to_csv(tmp_path / "ratings.csv", index=False)
@@ -778,13 +778,13 @@ def test_a_metric_is_a_test_of_what_people_pass(tmp_path: Path) -> None:
     assert all(math.isnan(one.value) and one.convention.count("undefined: all scores are equal") for one in flat)
     shares = {one.metric: one for one in found.corrected if one.scale == "passing"}
     assert (shares["judge"].generator, shares["judge"].people, shares["judge"].predicted) == ("g", 0.6, 0.6)
-    assert "add up to 1.58, which is not clearly above 1" in shares["judge"].note, "of so few images"
+    assert "add up to 1.58, which is not clearly above 1" in shares["judge"].note, "there are too few images"
     strict = run_metaeval(config(tmp_path, *asked, "protocol.passing_ratings={likert: 5}"))
     assert value(strict, "judge", "sensitivity").n == 3
 
 
 def test_rated_images_of_one_generator_tell_how_many_of_anothers_people_would_pass(tmp_path: Path) -> None:
-    """Of g's 40 images people pass 20, the judge 18 of these and 4 others; of h's, which nobody rated, it passes 30."""
+    """Of g's 40 images people pass 20; the judge passes 18 of these and 4 others, and 30 of h's unrated images."""
     passes = {"g": [1] * 18 + [0] * 2 + [1] * 4 + [0] * 16, "h": [1] * 30 + [0] * 10}
     ids = [{"image_id": f"{name}{at}", "prompt_id": f"p{at}", "generator": name} for name in "gh" for at in range(40)]
     pd.DataFrame(ids).assign(judge=passes["g"] + passes["h"]).to_csv(tmp_path / "scores.csv", index=False)
@@ -801,7 +801,7 @@ def test_rated_images_of_one_generator_tell_how_many_of_anothers_people_would_pa
 
 
 def test_shuffled_ratings_and_scores_give_the_same_findings_to_the_last_bit(tmp_path: Path) -> None:
-    """Ratings are square roots, as ImagenHub's overall ones, so that a mean of three depends on how it is summed."""
+    """Ratings are square roots, like ImagenHub's overall ratings, so a mean of three depends on the summation order."""
     random = np.random.default_rng(0)
     given, scored = [], []
     for prompt in range(30):
@@ -830,7 +830,7 @@ def test_shuffled_ratings_and_scores_give_the_same_findings_to_the_last_bit(tmp_
 
 
 def test_skills_can_be_judged_without_samples_that_need_others(tmp_path: Path) -> None:
-    """VQAScore's table 3a: basic skills of Winoground without samples that also need advanced ones."""
+    """Table 3a of the VQAScore paper has Winoground's basic skills without samples that also need advanced skills."""
     random = np.random.default_rng(6)
     basic, advanced = ("attribute", "scene"), ("counting", "negation")
     samples = random.permutation(60).tolist()

@@ -1,4 +1,4 @@
-"""What people say without any metric, as the Gecko paper's tables have it: one release of ratings, drawn at random."""
+"""Ratings are analysed without any metric, as in the tables of the Gecko paper, on one random release."""
 
 import json
 from itertools import combinations
@@ -22,7 +22,7 @@ VALUES = {str(grade): (grade - 1) / 4 for grade in range(1, 6)} | {"Aligned": 1,
 
 
 def draw(random: np.random.Generator, template: str, quality: float) -> str:
-    """Return a rater's answer about an image (or a part of it) of this quality, from 0 to 1; some are unsure."""
+    """Return a rater's answer about an image (or a part of it) of this quality, from 0 to 1, or "unsure"."""
     if random.random() < {"likert": 0.1, "wl": 0.2, "dsg_h": 0.3}[template]:
         return "Subjective" if template == "dsg_h" and random.random() < 0.5 else "Unsure"
     if template == "likert":
@@ -32,9 +32,9 @@ def draw(random: np.random.Generator, template: str, quality: float) -> str:
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    """Answers by template, in any order, of some images by two or three raters; of choices in `sxs`.
+    """Return answers of two or three raters by template, in random order; `sxs` has pairwise choices.
 
-    By words people like sdxl and imagen the other way round than by the other templates.
+    In the words template, people rank sdxl and imagen the other way round than in the other templates.
     """
     random = np.random.default_rng(7)
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in (*SURE, "sxs")}
@@ -91,7 +91,7 @@ def value(found: Findings, template: str, statistic: str, group: str) -> Judgeme
 
 
 def alpha(units: dict[Any, list[float]]) -> float:
-    """Krippendorff's alpha with interval distance, pair by pair: observed by expected disagreement."""
+    """Compute Krippendorff's alpha with interval distance pair by pair, from observed and expected disagreement."""
     paired = [values for values in units.values() if len(values) > 1]
     every = np.concatenate(paired)
     observed = sum(((np.subtract.outer(own, own) ** 2).sum() / (len(own) - 1)) for own in map(np.array, paired))
@@ -109,7 +109,7 @@ def units(table: pd.DataFrame, keys: list[str], values: dict[str, float]) -> dic
 def test_raters_agree_by_generator_and_template(
     tables: dict[str, pd.DataFrame], found: Findings, template: str, generator: str
 ) -> None:
-    """Table 3: Krippendorff's alpha over images, words or questions."""
+    """Table 3 has Krippendorff's alpha over images, words or questions."""
     own = tables[template].query("generator == @generator")
     expected = alpha(units(own, ["prompt_id", *NAMES[template]], VALUES))
     assert value(found, template, "alpha_interval", f"generator {generator}").value == pytest.approx(expected)
@@ -120,7 +120,7 @@ def test_raters_agree_by_generator_and_template(
 def test_ratings_have_a_mean_and_a_deviation_from_0_to_1(
     tables: dict[str, pd.DataFrame], found: Findings, template: str, generator: str
 ) -> None:
-    """Table 3: of each image the mean over raters, each of whom gives a share of words or questions."""
+    """In table 3, each image has the mean over raters, each of whom gives a fraction of the words or questions."""
     own = tables[template].query("generator == @generator")
     own = own.assign(value=own["answer"].map(VALUES))
     images = own.groupby(["prompt_id", "rater"])["value"].mean().groupby("prompt_id").mean().dropna()
@@ -134,7 +134,7 @@ def test_ratings_have_a_mean_and_a_deviation_from_0_to_1(
 def test_people_are_unsure_by_generator_and_template(
     tables: dict[str, pd.DataFrame], found: Findings, template: str, generator: str
 ) -> None:
-    """Table 9; `Subjective` is unsure (appendix D.1), and `Invalid` is no answer."""
+    """Table 9 counts unsure answers: `Subjective` means unsure (appendix D.1), and `Invalid` is not an answer."""
     answers = tables[template].query("generator == @generator and answer != 'Invalid'")["answer"]
     share = value(found, template, "unsure", f"generator {generator}")
     assert share.value == pytest.approx(answers.isin(["Unsure", "Subjective"]).mean()) and share.n == len(answers)
@@ -143,7 +143,7 @@ def test_people_are_unsure_by_generator_and_template(
 def test_choices_agree_by_two_generators_whichever_stands_first(
     tables: dict[str, pd.DataFrame], release: Path, found: Findings
 ) -> None:
-    """Table 11, on all and on reliable prompts."""
+    """Table 11 has the agreement on all prompts and on reliable prompts."""
     reliable = judged(release, "protocol.reliable=true")
     (kept,) = (int(note.split()[0]) for note in reliable.notes if "prompts are reliable" in note)
     assert 0 < kept < 60
@@ -166,7 +166,7 @@ def image_means(table: pd.DataFrame) -> pd.Series:
 
 @pytest.mark.parametrize("pair", ["likert and wl", "dsg_h and likert", "dsg_h and wl"])
 def test_templates_go_together_by_generator(tables: dict[str, pd.DataFrame], found: Findings, pair: str) -> None:
-    """Table 10: Pearson's and Spearman's correlation of images' mean ratings."""
+    """Table 10 has Pearson's and Spearman's correlations of the images' mean ratings."""
     means = pd.concat([image_means(tables[name]).rename(name) for name in pair.split(" and ")], axis=1).dropna()
     groups = {f"generator {name}": means.xs(name, level="generator") for name in GENERATORS}
     for subset, rows in {"overall": means, **groups}.items():
@@ -181,7 +181,7 @@ def test_templates_go_together_by_generator(tables: dict[str, pd.DataFrame], fou
 def test_ratings_predict_the_choice_between_two_images(
     tables: dict[str, pd.DataFrame], found: Findings, template: str
 ) -> None:
-    """Table 12: of the pairs that most raters decided, the share in which the preferred image is rated higher."""
+    """Table 12 has the fraction of pairs with a majority in which the preferred image is rated higher."""
     means = image_means(tables[template]).round(12)
     right: dict[str, list[float]] = {"overall": []}
     for (prompt, *sides), rows in tables["sxs"].groupby(["prompt_id", "generator_a", "generator_b"]):
@@ -207,7 +207,7 @@ def relations(found: Findings, template: str) -> dict[tuple[str, str], str | Non
 def test_the_relation_that_most_templates_find_is_the_truth_that_metrics_are_judged_by(
     release: Path, tmp_path: Path
 ) -> None:
-    """Section 6.4: of four templates with one relation each. Figure 2: all relations in one table."""
+    """Section 6.4 uses four templates with one relation each; figure 2 shows all relations in one table."""
     means = {"sdxl": 0.1, "imagen": 0.5, "muse": 0.9}
     scores = [(f"p{prompt}", name, mean + prompt / 1000) for prompt in range(60) for name, mean in means.items()]
     pd.DataFrame(scores, columns=["prompt_id", "generator", "ours"]).to_csv(tmp_path / "scores.csv", index=False)
@@ -239,7 +239,7 @@ def test_the_relation_that_most_templates_find_is_the_truth_that_metrics_are_jud
 
 
 def test_each_template_has_the_scale_that_is_named(tmp_path: Path) -> None:
-    """Nobody gives a 5 of 1 to 5: people pass images from 4 on, and an 8 is of the other template alone."""
+    """Nobody gives a 5 on the 1-to-5 scale, so people pass images from 4 on; only the other template has an 8."""
     random = np.random.default_rng(1)
     rows = [
         (f"p{at}", name, "a", template, int(random.integers(1, most)))
@@ -265,9 +265,9 @@ SKILLS = ("attribute", "counting", "basic", "advanced")
 
 @pytest.fixture
 def genai_bench(tmp_path: Path) -> pd.DataFrame:
-    """Write ratings of random images in GenAI-Bench's layout, some missing, and a file of skills; return the ratings.
+    """Write random ratings in GenAI-Bench's layout, some missing, and a file of skills; return the ratings.
 
-    A prompt is basic or advanced and has other skills, or has none.
+    A prompt is basic or advanced and has further skills, or it has none.
     """
     random = np.random.default_rng(11)
     rows = [
@@ -289,7 +289,7 @@ def genai_bench(tmp_path: Path) -> pd.DataFrame:
 
 
 def test_people_rate_generators_by_skill_without_any_scores(tmp_path: Path, genai_bench: pd.DataFrame) -> None:
-    """VQAScore, tables 10a and 10c, with the totals over basic and advanced prompts, which are skills too."""
+    """Tables 10a and 10c of the VQAScore paper have these means; the totals over basic and advanced count as skills."""
     path = tmp_path / "genai_image.json"
     printed("metaeval", "protocol=genai_bench", f"protocol.path={path}", f"output={tmp_path}/out")
     found = pd.read_parquet(tmp_path / "out/judgements.parquet").query("statistic == 'mean_rating'")
@@ -313,9 +313,9 @@ DATASETS = ("conjunction", "contrast", "coco")
 
 @pytest.fixture
 def compositions(tmp_path: Path) -> pd.DataFrame:
-    """Ratings of images of prompts from three datasets, from 1 to 10 and as errors from 0 to 9, and two metrics.
+    """Write ratings from 1 to 10, error counts from 0 to 9 and two metrics for images of three datasets' prompts.
 
-    One dataset has images by a single generator.
+    One dataset has images by a single generator only.
     """
     random = np.random.default_rng(5)
     rows = []
@@ -338,7 +338,7 @@ def compositions(tmp_path: Path) -> pd.DataFrame:
 def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_these(
     tmp_path: Path, compositions: pd.DataFrame
 ) -> None:
-    """LLMScore, tables 1 and 2 and figure 5, with errors turned round: of 0 to 9, 2 errors are a rating of 7."""
+    """LLMScore's tables 1 and 2 and figure 5 reverse errors, so 2 errors on the scale 0 to 9 become a rating of 7."""
     asked = [
         "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv",
         "protocol.by_generator=true", "protocol.statistics=[kendall_b,spearman]", "protocol.fewer_is_better=[errors]",

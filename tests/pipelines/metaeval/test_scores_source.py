@@ -1,4 +1,4 @@
-"""A job that looks at scores takes a run by its name in a store, as other jobs do, or a table by its path."""
+"""A job that reads scores takes a run by its name in a store, like other jobs, or a table by its path."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 @pytest.fixture(scope="module")
 def rated(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the overrides for ratings that follow one metric's scores, in shuffled order."""
+    """Return the overrides for shuffled ratings that follow one metric's scores."""
     scores = pd.read_parquet(run.folder / "scores.parquet").query("metric == 'gecko'")
     ratings = scores[["prompt_id", "generator"]].assign(rater="a", rating=(1 + scores["score"] * 4).round())
     path = tmp_path_factory.mktemp("rated") / "ratings.csv"

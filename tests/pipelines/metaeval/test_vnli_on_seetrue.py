@@ -1,4 +1,4 @@
-"""SeeTRUE's own Parquet, its images' names in a column, is scored by VNLI and judged by its labels in one command."""
+"""SeeTRUE's own Parquet file, with image names in a column, is scored with VNLI and judged in one command."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ PACK = ROOT / "assets/shapes"
 
 
 def seetrue(folder: Path) -> Path:
-    """Eight of the embedded world's images, each with its own prompt and with another's, in SeeTRUE's layout."""
+    """Write eight of the embedded world's images in SeeTRUE's layout, each with its own prompt and with another."""
     texts = pd.read_parquet(PACK / "prompts.parquet").set_index("prompt_id")["text"]
     truth = pd.read_parquet(PACK / "truth.parquet").set_index("image_id")["correct"]
     images = pd.read_parquet(PACK / "images/atlas/00000.parquet")

@@ -1,4 +1,4 @@
-"""Ratings of words beside the questions about them: which words a metric finds missing, and whether people agree."""
+"""Word ratings are compared with the questions about the words: what a metric finds missing, and if people agree."""
 
 from pathlib import Path
 
@@ -16,19 +16,19 @@ GENERATORS = ("atlas", "cobalt")
 
 
 def score(generator: str, metric: str, prompt: int) -> float:
-    """Of atlas all words are right by the metric; of cobalt red is wrong but about the last prompt."""
+    """Return the metric's score: high for all words of atlas, low for cobalt's red except for the last prompt."""
     return 0.9 if generator == "atlas" or prompt == 3 else 0.1
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    """Four prompts by two generators: gecko asks about red (by `score`) and about star (always right)."""
+    """Make a run of four prompts by two generators: gecko asks about red (scored by `score`) and star (correct)."""
     folder = tmp_path_factory.mktemp("made")
     return make_run(folder, prompts=plain_prompts(4), generators=GENERATORS, score=score)
 
 
 def rated(folder: Path, red_of_atlas: str = "Aligned", beside: str = "Aligned") -> Path:
-    """Two people's answers about `red` (1), `star` (2) and `beside` (3) of every image; nobody finds cobalt's red."""
+    """Write two people's answers about `red` (1), `star` (2) and `beside` (3); nobody finds cobalt's red."""
     answers = {
         ("atlas", 1): red_of_atlas, ("cobalt", 1): "Not aligned", ("atlas", 2): "Aligned", ("cobalt", 2): "Aligned",
         ("atlas", 3): beside, ("cobalt", 3): beside,
@@ -59,7 +59,7 @@ def test_a_metric_is_judged_by_the_words_its_questions_are_about(tmp_path: Path,
     found = judged(rated(tmp_path), str(run.folder))
     assert {(one.metric, one.template) for one in found.judgements} == {("gecko", "words")}
     assert values(found) == {
-        "accuracy": 15 / 16,  # cobalt's last red, which the metric takes for right
+        "accuracy": 15 / 16,  # the metric considers cobalt's last red correct
         "precision": 1.0,
         "recall": 3 / 4,
         "auroc": pytest.approx((3 * 12 + 8 + 4 / 2) / 48),

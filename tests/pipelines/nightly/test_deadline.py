@@ -1,4 +1,4 @@
-"""A nightly run stops on request: by an exception in the main thread, and after the grace period by force."""
+"""A nightly run stops on request: by an exception in the main thread, and by force after the grace period."""
 
 import signal
 import subprocess

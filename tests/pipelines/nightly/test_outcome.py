@@ -1,4 +1,4 @@
-"""A webhook receives the outcome once, with retries of temporary failures; messages only name its host."""
+"""A webhook receives the outcome once, temporary failures are retried, and messages only show the webhook's host."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ SECRET = "hush-hush"
 
 
 class Hook(HTTPServer):
-    """Replies with the given status codes in order, and keeps the received messages."""
+    """A webhook that replies with the given status codes in order, and keeps the messages it received."""
 
     def __init__(self, statuses: Sequence[int]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -50,7 +50,7 @@ def hook(request: pytest.FixtureRequest) -> Iterator[Hook]:
 
 @contextmanager
 def serve(statuses: Sequence[int]) -> Iterator[Hook]:
-    """Run a web server that answers with these status codes."""
+    """Run a web server that replies with these status codes."""
     with Hook(statuses) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -93,5 +93,5 @@ def test_an_address_without_a_server_is_reported_after_all_tries(caplog: pytest.
 
 
 def test_a_server_that_never_answers_is_given_up() -> None:
-    with Hook([]) as silent:  # it listens, and nobody serves
+    with Hook([]) as silent:  # it listens, but no thread serves requests
         assert post_json(silent.url, {}, seconds=0.05, pause=lambda seconds: None) == "127.0.0.1: ReadTimeout"

@@ -21,7 +21,7 @@ DAYS = ("2026-01-01", "2026-01-02")
 
 
 def halve(generator: str, metric: str, prompt: int) -> float:
-    """Return scores by the new wording: half the old scores plus 0.1 and noise."""
+    """Return the scores under the new wording: half the old score, plus 0.1, plus noise."""
     return 0.1 + noisy(generator, metric, prompt) / 2 + 0.04 * (noisy(generator, "other", prompt) - 0.5)
 
 
@@ -43,7 +43,7 @@ def both_nights(folder: Path, second: Score = halve) -> MadeRun:
 
 
 def bridge(run: MadeRun, **other: Any) -> None:
-    """Write a bridge between the wordings of both nights into the store, where `plumbline bridge` puts it."""
+    """Write a bridge between the wordings of the two nights to where `plumbline bridge` stores it."""
     old, new = (
         Version(metric="gecko", run_id=day, recipe=recipe_of(read_manifest(run.store, day), "gecko")) for day in DAYS
     )
@@ -99,7 +99,7 @@ def test_a_night_is_compared_through_the_bridge_and_noise_of_the_map_is_not_a_re
 
 
 def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
-    """The third night has cobalt far worse by the new wording; the first night used the old wording."""
+    """In the third night cobalt is much worse under the new wording; the first night used the old wording."""
 
     def worse(generator: str, metric: str, prompt: int) -> float:
         return halve(generator, metric, prompt) - (0.2 if generator == "cobalt" else 0)

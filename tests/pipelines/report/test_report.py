@@ -1,4 +1,4 @@
-"""A report can be written for any run, even if its sources are gone, and names everything that it could not read."""
+"""A report can be written for any run, even if its sources are gone, and lists everything that it could not read."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def test_a_run_gets_its_page_and_its_numbers(tmp_path: Path) -> None:
 
 
 def test_scores_get_percentile_ranks_among_all_runs_of_the_benchmark(tmp_path: Path) -> None:
-    """This run has 36 images of three generators, an earlier one 12 of another, with other settings of clipscore."""
+    """The latest run has 36 images by three generators, an earlier one 12 by another with other clipscore settings."""
     made: Any = {"score": lambda generator, metric, prompt: 0.0, "generators": ["delta"]}
     earlier = make_run(tmp_path, run_id="20260101-030405-000006", **made)
     config = (earlier.store.read_json(f"runs/{earlier.run_id}/manifest.json") or {})["config"]
@@ -78,7 +78,7 @@ def test_scores_get_percentile_ranks_among_all_runs_of_the_benchmark(tmp_path: P
 
 
 def sources_of(prompt: int) -> list[bytes]:
-    """Return one source, two for the next prompt, and then a damaged one."""
+    """Return one source, then two for the next prompt, and then a damaged one."""
     return [[png(200 + prompt)], [png(300), png(301)], [png(400)[:-30]]][prompt % 3]
 
 
@@ -229,7 +229,7 @@ def test_a_report_names_missing_prompts_as_the_reason(tmp_path: Path) -> None:
     assert "can no longer be read" in written.page.warnings[0] and "prompts.parquet" in written.page.warnings[0]
     assert "data:image/webp" not in run.html and "no image" in run.html
     assert "what &lt;colour&gt; is it?" in run.html, "the questions are in the store"
-    assert "counting" in run.html, "the means at the skills are in the summary"
+    assert "counting" in run.html, "the means by skill are in the summary"
 
 
 def test_a_missing_image_does_not_affect_the_others(tmp_path: Path) -> None:

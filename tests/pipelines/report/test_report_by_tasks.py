@@ -1,4 +1,4 @@
-"""A report made by tasks of Ray equals the report of one process, to the byte."""
+"""A report made by Ray tasks is byte-identical to the report made in one process."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.operators.report.made import make_run
 
 @pytest.mark.slow
 def test_metrics_compared_in_parallel_make_the_same_report(tmp_path: Path, ray_cluster: None) -> None:
-    """The report includes changes since an earlier run by a reward of two metrics."""
+    """The report includes changes since an earlier run, and a reward that combines two metrics."""
     before, run = make_run(tmp_path, run_id="20260101-030405-000006"), make_run(tmp_path, counts={"rows": 72})
     reward = Combination(weights={"gecko": 1.0, "clipscore": 1.0}, unit="z_score")
     made = []

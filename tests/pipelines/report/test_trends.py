@@ -1,4 +1,4 @@
-"""The page of trends only needs manifests and summaries, even if everything else is gone or damaged."""
+"""The trends page only needs manifests and summaries, even if everything else is gone or damaged."""
 
 from pathlib import Path
 

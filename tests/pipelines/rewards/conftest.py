@@ -1,4 +1,4 @@
-"""One run for all tests of exports: three generators, twelve prompts, a metric that falls, and a bad image."""
+"""The run that all export tests share: three generators, twelve prompts, a lower-is-better metric, a bad image."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ Export = Callable[..., Exported]
 
 
 class Scored(NamedTuple):
-    """A run with its benchmark and its scores."""
+    """A run with its benchmark and scores."""
 
     folder: Path
     """Folder of the benchmark."""
@@ -54,7 +54,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
 
 
 def config(scored: Scored, output: str | Path, form: str, **options: Any) -> RewardsConfig:
-    """All pairs but ties, unless another margin is asked for."""
+    """Return a configuration that exports all pairs except ties, unless the options set another margin."""
     values = {"store": str(scored.store), "output": str(output), "format": form, "held_out": 0.25, "shard_rows": 5}
     selection = {"margin": 0.0, **options.pop("selection", {})}
     return read_config({**values, **options, "selection": selection}, RewardsConfig)
@@ -71,5 +71,5 @@ def export(scored: Scored, tmp_path: Path) -> Iterator[Export]:
 
 
 def files(output: Path) -> dict[str, bytes]:
-    """Return the content of all files of an output."""
+    """Return the content of all output files."""
     return {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.rglob("*")) if path.is_file()}

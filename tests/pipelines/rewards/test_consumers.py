@@ -1,6 +1,6 @@
 """Each format is read by its consumer, or by the same steps if the consumer cannot be installed.
 
-docs/rewards.md names, for every format, the file whose steps these are.
+docs/rewards.md names, for every format, the file with these steps.
 """
 
 import io
@@ -41,14 +41,14 @@ def normalised(image: Image.Image) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """DiffusionDPO's loader and loss (Wallace et al. 2023, eq. 14), with a tiny random UNet and no text encoder."""
+    """The test uses DiffusionDPO's loader and loss (Wallace et al. 2023, eq. 14), a tiny random UNet and no text."""
     from diffusers import DDPMScheduler, UNet2DConditionModel
 
     export("pairs", reward="clipscore")
     pairs = loaded(tmp_path / "out", tmp_path / "cache").with_format("python")
     assert pairs.column_names == PAIRS_SCHEMA.names
     batch = pairs[:8]
-    assert set(batch["label_0"]) == {0.0, 1.0}, "the better image stands now first, now second"
+    assert set(batch["label_0"]) == {0.0, 1.0}, "the better image is sometimes first, sometimes second"
     wins, losses = [], []
     for first, second, label in zip(batch["jpg_0"], batch["jpg_1"], batch["label_0"], strict=True):
         ordered = (first, second) if label == 1 else (second, first)
@@ -88,7 +88,7 @@ def test_a_diffusion_dpo_step_learns_from_pairs(export: Export, scored: Scored, 
 def test_the_better_image_of_a_pair_is_that_of_the_better_score(
     metric: str, sign: int, export: Export, scored: Scored, tmp_path: Path
 ) -> None:
-    """This holds for metrics that prefer lower scores, too."""
+    """For metrics that prefer lower scores, the better image is the one with the lower score."""
     export("pairs", reward=metric)
     table = pd.concat(pd.read_parquet(path) for path in sorted((tmp_path / "out" / "data").glob("*.parquet")))
     assert len(table) > COUNT
@@ -104,7 +104,7 @@ def test_the_better_image_of_a_pair_is_that_of_the_better_score(
 
 
 def test_a_dpo_trainer_takes_the_first_image_of_a_tar_for_the_better_one(export: Export, tmp_path: Path) -> None:
-    """The trainer is diffusers' diffusion ORPO example; it compares a label, which is text, with the number 0."""
+    """The trainer is diffusers' diffusion ORPO example; it compares a label, which is a string, with the number 0."""
     export("pairs_webdataset", reward="clipscore")
     tars = [str(path) for path in sorted((tmp_path / "out" / "data").glob("train-*.tar"))]
     samples = list(
@@ -124,7 +124,7 @@ def test_a_dpo_trainer_takes_the_first_image_of_a_tar_for_the_better_one(export:
 
 
 def test_a_row_of_verl_omni_never_has_the_loser_above_the_winner(export: Export, tmp_path: Path) -> None:
-    """OfflineDPODataset, once its own model has added the latents and embeddings that it asks for."""
+    """The steps are those of OfflineDPODataset, after its own model has added the latents and embeddings it needs."""
     export("verl_omni", reward="gecko", shard_rows=1000)
     (data,) = (tmp_path / "out" / "data").glob("train-*.parquet")
     rows = pd.read_parquet(data)
@@ -140,7 +140,7 @@ def test_a_row_of_verl_omni_never_has_the_loser_above_the_winner(export: Export,
 
 
 def test_ms_swift_gets_as_many_images_as_tags_on_either_side(export: Export, tmp_path: Path) -> None:
-    """RowPreprocessor and TemplateInputs: with rejected_messages, rejected_images must be there too."""
+    """In RowPreprocessor and TemplateInputs, rejected_messages also requires rejected_images."""
     export("ms_swift", reward="clipscore")
     rows = load_dataset("json", data_files=str(tmp_path / "out" / "train.jsonl"), cache_dir=str(tmp_path / "c"))[
         "train"
@@ -154,7 +154,7 @@ def test_ms_swift_gets_as_many_images_as_tags_on_either_side(export: Export, tmp
 
 
 def test_imagereward_makes_pairs_of_a_ranking_lower_first(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """rank_pair_dataset: of every two images that of the lower rank is the better one, and no two have the same."""
+    """In rank_pair_dataset the image with the lower rank of each two is the better one, and ranks are unique."""
     export("imagereward", reward="clipscore")
     items = json.loads((tmp_path / "out" / "train.json").read_text())
     by_digest = scores_by_content(scored, "clipscore")
@@ -168,7 +168,7 @@ def test_imagereward_makes_pairs_of_a_ranking_lower_first(export: Export, scored
 
 
 def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """HPDDataset and RankingDataset: a table of what json.load gives, its images below a folder of their own."""
+    """HPDDataset and RankingDataset read a list loaded with json.load, with images in a separate folder."""
     export("hpsv2", reward="clipscore")
     by_digest = scores_by_content(scored, "clipscore")
 
@@ -189,18 +189,18 @@ def test_hpsv2_trains_on_pairs_and_is_tested_by_ranks(export: Export, scored: Sc
 
 
 def test_hpdv3_prefers_the_first_path(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """HPDv3Handler: paths are below the folder of the JSON file."""
+    """HPDv3Handler resolves paths relative to the folder of the JSON file."""
     export("hpdv3", reward="clipscore")
     by_digest = scores_by_content(scored, "clipscore")
     for item in json.loads((tmp_path / "out" / "train.json").read_text()):
         better, worse = (by_digest[(tmp_path / "out" / item[name]).read_bytes()] for name in ("path1", "path2"))
         assert better > worse and item["prompt"] and item["source"]
-        assert not {"confidence", "choice_dist"} & set(item), "which HPSv3's own class takes for numbers"
+        assert not {"confidence", "choice_dist"} & set(item), "HPSv3's own class would read these as numbers"
         assert {item["model1"], item["model2"]} <= set(GENERATORS)
 
 
 def test_the_best_of_n_is_an_image_with_its_text(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """The example is diffusers' text-to-image trainer: the columns image and text."""
+    """Diffusers' text-to-image training example reads the columns image and text."""
     export("best_of_n", reward="clipscore")
     best = loaded(tmp_path / "out", tmp_path / "cache")
     rows = scored.scores[scored.scores.metric == "clipscore"]
@@ -245,7 +245,7 @@ def test_dense_rewards_are_the_metrics_own_scores_of_questions_and_words(export:
 
 
 def test_trl_shows_a_judge_both_images_and_has_it_choose(export: Export, tmp_path: Path) -> None:
-    """TRL's own DPOTrainer trains a tiny LLaVA: one list of images for the chosen and the rejected answer."""
+    """TRL's own DPOTrainer trains a tiny LLaVA, with one list of images for the chosen and the rejected answer."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
     from trl import DPOConfig, DPOTrainer
 
@@ -274,7 +274,7 @@ def test_trl_shows_a_judge_both_images_and_has_it_choose(export: Export, tmp_pat
 
 
 def scores_by_content(scored: Scored, metric: str) -> dict[bytes, float]:
-    """Return the scores by the bytes of their images."""
+    """Return the scores, keyed by the bytes of the images."""
     found: dict[bytes, Any] = {}
     for generator in GENERATORS:
         for row in pd.read_parquet(scored.folder / "images" / generator).to_dict("records"):

@@ -1,4 +1,4 @@
-"""An export is complete or visibly unfinished, continues after a stop, and names the source of every number."""
+"""An export is complete or visibly unfinished, continues after an interruption, and names every number's source."""
 
 import io
 import json
@@ -38,7 +38,7 @@ EVERY = tuple(name for name in FORMATS if FORMATS[name].edits != "only")
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Exception that stands for the death of the process."""
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -166,7 +166,7 @@ def test_no_prompt_is_in_both_splits_in_any_format(form: str, export: Export, tm
 
 
 def _prompts(folder: Path, split: str, texts: list[str]) -> set[str]:
-    """Return the prompts whose text is in the files of a split."""
+    """Return the prompts whose text occurs in the files of a split."""
     found: set[str] = set()
     for path in [*folder.glob(f"data/{split}-*"), *folder.glob(f"{split}.json*")]:
         if path.suffix == ".parquet":
@@ -208,7 +208,7 @@ def test_the_manifest_says_where_everything_comes_from(export: Export, tmp_path:
     assert manifest["selection"]["margin_unit"] == "noise" and manifest["split"]["held_out"] == 0.25
     assert len(manifest["sources"]) == 1 + len(GENERATORS) and all(source["etag"] for source in manifest["sources"])
     assert manifest["images"] == 3 * COUNT and manifest["images_without_reward"] == 1
-    assert manifest["images_unverified"] == 0, "every image is by its digest the one that was scored"
+    assert manifest["images_unverified"] == 0, "the digest of every image equals that of the scored image"
     for split in manifest["splits"].values():
         for file in split["files"]:
             assert pq.read_metadata(tmp_path / "out" / file["path"]).num_rows == file["rows"]
@@ -237,7 +237,7 @@ def test_the_direction_of_a_metric_is_known() -> None:
 
 @pytest.fixture
 def own(scored: Scored, tmp_path: Path) -> Scored:
-    """Make a run of images in files that rows name by address."""
+    """Make a run over image files that rows refer to by address."""
     folder = tmp_path / "bench"
     write_rows(folder / "prompts.parquet", prompts(4))
     for generator in GENERATORS[::2]:
@@ -265,7 +265,7 @@ def delete_image(own: Scored) -> None:
 def test_an_image_that_is_not_the_scored_one_any_more_is_left_out(
     harm: Callable[[Scored], None], kind: str, own: Scored, tmp_path: Path
 ) -> None:
-    """Over the budget nothing is finished, and the same command goes on once the image is back."""
+    """Above the error budget the export is not finished; the same command continues once the image is back."""
     kept = (own.folder / "images" / "atlas" / "1.png").read_bytes()
     harm(own)
     asked = config(own, tmp_path / "out", "pairs", held_out=0.0, shard_rows=1)
@@ -280,7 +280,7 @@ def test_an_image_that_is_not_the_scored_one_any_more_is_left_out(
 
 
 def test_images_whose_rows_hold_their_own_prompts_make_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under names of columns of their own, without ids of images or prompts."""
+    """The columns have custom names, and there are no ids of images or prompts."""
     for generator in GENERATORS[::2]:
         write_rows(tmp_path / "images" / generator / "00000.parquet", captioned(generator, 6))
     asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED)

@@ -1,6 +1,6 @@
-"""Trainers' own classes read exports (`make trainers`); their packages cannot be installed with ours.
+"""The trainers' own classes read our exports (`make trainers`); their packages cannot be installed next to ours.
 
-test_consumers.py does the steps of the same classes again, in every test run.
+test_consumers.py repeats the steps of these classes in every test run.
 """
 
 import json
@@ -45,7 +45,7 @@ def test_ms_swifts_own_preprocessor_and_inputs_take_the_rows(export: Export, tmp
 
 
 def test_hpsv2s_own_datasets_take_pairs_and_rankings(export: Export, scored: Scored, tmp_path: Path) -> None:
-    """Its classes skip an unreadable item without an error, so that every item is compared."""
+    """HPSv2's classes skip an unreadable item without an error, so every item is compared."""
     data = import_module("hpsv2.src.training.data")
     export("hpsv2", reward="clipscore")
     folder = str(tmp_path / "out" / "images")
@@ -86,9 +86,10 @@ def test_the_dataset_class_of_imagereward_in_hpsv2_takes_rankings(
 def test_hpsv3s_own_dataset_takes_pairs(
     export: Export, scored: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads paths from the working directory. `get_single_item`, because `[]` replaces a failing row by another.
+    """HPSv3's class reads paths relative to the working directory.
 
-    The class's file is loaded by itself, for the package as a whole imports what transformers 5 no longer has.
+    The test calls `get_single_item`, because `[]` replaces a failing row with another. The file of the class is loaded
+    on its own, because the package imports names that transformers 5 no longer has.
     """
     package = find_spec("hpsv3")
     assert package is not None and package.submodule_search_locations is not None

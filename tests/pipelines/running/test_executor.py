@@ -1,4 +1,4 @@
-"""The executor is chosen once: this process if the plan is small and no Ray cluster is named."""
+"""The executor is chosen once: it is this process if the plan is small and no Ray cluster is named."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
         ({"executor": "ray"}, True),
         ({"address": "head:6379"}, True),
         ({"pools": {"answers": PoolConfig(num_gpus=1)}}, True),
-        ({"pools": {"questions": PoolConfig(num_gpus=1)}}, False),  # a template asks, and no model
+        ({"pools": {"questions": PoolConfig(num_gpus=1)}}, False),  # a template asks, not a model
     ],
 )
 def test_a_small_plan_is_computed_here_unless_ray_is_named_or_a_gpu_is_needed(

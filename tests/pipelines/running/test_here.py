@@ -18,7 +18,7 @@ from tests.environment import ROOT
 
 @pytest.fixture(scope="module")
 def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Write a benchmark in shards of three rows, with a file that is not an image."""
+    """Write a benchmark with three rows per shard and a file that is not an image; return the sweep's arguments."""
     folder = tmp_path_factory.mktemp("bench")
     rows = images("atlas", 7)
     rows[4]["image"] = b"no image"
@@ -82,21 +82,24 @@ def test_a_plan_for_gpus_shows_the_resources_of_their_workers(sweep_words: list[
     options += ["cluster.pools.questions.max_size=1"]
     lines = printed("sweep", *sweep_words, *options).splitlines()
     cores = "a decoder for each core of its GPU"
-    assert "questions:llm: 1 worker with 1 GPU" in lines, "it sees no image"
+    assert "questions:llm: 1 worker with 1 GPU" in lines, "the model gets no images"
     assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {cores}" in lines
     assert "similarities:clip: 1 to 4 workers, each with 0.25 GPU and 20 decoders" in lines
 
 
 HEAVY = {"ray", "vllm", "sklearn", "matplotlib", "duckdb", "altair", "torchvision", "spacy", "uvicorn"}
-"""Modules that a sweep of CLIPScore in this process, with its report, does not need."""
+"""Modules that a CLIPScore sweep in this process, including its report, does not need."""
 MAX_MODULES = 4500
-"""4,000 of these are torch's, transformers' and scipy's. In a small sweep, imports take longer than computing."""
+"""Maximum number of imported modules; 4,000 belong to torch, transformers and scipy.
+
+Importing takes longer than computing in a small sweep.
+"""
 
 
 def test_a_small_sweep_is_computed_in_this_process_and_imports_no_more_than_it_needs(
     sweep_words: list[str], tmp_path: Path
 ) -> None:
-    """No cluster is configured; transformers shows no progress bars of its own."""
+    """No cluster is configured, and transformers shows no progress bars of its own."""
     arguments = [*sweep_words, f"store={tmp_path}/store", "metric=[clipscore]"]
     code = (
         "import sys\nfrom plumbline.jobs import sweep\nfrom plumbline.jobs.command import run_job\n"

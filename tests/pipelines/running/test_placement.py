@@ -1,4 +1,4 @@
-"""Pools run together if the cluster can place them, else in waves, and an unplaceable pool never starts."""
+"""Pools run together if the cluster can place them, otherwise in waves; an unplaceable pool never starts."""
 
 from typing import Any
 

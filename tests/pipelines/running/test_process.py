@@ -1,4 +1,4 @@
-"""Settings of a process that runs models."""
+"""A process that runs models has the right settings."""
 
 import signal
 import subprocess

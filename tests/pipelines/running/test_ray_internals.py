@@ -1,4 +1,4 @@
-"""The private names of Ray exist in the installed Ray, and a sweep works without them."""
+"""The private names of Ray that we use exist in the installed Ray, and a sweep works without them."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A run reserves resources for all its pools together or waits; it reports once that it waits, and for whom."""
+"""A run reserves resources for all its pools at once or waits, and reports once that it waits and for whom."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -52,7 +52,7 @@ def test_free_resources_and_other_drivers_are_reported_without_their_commands() 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other() -> None:
-    """Two of four CPUs are taken. Each run could take only its second pool, and then neither would get its first."""
+    """Two of four CPUs are in use. If each run reserved just one of its pools, neither would get the other one."""
     import ray
     from ray.util import placement_group_table
     from ray.util.placement_group import placement_group, remove_placement_group

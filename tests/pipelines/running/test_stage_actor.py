@@ -1,4 +1,4 @@
-"""An actor serves two calls at a time: it reads and decodes a shard while the model computes another."""
+"""An actor serves two calls at a time: it reads and decodes one shard while the model computes another."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ NOWHERE = Uris(roots=(), storage=StorageConfig(), max_bytes=0)
 
 
 class OverlappingStage:
-    """Computes a shard only once another shard is prepared, and records if two are computed at once."""
+    """A stage that computes a shard only after another was prepared, and records if two are computed at once."""
 
     side_by_side = False
     rows_alone = False
@@ -68,7 +68,7 @@ class OverlappingStage:
 
 
 class NewProgressLog(ProgressLog):
-    """A log in an actor process, which takes seconds to start and serves several tests."""
+    """A new log for each test, in an actor process that the tests share because it takes seconds to start."""
 
     def forget(self) -> None:
         vars(self).clear()
@@ -131,7 +131,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     assert stage.most_computing == 1
     events = ray.get(actor.progress.take_news.remote()).events
     assert Totals(events).nodes["questions"].calls == 4
-    assert not ray.get(actor.progress.take_news.remote()).events, "each is handed out once"
+    assert not ray.get(actor.progress.take_news.remote()).events, "each event is delivered once"
 
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch:
 
 
 class RowStage:
-    """Records in its table if it got a complete shard or single rows."""
+    """A stage that records in its table whether it received a complete shard or single rows."""
 
     side_by_side = False
     rows_alone = True
@@ -175,7 +175,7 @@ class RowStage:
 
 
 def begin(actor: StageActor, *machines: str, row: int | None = None) -> None:
-    """Mark the first shard as begun and unfinished on these machines, like processes that died; `here` is alive."""
+    """Mark the first shard as started but unfinished on these machines, as by processes that died; `here` is alive."""
     import ray
 
     for machine in machines:
@@ -237,7 +237,7 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
     assert [next(iter(work.outcomes.values())).rows for work in works] == [7, 1, 1, 1]
     events = ray.get(actor.progress.take_news.remote()).events
     assert Totals(events).nodes["questions"].rows == 4 * 2, "each is counted once"
-    assert ray.get(actor.progress.history.remote("questions", FIRST)) == NO_HISTORY, "a bundle's end is its end"
+    assert ray.get(actor.progress.history.remote("questions", FIRST)) == NO_HISTORY, "the history ends with the bundle"
 
 
 def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor: StageActor) -> None:
@@ -284,4 +284,4 @@ def test_a_stage_makes_the_number_of_calls_in_its_plan(tmp_path: Path) -> None:
     with notify_of_calls(calls.append):
         compute(planned)
     (expected,) = (item.model_calls for item in planned.plan.nodes if item.node.model is not None)
-    assert sum(calls) == expected and len(calls) > 2, "told of while a shard is at work"
+    assert sum(calls) == expected and len(calls) > 2, "calls are reported while a shard is computed"

@@ -1,4 +1,4 @@
-"""A stage does what its metrics declare, with their models, and without Ray."""
+"""A stage does what its metrics declare, with their models and without Ray."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Functions over many items: the same results in the same order here and on Ray, and the same error messages."""
+"""Mapping a function over many items gives the same results, order and error messages in this process and on Ray."""
 
 import os
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def test_the_driver_handles_all_rows_if_ray_is_not_used(tmp_path: Path) -> None:
 
 
 def tables(bench: Bench, *words: str) -> dict[str, bytes]:
-    """Return the files of the tables of a run over committed cells, by name."""
+    """Return the files of a run's tables over committed cells, by name."""
     run = Path(run_plan(bench.plan(*words)).folder)
     every = (path for name in ("scores", "errors", "summary", "usual_scores") for path in run.rglob(f"{name}.parquet*"))
     files = (file for path in every for file in ([path] if path.is_file() else path.iterdir()))
@@ -93,7 +93,7 @@ def tables(bench: Bench, *words: str) -> dict[str, bytes]:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_parts_made_on_ray_equal_those_of_the_driver_to_the_bit(tmp_path: Path) -> None:
-    """Some rows failed, and a generator lacks images of some prompts."""
+    """Some rows failed, and one generator lacks images for some prompts."""
     bench = Bench(tmp_path, "metric=[clipscore,edge_density]", "max_failed=1")
     bench.write("flint", images("flint", 5))
     planned = bench.plan()

@@ -1,4 +1,4 @@
-"""Image files in the store's memory are not opened, and a damaged memory does not change a plan."""
+"""Image files recorded in the store's file memory are not opened, and a damaged memory does not change a plan."""
 
 import shutil
 from collections.abc import Callable
@@ -30,7 +30,7 @@ METRIC = "metric=[edge_density]"
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Return a benchmark that was planned once."""
+    """Return a benchmark that has been planned once."""
     bench = Bench(tmp_path, METRIC)
     bench.plan()
     return bench
@@ -54,7 +54,7 @@ def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
     assert not after.sources.broken and len(after.sources.image_shards) == 2 + 1 + 2
     both = keys(before.plan) & keys(after.plan)
     assert both == {cell.key for cell in before.plan.cells if cell.shard.group == "atlas"} != set()
-    assert keys(bench.plan("benchmark.limit=3").plan), "ids row by row are remembered too"
+    assert keys(bench.plan("benchmark.limit=3").plan), "the ids of single rows are remembered as well"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_benchmarks_with_the_same_generators_remember_their_own(bench: Bench, tm
 
 @pytest.mark.parametrize("limit", ["null", "4"])
 def test_a_finished_runs_images_are_listed_without_opening_their_files(limit: str, tmp_path: Path) -> None:
-    """Reports, pages and rewards need this; with a limit the prompts of the rows are needed too."""
+    """Reports, pages and rewards need this; with a limit, the prompts of the rows are needed as well."""
     bench = Bench(tmp_path, METRIC, f"benchmark.limit={limit}", generators=("atlas",))
     manifest = read_manifest(bench.store, run_plan(bench.plan()).run_id)
     before, _ = find_originals(manifest, bench.store)
@@ -122,6 +122,6 @@ def test_rows_with_addresses_of_images_are_read_each_time(tmp_path: Path) -> Non
     row = {**images("atlas", 1)[0], "image": None, "uri": str(picture)}
     bench.write("atlas", [row])
     before = bench.plan()
-    assert not before.inputs_digest, "a listing does not tell whether it has changed"
+    assert not before.inputs_digest, "a listing does not show whether it has changed"
     picture.write_bytes(images("atlas", 2)[1]["image"])
     assert not keys(bench.plan().plan) & keys(before.plan)

@@ -1,4 +1,4 @@
-"""Inputs in any usual form: any column names, prompts in the rows, generators anywhere, files that change."""
+"""Inputs are read in any usual form: column names, prompts in rows, generators anywhere, and changing files."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_rows_of_several_images_are_lists_of_images_or_addresses(image: Any, tmp
     assert read_shard(shard, IMAGE_COLUMNS).to_pylist() == rows
     files[1].write_bytes(b"another frame")
     (replaced,) = plan_sweep(config).sources.image_shards
-    assert replaced.source() != shard.source(), "a frame that is another makes another shard"
+    assert replaced.source() != shard.source(), "a different frame makes a different shard"
 
 
 def test_a_file_without_the_configured_column_is_reported_with_the_key(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
     assert b"parquet-cpp-arrow" in content
     as_long = content.replace(
         b"parquet-cpp-arrow", b"parquet-cpp-arroW"
-    )  # a size and time at which only the ETag differs
+    )  # same size and time, so only the ETag differs
     fs.pipe_file(f"{bucket}/bench/images/atlas/00000.parquet", as_long)
     with pytest.raises(SourceError, match="has changed since the run was planned"):
         read_shard(sources.image_shards[0], IMAGE_COLUMNS)
@@ -317,7 +317,7 @@ def test_a_file_that_changes_between_plan_and_run_only_fails_itself_and_commits_
     assert {(row["generator"], row["kind"]) for row in errors} == {("flint", "broken_file")} and len(errors) == 4
     assert all("run again: a new plan is made" in row["message"] and row["retryable"] for row in errors)
     assert not list_cells(root / "store", "flint") and list_cells(root / "store", "atlas")
-    assert run_config(config).results.n_null == 4, "the rewritten file holds eight images, of which four have no prompt"
+    assert run_config(config).results.n_null == 4, "the rewritten file has eight images, four of them without a prompt"
     assert sum(path.startswith("scores/") for path in list_cells(root / "store", "flint")) == 2
 
 

@@ -1,4 +1,4 @@
-"""A shard with some rows of its file is planned by the prompts of exactly these rows."""
+"""A shard that covers only some rows of its file is planned from the prompts of exactly those rows."""
 
 import itertools
 import tempfile
@@ -30,7 +30,7 @@ GENERATORS = ("atlas", "flint")
 
 
 def write_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
-    """Write rows as a Parquet file with row groups of these sizes, repeated."""
+    """Write rows as a Parquet file with row groups of these sizes, repeated cyclically."""
     table = pa.Table.from_pylist([{**row, "row": number} for number, row in enumerate(rows)])
     path.parent.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(path, table.schema) as writer:
@@ -44,7 +44,7 @@ def write_groups(path: Path, rows: Sequence[Any], sizes: Sequence[int]) -> None:
 
 @st.composite
 def benches(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw benchmarks whose generators have several images of a prompt or none, in any order, in uneven row groups."""
+    """Draw benchmarks in which generators have several images or none for a prompt, shuffled, in uneven row groups."""
     count = draw(st.integers(1, 40))
     generator_rows = {}
     for generator in GENERATORS:
@@ -139,7 +139,7 @@ def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[st
 
 
 def test_a_prompt_after_others_left_out_by_the_limit_is_scored_and_edited_as_itself(tmp_path: Path) -> None:
-    """The first row group is used completely and the second in part."""
+    """All of the first row group is used, but only a part of the second."""
     texts = [*prompts(2), prompts(3)[2], *prompts(10)[9:]]
     of_prompt = images("atlas", 10)
     for generator in GENERATORS:

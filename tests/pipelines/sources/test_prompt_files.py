@@ -21,7 +21,7 @@ from tests.commands import config_of
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
-needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_DATA is not set, or holds nothing")
+needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_DATA is not set or empty")
 
 GENAI = {
     "00007": {"id": "7", "prompt": "Two cubes.", "prompt in Chinese": "...", "models": {"One": [1, 2, 3]}},
@@ -34,7 +34,7 @@ tifa_45,a dog,Gecko(R),31,False
 
 
 def opened(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sources:
-    """Open a ready-made benchmark with this prompts file and one generator's images."""
+    """Open a predefined benchmark with this prompt file and one generator's images."""
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
     config = config_of("sweep", "sweep=own_images", *given, *overrides)
@@ -156,7 +156,7 @@ def test_the_released_gecko2k_file_is_read_completely(tmp_path: Path) -> None:
 
 
 def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file's footer grows with its row groups, so opening it for each shard took quadratic time."""
+    """A file's footer grows with its row groups, so opening the file for each shard would take quadratic time."""
     opened_files: list[str] = []
 
     def noted(shard: Shard) -> AbstractContextManager[IO[bytes]]:

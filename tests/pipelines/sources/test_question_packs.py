@@ -1,4 +1,4 @@
-"""Each release's question file is read like its own code reads it; an unreadable row is one line and costs no other."""
+"""Each release's question file is read as by its own code; an unreadable row is one line and affects no other row."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def questions(pack: QuestionPack, prompt_id: str) -> list[dict[str, Any]]:
 
 
 def parents(pack: QuestionPack, prompt_id: str) -> list[list[str]]:
-    """Return the texts of the parents of each question."""
+    """Return, for each question, the texts of its parents."""
     rows = questions(pack, prompt_id)
     text_of = {row["question_id"]: row["text"] for row in rows}
     return [[text_of[parent] for parent in row["parents"]] for row in rows]
@@ -46,7 +46,7 @@ def test_tifa_has_choices_with_their_answer_and_the_position_of_their_element(tm
     first, second = questions(pack, "coco_1")
     assert (first["text"], first["choices"], first["answer"]) == ("what is it?", ["circle", "square"], "circle")
     assert (first["kind"], first["span"], first["start"], first["end"]) == ("object", "circle", 6, 12)
-    assert second["question_id"] == first["question_id"] + "-2", "a question that stands twice counts twice"
+    assert second["question_id"] == first["question_id"] + "-2", "a question that occurs twice counts twice"
     assert pack.prompts.to_pylist() == [{"prompt_id": "coco_1", "text": "a red circle", "skills": [], "suite": "suite"}]
     assert pack.problems == ()
 

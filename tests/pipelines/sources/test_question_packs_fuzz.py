@@ -1,4 +1,4 @@
-"""A field of a question pack with a value of another type costs its own row: one line names the file and the row."""
+"""If a field of a question pack has a value of the wrong type, only its row fails: one line names the file and row."""
 
 import json
 import re
@@ -26,7 +26,7 @@ Where = tuple[str | int, ...]
 
 
 class Encoded(dict[str, Any]):
-    """An object that its file stores as JSON text."""
+    """An object that is stored as JSON text in its file."""
 
 
 def rows(row: Callable[[int], Fields]) -> list[Fields]:
@@ -34,7 +34,7 @@ def rows(row: Callable[[int], Fields]) -> list[Fields]:
 
 
 def json_copy(value: Any) -> Any:
-    """Return a copy of a tree of objects and lists that keeps each Encoded object."""
+    """Copy a tree of objects and lists, keeping each Encoded object."""
     if isinstance(value, dict):
         return type(value)((name, json_copy(one)) for name, one in value.items())
     return [json_copy(one) for one in value] if isinstance(value, list) else value
@@ -61,7 +61,7 @@ values = st.recursive(
 
 
 def list_paths(value: Any, path: Where = ()) -> Iterator[Where]:
-    """Yield the paths of the fields in a tree."""
+    """Yield the paths of all fields in a tree."""
     inner = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
     for name, one in inner:
         yield (*path, name)
@@ -69,7 +69,7 @@ def list_paths(value: Any, path: Where = ()) -> Iterator[Where]:
 
 
 def change(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
-    """Return the files with another value at a path, or without it."""
+    """Return the files with the value at a path replaced or removed."""
     copy: dict[str, Any] = json_copy(dict(files))
     holder: Any = copy
     for name in path[:-1]:
@@ -111,14 +111,14 @@ def write(folder: Path, files: Mapping[str, Any]) -> None:
 
 
 def read(name: str, folder: Path, files: Mapping[str, Any], inner: str = "") -> QuestionPack:
-    """Write the files and read the pack: the only file, or the folder, or a folder in it."""
+    """Write the files and read the pack: from the only file, from the folder, or from a folder in it."""
     write(folder, files)
     place = folder / (next(iter(files)) if len(files) == 1 else inner)
     return read_pack(PackFile(pack=name, place=STORAGE.locate(str(place)), convention="fixed"), "suite")
 
 
 def questions_by_prompt(pack: QuestionPack) -> dict[str, Any]:
-    """Return each prompt's text and questions, by prompt_id."""
+    """Return each prompt's text and questions, keyed by prompt_id."""
     found = {row["prompt_id"]: [row["text"]] for row in pack.prompts.to_pylist()}
     for row in pack.questions.to_pylist():
         found[row["prompt_id"]].append((row["text"], row["choices"], row["answer"]))
@@ -140,10 +140,11 @@ def test_a_field_of_another_type_only_costs_its_row_and_is_reported_by_file_and_
 def require_row_alone(
     name: str, files: Mapping[str, Any], is_row: int = 2, *, inner: str = "", numbered: bool = False, losses: int = 1
 ) -> None:
-    """Fail if a changed field of a row, which is a value at a path of this length, affects another row.
+    """Fail if a changed field of a row, at a path of this length, affects another row.
 
-    `inner` is the folder among the files that the pack is read from. `numbered` is True if prompts are named by their
-    lines, so that a missing line renames the later ones. `losses` is the number of prompts that a row has.
+    `inner` is the folder that the pack is read from, relative to the files. `numbered` is True if prompts are named by
+    line numbers, so that a missing line renames the following prompts. `losses` is the number of prompts that a row
+    contains.
     """
     with TemporaryDirectory() as folder:
         before = questions_by_prompt(read(name, Path(folder), files, inner))

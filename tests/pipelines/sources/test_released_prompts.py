@@ -1,6 +1,7 @@
 """Prompt files of public benchmarks are read as they are released.
 
-These small files have the releases' forms: their headers, quoting, nesting and odd characters. All lines are invented.
+These small files have the releases' format: their headers, quoting, nesting and unusual characters. All lines are made
+up.
 """
 
 import csv
@@ -26,19 +27,19 @@ ODD = (
     'Ein Bär – süß, 5" hoch',
     "一只红色的鸟",
 )
-"""Prompts with characters that a careless reader splits, strips or unquotes."""
+"""Prompts with characters that a careless reader would split at, strip or unquote."""
 
 
 class Released(NamedTuple):
-    """A file in a release's form, and the names of its prompts."""
+    """A file in a release's format, and the names of its prompts."""
 
     name: str
     content: str
     ids: Sequence[str] | None = None
-    """Expected ids; None for hashes of the texts."""
+    """Expected ids, or None if the ids are hashes of the texts."""
     texts: Sequence[str] = ODD
     option: str | None = None
-    """The column that the user has to name."""
+    """Column that the user must specify."""
 
 
 def lines(texts: Sequence[str], end: str = "\n") -> str:
@@ -58,7 +59,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def fill(**fields: Any) -> list[dict[str, Any]]:
-    """Return a row for each prompt; the field PROMPT has its text, NUMBER its position from 1 and PLACE from 0."""
+    """Return a row for each prompt: PROMPT becomes its text, NUMBER its index from 1, PLACE its index from 0."""
     values = [{"PROMPT": text, "NUMBER": place + 1, "PLACE": place} for place, text in enumerate(ODD)]
     return [
         {name: one[field] if isinstance(field, str) and field in one else field for name, field in fields.items()}
@@ -273,7 +274,7 @@ def test_files_have_a_maximum_size_and_number_of_prompts(monkeypatch: pytest.Mon
 
 
 def genai_bench(folder: Path) -> list[str]:
-    """Return the words of a sweep over some of GenAI-Bench's prompts and random images of these by two generators."""
+    """Return a sweep's arguments for some of GenAI-Bench's prompts, and random images of these by two generators."""
     random = np.random.default_rng(3)
     numbers = random.permutation(np.arange(1, 60))[:16]
     prompts = {f"{number:05d}": {"id": str(number), "prompt": f"prompt {number}"} for number in numbers}
@@ -288,7 +289,7 @@ def genai_bench(folder: Path) -> list[str]:
 
 
 def draw_skills(folder: Path, seed: int) -> dict[str, list[int]]:
-    """Write genai_skills.json: each prompt is basic, advanced or neither, and some also have another skill."""
+    """Write genai_skills.json: each prompt is basic, advanced or neither, and some have another skill as well."""
     random = np.random.default_rng(seed)
     numbers = random.permutation([int(name) for name in json.loads((folder / "genai_image.json").read_text())]).tolist()
     skills = {"basic": numbers[:7], "advanced": numbers[7:14], "counting": numbers[5:12]}
@@ -297,7 +298,7 @@ def draw_skills(folder: Path, seed: int) -> dict[str, list[int]]:
 
 
 def means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict[Any, float], dict[Any, float]]:
-    """Return a run's means by skill and generator, and the same computed from its scores."""
+    """Return a run's means by skill and generator, and the same means computed directly from its scores."""
     scores = pd.read_parquet(run / "scores.parquet")
     expected = {
         (skill, generator): float(rows.loc[rows["prompt_id"].astype(int).isin(numbers), "score"].mean())
@@ -309,7 +310,7 @@ def means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tuple[dict
 
 
 def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path: Path) -> None:
-    """See VQAScore, figure 4b and tables 10b and 10d. Other skills make a new run of the same scores."""
+    """Figure 4b and tables 10b and 10d of the VQAScore paper have these means; other skills make a new run."""
     words = genai_bench(tmp_path)
     printed("sweep", *words)
     first = newest(tmp_path / "store")

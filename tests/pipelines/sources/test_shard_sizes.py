@@ -1,4 +1,4 @@
-"""Shards are as large as rows, bytes and workers allow; their size stays in a store, because keys depend on it."""
+"""Shards are as large as rows, bytes and workers allow; their size is stored, because keys depend on it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +12,14 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import images, plan_bench, prompts, run_bench, sources_of, sweep_config, write_benchmark, write_rows
 
 ROWS, ROW_GROUP = 38_400, 100
-"""Rows of a file and of a row group: with the minimum number of shards per benchmark, each has 300 rows, three row
-groups."""
+"""Number of rows in a file and in a row group.
+
+With the minimum number of shards per benchmark, each shard has 300 rows, i.e. three row groups.
+"""
 
 
 def write_images(folder: Path, name: str, rows: int = ROWS) -> None:
-    """Write rows of some bytes each; a plan looks at no image."""
+    """Write rows of a few bytes each; a plan does not read the images."""
     ids = [f"{name}-{row}" for row in range(rows)]
     table = {"image_id": ids, "prompt_id": [prompts(1)[0]["prompt_id"]] * rows, "image": [b"image"] * rows}
     (folder / "images/atlas").mkdir(parents=True, exist_ok=True)
@@ -32,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def plan(folder: Path, *words: str) -> PlannedSweep:
-    """Plan a sweep whose size of shards is not configured, unless these words do."""
+    """Plan a sweep whose shard size is not configured, unless by the additional arguments."""
     return plan_bench(folder, folder.parent / "store", "metric=[edge_density]", "shard_rows=null", *words)
 
 
@@ -47,7 +49,7 @@ def paths(planned: PlannedSweep) -> set[str]:
 def test_a_growing_benchmark_keeps_the_shards_of_its_first_sweep(folder: Path) -> None:
     first = plan(folder)
     assert sizes(first) == [300] * 128
-    assert (first.config.shard_rows, first.config.shard_bytes) == (300, 512 << 20), "as the manifest has them"
+    assert (first.config.shard_rows, first.config.shard_bytes) == (300, 512 << 20), "as recorded in the manifest"
     write_images(folder, "another")
     grown = plan(folder)
     assert sizes(grown) == [300] * 256
@@ -58,14 +60,14 @@ def test_a_growing_benchmark_keeps_the_shards_of_its_first_sweep(folder: Path) -
 def test_if_the_stored_size_is_lost_or_damaged_the_newest_run_provides_it(
     harm: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    """A run whose size of shards was configured does not count."""
+    """A run whose shard size was configured does not count."""
     folder, store = write_benchmark(tmp_path / "bench", ["atlas"], count=4), tmp_path / "store"
     for shard_rows in ("null", "100"):
         run_bench(folder, store, "metric=[edge_density]", f"shard_rows={shard_rows}")
     harm(store / "cuts/small.json")
     write_images(folder, "another")
     grown = plan(folder)
-    assert sizes(grown) == [4] + [200] * 192, "and not 300, as if it came for the first time, nor 100"
+    assert sizes(grown) == [4] + [200] * 192, "neither 300, as for a new benchmark, nor 100"
     assert {cell.shard.name.partition("-")[0] for cell in grown.plan.missing} == {"another"}
 
 

@@ -1,4 +1,4 @@
-"""Sources are cut into shards by their footers; an unreadable file is reported and costs nothing else."""
+"""Sources are divided into shards by their footers; an unreadable file is reported and costs nothing else."""
 
 import os
 from pathlib import Path
@@ -195,7 +195,7 @@ def test_links_are_followed_once_and_broken_links_are_named(tmp_path: Path) -> N
 
 
 def write_twice(path: Path, table: pa.Table, name: str) -> None:
-    """Write the table with one of its columns twice."""
+    """Write the table with one of its columns duplicated."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.append_column(name, table.column(name)), path)
 
@@ -245,7 +245,7 @@ def test_a_missing_number_is_not_an_id_and_a_null_is_not_a_skill(tmp_path: Path)
 
 
 def write_latin(path: Path, **columns: list[bytes]) -> None:
-    """Write columns of text with these raw bytes."""
+    """Write text columns with these raw bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: pa.array(values, pa.binary()).view(pa.string()) for name, values in columns.items()}
     pq.write_table(pa.table(arrays), path)

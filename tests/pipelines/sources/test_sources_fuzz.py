@@ -1,4 +1,4 @@
-"""For any content of prompts, images, manifests and overrides, a sweep plans or ends in one line of error."""
+"""Whatever prompts, images, manifests and overrides contain, a sweep is planned or ends with a one-line error."""
 
 import io
 import json
@@ -40,7 +40,7 @@ PROMPTS = [
 
 
 def allow_one_line(read: Callable[[], Any]) -> Any:
-    """Return the result, or None for one line of error; any other error fails the test."""
+    """Return the result, or None after a one-line error; any other error fails the test."""
     try:
         return read()
     except PlumblineError as error:
@@ -51,7 +51,7 @@ def allow_one_line(read: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write two rows of one generator, whose prompts the tests write."""
+    """Write two rows of one generator; the tests write the prompts."""
     folder = tmp_path_factory.mktemp("bench")
     rows = [{**row, "prompt_id": f"p{number}"} for number, row in enumerate(images("atlas", 2))]
     write_rows(folder / "images/atlas/0.parquet", rows)
@@ -124,7 +124,7 @@ def test_odd_values_in_json(suffix: str, bench: Path, records: list[dict[str, An
 
 
 def column(values: Sequence[Any]) -> pa.Array | None:
-    """Return the values as Arrow infers their type, or as text that may not be UTF-8; None without a common type."""
+    """Return the values as the type that Arrow infers, or as (possibly invalid) text; None without a common type."""
     if all(isinstance(value, bytes) for value in values):
         return pa.array(values, pa.binary()).view(pa.string())
     try:
@@ -134,7 +134,7 @@ def column(values: Sequence[Any]) -> pa.Array | None:
 
 
 def write_columns(path: Path, columns: Sequence[tuple[str, Sequence[Any]]]) -> bool:
-    """Write a table whose columns' names may repeat; return False if Parquet cannot store it."""
+    """Write a table in which column names may repeat; return False if Parquet cannot store it."""
     arrays = [(name, array) for name, values in columns if (array := column(values)) is not None]
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

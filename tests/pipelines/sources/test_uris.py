@@ -1,4 +1,4 @@
-"""A row's address must name a regular file below the benchmark's own folders or the allowed folders."""
+"""A row's address must point to a regular file in the benchmark's own folders or the allowed folders."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ PNG = encoded(picture(0))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make a folder of images with one image, and another file next to the folder."""
+    """Make a folder with one image, and another file next to the folder."""
     (tmp_path / "images" / "atlas").mkdir(parents=True)
     (tmp_path / "images" / "atlas" / "a.png").write_bytes(PNG)
     (tmp_path / "passwd").write_bytes(SECRET)
@@ -84,7 +84,7 @@ def test_an_address_outside_is_refused_with_the_remedy_and_without_any_content_o
     uri = uri.replace("FOLDER", str(folder))
     error = refusal(make_uris(folder / "images"), uri)
     assert error.kind == "uri_refused" and "benchmark.uri_roots" in error.message
-    assert error.retryable, "the allowed folders are in no key"
+    assert error.retryable, "the allowed folders are not part of any key"
     text = error.message.replace(uri, "")
     assert SECRET.decode() not in text and not any(sign.isdigit() for sign in text)
 

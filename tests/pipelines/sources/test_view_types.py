@@ -1,4 +1,4 @@
-"""Parquet files with Arrow's view types, as Polars can write them, are read like files with plain texts and bytes."""
+"""Parquet files with Arrow's view types, as Polars can write them, are read like files with plain strings and bytes."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def to_view_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def write_as_views(folder: Path) -> None:
-    """Rewrite all Parquet files of a folder with views of texts and bytes, in row groups of three."""
+    """Rewrite all Parquet files of a folder with string and binary views, in row groups of three."""
     for file in folder.rglob("*.parquet"):
         table = pq.read_table(file)
         schema = pa.schema([field.with_type(to_view_type(field.type)) for field in table.schema])
@@ -34,7 +34,7 @@ def write_as_views(folder: Path) -> None:
 
 
 def write_two(folder: Path) -> tuple[Path, Path]:
-    """Write a benchmark of shuffled rows with skills and further columns, with plain types and with views."""
+    """Write a benchmark of shuffled rows with skills and extra columns, once with plain types and once with views."""
     for name in ("plain", "views"):
         write_benchmark(folder / name, count=11)
         rows = [{**row, "level": "hard" if number % 3 else "easy"} for number, row in enumerate(prompts(11))]

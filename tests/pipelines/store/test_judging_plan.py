@@ -1,4 +1,4 @@
-"""Cells that several metrics share are planned once: captions, regions, descriptions, a judge's pass over images."""
+"""Cells that several metrics share are planned once: captions, regions, descriptions, and a judge's view of images."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return roles as arguments of the command line."""
+    """Return the roles' models as command-line arguments."""
     folder = tmp_path_factory.mktemp("models")
     saved = {
         "captioner": ("captioner", captioners.save_blip),
@@ -36,7 +36,7 @@ def make_plan(bench: Path, folder: Path, *words: str) -> Plan:
 
 
 def counts(plan: Plan) -> dict[str, int]:
-    """Return the cells by node, for one shard of images and one of prompts."""
+    """Return the number of cells by node, for one shard of images and one of prompts."""
     return {item.node.name: item.cells for item in plan.nodes}
 
 

@@ -1,4 +1,4 @@
-"""A lease has one holder at a time, on a folder and on S3, even if clocks disagree and holders die or stall."""
+"""A lease has one holder at a time, on a folder and on S3, even if clocks disagree and holders die or hang."""
 
 import os
 import resource
@@ -50,7 +50,7 @@ with take_lease(store, "night", "another night", seconds=float(sys.argv[2])) as 
 
 
 class Script(Clock):
-    """A clock that only advances while a holder waits, with events that happen at given times."""
+    """A clock that only advances while a holder waits, and triggers events at given times."""
 
     def __init__(self, start: float = 0.0, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.time = start
@@ -105,7 +105,7 @@ def test_a_stalled_holder_notices_its_loss_whatever_its_successor_did(store: Sto
     with pytest.raises(
         LeaseLost, match=r"this nightly was not heard of for too long, and the second on .* took its pl"
     ):
-        stalled.renew()  # its clock has not moved: the whole machine slept
+        stalled.renew()  # its clock has not moved, as if the whole machine had slept
     assert stalled.lost
     second.renew()
     second.release()
@@ -113,7 +113,7 @@ def test_a_stalled_holder_notices_its_loss_whatever_its_successor_did(store: Sto
     with pytest.raises(LeaseLost):
         stalled.renew()
     stalled.release()
-    assert not read_lease(store, "night").is_free, "it releases what is no longer its own to no effect"
+    assert not read_lease(store, "night").is_free, "releasing a lost lease has no effect"
     third.renew()
 
 
@@ -156,7 +156,7 @@ def test_a_number_is_not_used_twice_even_if_its_file_was_removed(store: Store) -
     slow = take_night_lease(store, Script())
     take_night_lease(store, Script()).release()
     third = take_night_lease(store, Script())
-    assert not slow.claim(2), "the file is gone, but a higher one stands"
+    assert not slow.claim(2), "the file is gone, but a higher one exists"
     third.renew()
 
 
@@ -178,7 +178,7 @@ def test_a_holder_whose_store_is_unreachable_for_a_while_keeps_its_lease(
 
 @contextmanager
 def fill_disk() -> Iterator[None]:
-    """Prevent this process from writing any byte of a file."""
+    """Prevent this process from writing a single byte to a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -188,7 +188,7 @@ def fill_disk() -> Iterator[None]:
 
 
 class CountingClock(Script):
-    """A clock that counts how often it was read."""
+    """A clock that counts how often it is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def test_a_late_holder_with_a_full_disk_keeps_trying_until_another_process_takes
         lease.when_lost = told.put
         with fill_disk():
             clock.time += 0.25
-            assert clock.has_beaten(5), "its thread goes on"
+            assert clock.has_beaten(5), "its thread continues"
             with pytest.raises(WriteError, match=r"leases/night/00000002.json: cannot be written"):
                 lease.renew()
             assert not lease.lost
@@ -229,7 +229,7 @@ def test_an_unreadable_file_counts_as_a_dead_lease(store: Store) -> None:
 
 @contextmanager
 def holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
-    """Start another process that holds the lease for an hour, and reports on request if it still does."""
+    """Start another process that holds the lease for an hour, and reports on request whether it still does."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, store.place.url, str(HOUR), str(beats)],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The plan names exactly the cells to compute, and a change affects only the cells that depend on it."""
+"""The plan names exactly the cells to compute, and a change only affects the cells that depend on it."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def test_a_fresh_store_lacks_every_cell_and_the_plan_counts_the_model_calls(fold
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa", "dsg", "vq2"])
 def test_the_plan_estimates_the_calls_for_writing_the_packs_questions(tmp_path: Path, metric: str) -> None:
-    """The estimate is within a quarter: for a paid service it is the estimated cost."""
+    """The estimate, which is the cost shown for a paid service, is accurate to within a quarter."""
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=256)
     config = sweep_config(folder, tmp_path / "store", f"metric=[{metric}]")
     plan = plan_sweep(config, wanted=("questions", "entailment", "scores")).plan
@@ -111,7 +111,9 @@ def test_keys_and_records_have_vqascores_defaults_for_its_model(folder: Path, tm
     template, answer, reduction = RELEASED
     said = [f"metrics.vqascore.template='{template}'", f"metrics.vqascore.answer='{answer}'"]
     spelled = plan_bench(folder, store, *said, f"metrics.vqascore.reduction={reduction}")
-    assert paths(spelled.plan) == paths(released.plan) and spelled.config == released.config, "a default is its value"
+    assert paths(spelled.plan) == paths(released.plan) and spelled.config == released.config, (
+        "a default may be spelled out"
+    )
     other = plan_bench(folder, store, "models.vqa.family=vlm", f"models.vqa.checkpoint={chat}")
     recorded = public_config(other.config)["metrics"]["vqascore"]
     assert recorded["template"] == 'Does this figure show "{}"? Please answer Yes or No.'
@@ -239,7 +241,7 @@ def test_prompts_are_identified_by_ids_and_texts_and_not_by_their_path(folder: P
     assert changed(before, planned(folder, f"benchmark.prompts={tmp_path}/prompts.parquet")) == {}
     relabelled = [{**prompt, "skills": ["others"], "source": "web"} for prompt in prompts(8)]
     write_rows(folder / "prompts.parquet", list(reversed(relabelled)), row_group=4)
-    assert changed(before, planned(folder)) == {"questions": 2}, "two other shards of prompts, and nothing on images"
+    assert changed(before, planned(folder)) == {"questions": 2}, "two other prompt shards, but no image cells"
 
 
 def test_the_spelling_of_a_path_does_not_matter(folder: Path) -> None:
@@ -251,7 +253,7 @@ def test_the_spelling_of_a_path_does_not_matter(folder: Path) -> None:
 
 
 def test_a_links_own_name_counts_and_its_targets_location(folder: Path, tmp_path: Path) -> None:
-    """In a hub's cache, train.parquet is a link to a blob without a suffix."""
+    """In the hub's cache, train.parquet is a link to a blob without an extension."""
     for name, place in (
         ("prompts.parquet", folder / "prompts.parquet"),
         ("sdxl.parquet", folder / "images/atlas/00000.parquet"),

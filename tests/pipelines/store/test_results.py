@@ -1,4 +1,4 @@
-"""A run copies parts that earlier runs made of the same cells and reads only other cells; its tables are the same."""
+"""A run copies parts that earlier runs made from the same cells, and only reads the others; its tables are the same."""
 
 import shutil
 from pathlib import Path
@@ -17,12 +17,12 @@ from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_sc
 
 
 class Nights(Bench):
-    """A benchmark whose cells get scores when they are planned, with a sweep after each change."""
+    """A benchmark whose cells get scores when they are planned, and a sweep after each change."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, "metric=[clipscore]")
         self.read: list[str] = []
-        """Return the cells that the last sweep read."""
+        """Cells that the last sweep read."""
         read = Store.read
 
         def noting(store: Store, path: str, **options: object) -> pa.Table:
@@ -99,7 +99,7 @@ def test_copied_rows_without_a_score_keep_their_error_and_their_place(nights: Ni
 
 @pytest.mark.parametrize("harm", ["damage", "delete", "forget what was counted"])
 def test_a_part_that_cannot_be_copied_is_made_from_its_cells_again(harm: str, nights: Nights, tmp_path: Path) -> None:
-    """The same holds for parts of runs from before parts contained their tallies."""
+    """Parts from runs that did not yet store tallies are also made from their cells again."""
     nights.sweep()
     for path in nights.runs.glob("*/scores.parquet/00000-*.parquet"):
         if harm == "delete":

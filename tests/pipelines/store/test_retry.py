@@ -1,4 +1,4 @@
-"""retry_failed computes the rows that failed and may pass now, and their dependents; sound rows stay as they are."""
+"""retry_failed recomputes failed rows that may succeed now and their dependents; successful rows are unchanged."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ SLOW = RowError("image_too_slow", "decoding takes too long", retryable=True)
 
 
 class Decoder:
-    """Decodes and records images; raises for the images in `slow`, as if they took too long."""
+    """A decoder that records images, and raises for those in `slow` as if they had timed out."""
 
     def __init__(self) -> None:
         self.decode = module.decode_bytes
@@ -52,7 +52,7 @@ def planned(folder: Path, *overrides: str) -> PlannedSweep:
 
 
 def run(folder: Path, *overrides: str) -> FinishedSweep:
-    """Run a sweep, and add the report that makes its run complete."""
+    """Run a sweep and add its report, which completes the run."""
     done = run_plan(planned(folder, *overrides))
     (Path(done.folder) / "report.html").touch()
     return done
@@ -123,7 +123,7 @@ def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, 
 
 
 def test_an_image_that_has_appeared_at_its_address_is_tried(folder: Path, decoder: Decoder) -> None:
-    """Its cell has another path now, and the draft with its failure another key."""
+    """The image's cell now has another path, and the draft with its failure another key."""
     places = folder / "images/atlas"
     rows = images("atlas", 4)
     for number, row in enumerate(rows[1:], 1):

@@ -1,4 +1,4 @@
-"""A cell that is computed again asks its model only for the rows that no earlier cell contains."""
+"""A cell that is recomputed asks its model only about rows that no earlier cell contains."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from tests.bench_of import compute, images, plan_bench, prompts, write_benchmark
 from tests.commands import run
 
 BOTH = "metric=[vqascore,clipscore]"
-"""Metrics whose cells are compared by their rows."""
+"""Two metrics whose cells are compared row by row."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def plan(folder: Path) -> Callable[..., PlannedSweep]:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
-    """Count the images that each model has encoded."""
+    """Count the images that each model encoded."""
     counts = {"vqa": 0, "clip": 0}
     for name, model in (("vqa", ClipFlanT5Likelihood), ("clip", ClipSimilarity)):
         monkeypatch.setattr(model, "encode", count_calls(counts, name, model.encode))
@@ -54,7 +54,7 @@ def count_calls(counts: dict[str, int], name: str, encode: Callable[..., Any]) -
 
 
 def read_rows(planned: PlannedSweep, stage: str, outcomes: dict[str, Outcome]) -> list[dict[str, Any]]:
-    """Return a stage's rows, from the cells of the current plan."""
+    """Return the rows of a stage from the cells of the current plan."""
     cells = [cell for cell in planned.plan.cells if cell.recipe.stage == stage]
     drafts = {path for path, outcome in outcomes.items() if outcome.state == "draft"}
     tables = [planned.store.read(cell.path, key=cell.key, draft=cell.path in drafts) for cell in cells]
@@ -84,7 +84,7 @@ def test_moving_or_copying_a_folder_of_images_asks_no_model(
 def test_renaming_a_file_or_generator_asks_no_model(
     renamed: str, hidden: str, folder: Path, encoded: dict[str, int]
 ) -> None:
-    """This holds even if the ids of its images contain the generator's name."""
+    """No model is asked even if the generator's name is part of the image ids."""
     rows = [{name: value for name, value in row.items() if name != hidden} for row in images("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", rows)
     scores_by_command(folder, "store")
@@ -95,7 +95,7 @@ def test_renaming_a_file_or_generator_asks_no_model(
 
 
 def scores_by_command(folder: Path, store: str) -> list[dict[str, Any]]:
-    """Return the newest run's scores after a sweep without Ray."""
+    """Run a sweep without Ray, and return the scores of the newest run."""
     given = ["sweep=shapes", BOTH, f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"]
     place = StorageConfig().locate(str(folder.parent / store))
     assert run("sweep", *given, f"store={place}", "cluster=here", "shard_rows=4").code == 0
@@ -142,7 +142,7 @@ def test_a_growing_benchmark_only_asks_about_its_new_prompts_and_images(
 
 
 def record_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]:
-    """Record the texts that the question writer gets; fail temporarily on texts that contain `refuse`."""
+    """Record the texts that the question writer receives; fail temporarily on those that contain `refuse`."""
     asked: list[str] = []
     generate = CausalLM.generate
 
@@ -173,7 +173,7 @@ def test_a_draft_of_questions_is_completed_and_its_good_rows_are_kept(
     assert asked and all(failing in text for text in asked)
     good = [row for row in drafted if row["error"] is None]
     assert [row for row in read_rows(second, "questions", {}) if row["prompt"] != failing] == good
-    assert encoded["vqa"] == 8 + 1, "the one whose questions were missing"
+    assert encoded["vqa"] == 8 + 1, "only the image whose questions were missing"
     assert all(row["error"] is None for row in read_rows(second, "scores", {}))
 
 
@@ -208,7 +208,7 @@ def fail_about(text: str) -> Callable[..., Any]:
 
 
 OTHER_WRITER = "metrics.gecko.coverage=false"
-"""An option that gives the questions about the same prompts another recipe."""
+"""An option that changes the recipe of the questions about the same prompts."""
 
 
 @pytest.mark.parametrize("keeps_name", [False, True], ids=["under the name it took the place of", "under its own name"])

@@ -1,4 +1,4 @@
-"""A run's own files are verified like cells: a flipped bit is detected and reported, and the file is written again."""
+"""A run's own files are verified like cells: a flipped bit is detected and reported, and the file is rewritten."""
 
 import json
 import random
@@ -30,7 +30,7 @@ FILES = (
 
 
 class SweptStore(Bench):
-    """A store with a run that lacks the scores of some rows."""
+    """A store with a run in which some rows have no score."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "metric=[clipscore]", "max_failed=0.5", generators=("flint", "atlas"), count=9)
@@ -58,7 +58,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> SweptStore:
 
 
 def flip_bit(path: Path, seed: int) -> None:
-    """Flip another bit for every seed, in a copy, so that hard links of the file stay intact."""
+    """Flip a bit that depends on the seed, in a copy of the file, so that its hard links stay intact."""
     data = bytearray(path.read_bytes())
     place = random.Random(seed).randrange(8 * len(data))
     data[place // 8] ^= 1 << place % 8
@@ -109,7 +109,7 @@ def test_a_run_whose_parts_were_swapped_is_made_again_from_its_cells(swept: Swep
 
 
 def test_files_of_a_run_written_by_other_programs_are_read(swept: SweptStore) -> None:
-    """They contain no digests: pandas and DuckDB write tables, jq writes manifests."""
+    """Files without a digest are read, such as tables written by pandas or DuckDB and manifests edited with jq."""
     store = store_at(swept.restore())
     folder = Path(store.place.url) / "runs" / swept.first.run_id
     pd.read_parquet(folder / "summary.parquet").to_parquet(folder / "summary.parquet")
@@ -148,9 +148,9 @@ def test_every_reader_of_a_damaged_file_names_it_in_one_line(
 
 
 def check_flipped_bits(store: Store, path: str, read: Callable[[], object], expected: object) -> None:
-    """Assert that reading a small file gives the expected content with any of 200 random bits flipped.
+    """Assert that a small file is read with the expected content if any of 200 random bits is flipped.
 
-    A flipped bit may also change nothing, if it is in the name of the field with the digest.
+    A bit in the name of the digest's field may be flipped without any effect.
     """
     place, sound = store.place, read()
     whole = bytearray((place / path).read())
@@ -177,7 +177,7 @@ def test_a_damaged_digest_of_weights_is_computed_again(tmp_path: Path) -> None:
     store.write_text(note, contents[1])
     store.write_text(other, contents[0])
     assert [store.digest_file(file, remember=True) for file in (weights, others)] == digests
-    assert sorted(contents) == sorted(store.read_text(path) or "" for path in (note, other)), "they are mended"
+    assert sorted(contents) == sorted(store.read_text(path) or "" for path in (note, other)), "they are repaired"
     store.write_text(note, "0" * 64)
     assert [store.digest_file(file, remember=False) for file in (weights, others)] == digests
 

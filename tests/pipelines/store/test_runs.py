@@ -1,4 +1,4 @@
-"""The runs of a store with any path are listed; a damaged or deleted run does not hide others."""
+"""The runs of a store at any path are listed; a damaged or deleted run does not hide others."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -122,12 +122,12 @@ def test_runs_named_by_date_or_by_time_are_listed_in_order_of_their_start(store:
     name_newest(store, NEW)
     assert run_ids(store) == [OLD, *ids, NEW]
     assert [run.run_id for run in earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], OLD]
-    assert newest_run(store) == NEW, "the one that ended last, as it is told"
+    assert newest_run(store) == NEW, "the run that is recorded as having ended last"
     assert [run.run_id for run in newest_first(store)][:3] == [NEW, ids[-1], ids[-2]]
 
 
 class Runs:
-    """Runs of a store that are named by different clocks."""
+    """Runs of one store whose ids come from different clocks."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -144,7 +144,7 @@ class Runs:
         self.report(run_id)
 
     def newest_ids(self) -> set[str | None]:
-        """Return the newest run's id, as found in each possible way; one id if all agree."""
+        """Return the ids of the newest run as found in each possible way; there is a single id if all agree."""
         store = self.store
         latest, page = store.read_text(LATEST), store.read_text("latest/report.html")
         last = next(newest_first(store)).run_id
@@ -157,7 +157,7 @@ def runs(place: str) -> Runs:
 
 
 AHEAD, BEHIND = "20260102-001000-000000", "20260102-000000-000000"
-"""Ids of two runs by two machines' clocks; the run that began last has the smaller id."""
+"""Ids of two runs from machines whose clocks disagree; the run that started later has the smaller id."""
 
 
 def test_the_newest_run_is_the_one_that_ended_last_by_any_clock(runs: Runs) -> None:
@@ -169,7 +169,7 @@ def test_the_newest_run_is_the_one_that_ended_last_by_any_clock(runs: Runs) -> N
     assert runs.newest_ids() == {BEHIND} and run_ids(runs.store) == [AHEAD, BEHIND]
     assert [run.run_id for run in earlier_runs(runs.store, BEHIND)] == [AHEAD]
     assert not list(earlier_runs(runs.store, AHEAD))
-    name_newest(runs.store, AHEAD)  # its sweep came again and found nothing changed, maybe while another sweep ran
+    name_newest(runs.store, AHEAD)  # its sweep ran again and found no change, possibly during another sweep
     assert runs.newest_ids() == {AHEAD} and len(runs.store.files("order")) == 2
 
 
@@ -219,7 +219,7 @@ def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, 
             publish()
         assert runs.newest_ids() == {"rival"}
         assert BEHIND not in " ".join(runs.store.files("order"))
-        assert run_ids(runs.store)[-3:] == [AHEAD, "other", "rival"], "each keeps the place that it had"
+        assert run_ids(runs.store)[-3:] == [AHEAD, "other", "rival"], "each keeps its position"
 
 
 def test_runs_without_a_position_come_first_and_the_run_named_last_is_the_newest(store: Store) -> None:
@@ -232,7 +232,7 @@ def test_runs_without_a_position_come_first_and_the_run_named_last_is_the_newest
 
 def test_a_day_has_one_run_of_its_name_and_no_two_runs_share_a_folder(store: Store) -> None:
     assert name_by_date(store, DAY) == "2026-11-23"
-    assert name_by_date(store, DAY) == "2026-11-23-140506", "claimed, though nothing stands there yet"
+    assert name_by_date(store, DAY) == "2026-11-23-140506", "the name is claimed, although nothing is there yet"
     assert name_by_date(store, DAY) == "2026-11-23-140506-000789"
     assert run_ids(store) == [OLD, NEW]
     store.write_text("runs/20261124-010000-000000/manifest.json", "{}")

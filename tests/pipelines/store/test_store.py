@@ -1,4 +1,4 @@
-"""The store behaves the same on a folder and on S3: create-only commits, drafts, and readable damage."""
+"""The store behaves the same on a folder and on S3: create-only commits, drafts, and clearly reported damage."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +37,7 @@ CELL = Cell(node="n", stage="scores", metric="m", key="k" * 64, path=f"{FOLDER}/
 
 
 def forget_connections() -> None:
-    """Forget cached filesystems, which keep the credentials that they were made with."""
+    """Clear the cached filesystems, which keep the credentials that they were created with."""
     open_filesystem.cache_clear()
     fsspec.get_filesystem_class("s3").clear_instance_cache()
 
@@ -229,7 +229,7 @@ def test_a_part_is_only_copied_if_it_is_unchanged(store: Store) -> None:
 
 
 def make_stage_tables() -> dict[str, pa.Table]:
-    """Return a table of each stage, with a few rows that have a value in every column."""
+    """Return a table for each stage, with a few rows and a value in every column."""
     error = {"kind": "x", "message": "y", "retryable": False}
     ids = {"image_id": "i", "prompt_id": "p", "generator": "g"}
     asked = {"prompt_id": "p", "prompt": "two cats", "question_id": "q", "text": "how many?", "choices": ["1", "2"]}
@@ -249,7 +249,7 @@ def make_stage_tables() -> dict[str, pa.Table]:
 
 @pytest.mark.parametrize("stage", make_stage_tables())
 def test_no_flipped_bit_of_a_cell_is_ever_read_as_another_value(stage: str) -> None:
-    """Two thousand single bits and two hundred pairs are flipped, in every part of the file, for each stage."""
+    """For each stage, 2,000 single bits and 200 pairs of bits are flipped throughout the file."""
     table, drawn = make_stage_tables()[stage], random.Random(0)
     data = encode_cell(table, {"key": "k" * 64, "inputs": ["a", "b"]})
     assert decode_cell(data).table == table
@@ -273,7 +273,7 @@ def test_other_bytes_and_truncated_cells_count_as_damaged(junk: bytes, kept: int
 
 
 def test_the_same_rows_give_the_same_bytes() -> None:
-    """So a cell that is computed twice has the same bytes, independent of the winner."""
+    """A cell that is computed twice therefore has the same bytes, whichever process commits it first."""
     assert encode_cell(scores(0.5), {"key": "k"}) == encode_cell(scores(0.5), {"key": "k"})
 
 

@@ -1,4 +1,4 @@
-"""A plan knows large folders of cells from the newest run, with the same result as listing them."""
+"""A plan finds cells in large folders from the newest run, with the same result as listing the folders."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ ONE, TWO, THREE = (f"benchmark.generators=[{','.join(('atlas', 'cobalt', 'flint'
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Sweep one generator, then two, in folders of more cells than one page of a listing; a third is not swept."""
+    """Sweep one generator, then two, in folders with more cells than a page of a listing; a third is not swept."""
     words = ("metric=[edge_density]",)
     bench = Bench(tmp_path_factory.mktemp("made"), *words, generators=("atlas", "cobalt", "flint"))
     run_plan(bench.plan(ONE))
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def bench(made: Bench, tmp_path: Path) -> Bench:
-    """Copy the images, and a store with the same modification times."""
+    """Copy the images and a store, keeping the modification times."""
     bench = made.copied(tmp_path)
     for path in Path(made.store.place.url).rglob("*"):
         state = path.stat()
@@ -82,11 +82,11 @@ def test_a_plan_with_any_damaged_index_equals_a_plan_by_listing(harm: str, bench
 
 
 def test_lost_cells_that_the_index_names_are_noticed_when_they_are_read(bench: Bench) -> None:
-    """The cells that they were computed from are found too, although nothing is listed."""
+    """The cells that they were computed from are found as well, although no folder is listed."""
     for stage in ("scores", "image_statistics"):
         for folder in (Path(bench.store.place.url) / stage).glob("*/atlas"):
             shutil.rmtree(folder)
-    assert list_missing(bench.plan(TWO).plan) == set(), "the index is believed"
+    assert list_missing(bench.plan(TWO).plan) == set(), "the index is trusted"
     done = run_plan(bench.plan(THREE))
     assert (done.exit_code, done.results.n_null, done.results.rows) == (0, 0, 24)
     assert all(bench.store.exists(cell.path) for cell in bench.plan(THREE).plan.cells)
@@ -100,7 +100,7 @@ def test_cells_removed_by_garbage_collection_are_planned_again(bench: Bench) -> 
     assert collect(Path(bench.store.place.url)).free
     assert {path.split("/")[2] for path in list_missing(bench.plan(TWO).plan)} == {"cobalt"}
     done = run_plan(planned)
-    assert (done.computed, done.results.n_null) == (4, 0), "it is planned again when it begins"
+    assert (done.computed, done.results.n_null) == (4, 0), "the sweep is planned again when it starts"
 
 
 def test_two_sweeps_planned_at_the_same_time_both_have_all_rows(bench: Bench) -> None:
@@ -111,7 +111,7 @@ def test_two_sweeps_planned_at_the_same_time_both_have_all_rows(bench: Bench) ->
 
 
 def test_a_night_without_news_opens_no_source(bench: Bench, tmp_path: Path) -> None:
-    """A file that became unreadable is not noticed while its size and time are unchanged; otherwise it is."""
+    """An unreadable file is not noticed while its size and modification time are unchanged; otherwise it is."""
     bench.folder = Path(shutil.copytree(bench.folder, tmp_path / "bench"))
     assert bench.run(TWO).code == 0
     image = bench.folder / "images/atlas/00000.parquet"

@@ -1,4 +1,4 @@
-"""A real server: a connection without a request is closed, and a stop waits for the open requests."""
+"""A real server closes a connection without a request, and waits for open requests before it stops."""
 
 import signal
 import socket
@@ -34,7 +34,7 @@ with listening.listening("127.0.0.1", 0) as listener:
 
 
 class Server:
-    """A server that replies after the number of seconds in a request's body."""
+    """A server that replies after the number of seconds given in the request body."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
@@ -65,14 +65,14 @@ def serving(patience: str) -> Iterator[Server]:
 
 
 def make_head(size: int, line: bytes = b"X: y\r\n") -> bytes:
-    """Return a request's head of `size` bytes without its last line, in as many headers as fit."""
+    """Return the head of a request with `size` bytes in as many header fields as fit, but without its last line."""
     start = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
     lines, rest = divmod(size - len(start) - 8, len(line))
     return start + line * lines + b"Y: " + b"y" * (rest + 3) + b"\r\n"
 
 
 def read_answer(connection: socket.socket) -> bytes:
-    """Read an answer of this server; its head and body may arrive separately."""
+    """Read a response of this server; its head and body may arrive separately."""
     answer = connection.recv(4096)
     while not answer.endswith(b"answered"):
         received = connection.recv(4096)
@@ -82,14 +82,14 @@ def read_answer(connection: socket.socket) -> bytes:
 
 
 def wait_for_end(connection: socket.socket) -> None:
-    """Read until the server closes a connection; raise TimeoutError if it does not."""
+    """Read until the server closes the connection; raise TimeoutError if it does not."""
     with suppress(ConnectionResetError):
         while connection.recv(4096):
             continue
 
 
 def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> None:
-    """Connections are silent, or send half a head, a byte now and then, or a late body; one has a slow body."""
+    """Connections are silent, or send half a head, a byte at a time, or a late body; one sends its body slowly."""
     with serving("5") as server, ExitStack() as opened:
         slow, silent, half, trickling = (opened.enter_context(server.connect()) for _ in range(4))
         slow.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n0")
@@ -109,7 +109,7 @@ def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> N
             except OSError:
                 break
         else:
-            pytest.fail("a head that never ends keeps its connection")
+            pytest.fail("a connection stays open although its head never ends")
         for connection in (silent, half, refused):
             wait_for_end(connection)
         slow.sendall(b"0")
@@ -119,7 +119,7 @@ def test_a_connection_without_a_request_is_closed_and_a_slow_body_is_read() -> N
 
 @pytest.mark.parametrize("line", [b"X: y\r\n", b"X: " + b"y" * 9000 + b"\r\n"])
 def test_a_head_of_64_kb_is_answered_and_a_longer_one_is_refused_while_it_arrives(line: bytes) -> None:
-    """The second request of a connection is limited too; a body may follow in the same packet."""
+    """The limit also applies to a connection's second request; a body may follow in the same packet."""
     with serving("5") as server:
         with server.connect() as connection:
             for _ in range(2):
@@ -133,7 +133,7 @@ def test_a_head_of_64_kb_is_answered_and_a_longer_one_is_refused_while_it_arrive
 
 
 def test_data_after_a_chunked_body_is_limited_too() -> None:
-    """Trailers and a chunk's extensions are limited; the body itself may be longer."""
+    """Trailers and chunk extensions are limited; the body itself may be longer."""
     start = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n0\r\n" * 30_000
     with serving("5") as server:
         for endless in (b"0\r\n" + b"X: y\r\n" * 40_000, b"0\r\nX: " + b"y" * 200_000, b"1;" + b"y" * 200_000):

@@ -1,4 +1,4 @@
-"""A person's name on a page becomes the name of a folder that no other name shares."""
+"""A person's name entered on a page becomes the name of a folder, and different names get different folders."""
 
 import pytest
 

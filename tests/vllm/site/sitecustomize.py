@@ -1,4 +1,4 @@
-"""Lets a CPU torch import a torchvision that was built for CUDA, by defining the missing operators."""
+"""Allows a CPU torch to import a torchvision built for CUDA, by defining the missing operators."""
 
 import sys
 

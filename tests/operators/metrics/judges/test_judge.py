@@ -1,4 +1,4 @@
-"""Judges' replies are parsed in many forms, and only numbers within a scale become ratings."""
+"""Judges' replies are parsed in many formats, and only numbers on the scale become ratings."""
 
 import json
 

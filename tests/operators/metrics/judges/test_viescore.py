@@ -1,4 +1,4 @@
-"""Metrics whose judge sees the image: VIEScore with two verdicts, GPT4V-Eval with one."""
+"""In these metrics the judge sees the image: VIEScore asks for two verdicts, GPT4V-Eval for one."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""DSG's tuples, questions and dependencies, and the effect of a no on dependent questions (docs/conventions.md)."""
+"""DSG's tuples, questions and dependencies are parsed; a "no" affects dependent questions as in docs/conventions.md."""
 
 import csv
 import math
@@ -113,7 +113,7 @@ def test_questions_without_a_tuple_or_a_question_mark_are_left_out() -> None:
 
 
 def test_the_released_parser_of_questions_is_an_option() -> None:
-    """Spaces stay. The question is the text after a question mark, or the text without one; other lines are refused."""
+    """Spaces, text after a question mark, and text without one are kept; lines in another format are refused."""
     reply = "output: 1 | Is there  a dog? (yes)\n2 |the dog is blue\n3 | Is there a mat?\n4 | Is it on it?\n3 | A mat?"
     released = DsgConfig(questions="released")
     written, _ = run(released.write(PROMPT), [TUPLES], [reply, DEPENDENCIES])
@@ -169,7 +169,7 @@ def test_dependencies_with_an_unreadable_line_are_requested_again(line: str) -> 
     assert written == WRITTEN
     assert f'found "{line[4:]}"' in rounds[2][0].messages[-1].text
     written, _ = run(DsgConfig().write(PROMPT), [TUPLES], [QUESTIONS, f"2 | 1\n{line}"], [line])
-    assert [one.parents for one in written] == [()] * 4, "as in the release, the prompt's questions then have none"
+    assert [one.parents for one in written] == [()] * 4, "as in the release, no question has a parent"
 
 
 def test_a_parent_without_a_question_is_left_out() -> None:
@@ -178,7 +178,7 @@ def test_a_parent_without_a_question_is_left_out() -> None:
 
 
 def score(metric: DsgConfig, yes: Mapping[str, bool], parents: Mapping[str, tuple[str, ...]]) -> Scored:
-    """Score questions with these answers and parents."""
+    """Score questions that have these answers and parents."""
     logprobs = {True: ((-0.1, -0.1), (-2.0, -0.1)), False: ((-3.0, -0.1), (-0.1, -0.1))}
     ones = [
         Answered(WrittenQuestion(name, "is it?", YES_NO, "yes", parents=parents.get(name, ())), logprobs[right])
@@ -218,7 +218,7 @@ def test_in_a_cycle_every_question_depends_on_all() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 7))), min_size=1, max_size=8))
 def test_recursive_zeroing_is_the_product_down_from_the_parents(graph: list[tuple[bool, set[int]]]) -> None:
-    """T2IScoreScore: v_i = c_i * product of v_parent, here on graphs without cycles."""
+    """T2IScoreScore defines v_i = c_i * product of v_parent; here it is tested on graphs without cycles."""
     yes = {str(index): right for index, (right, _) in enumerate(graph)}
     parents = {
         str(index): tuple(str(one) for one in sorted(named) if one < index) for index, (_, named) in enumerate(graph)
@@ -239,7 +239,7 @@ def test_the_reduction_decides_which_answer_is_likeliest() -> None:
 
 
 def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_15() -> None:
-    """Yes to 1 is likely, to 2 and 4 unlikely. 3 and 4 depend on these, and yes to 3 is likely too."""
+    """Questions 1 and 3 are likely to be answered with "yes", 2 and 4 are not; 3 depends on 2, and 4 on 1."""
     soft, parents = DsgConfig(aggregate="soft_mean", reduction="mean"), {"3": ("2",), "4": ("1",)}
     scored = score(soft, {"1": True, "2": False, "3": True, "4": False}, parents)
     likely, unlikely = math.exp(-0.2 / 2), math.exp(-3.1 / 2)
@@ -263,13 +263,13 @@ def test_an_image_without_questions_has_an_error() -> None:
 
 TS2 = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[5] / "shared" / "reference")) / "ts2"
 OFF = {"65"}
-"""The graph of images whose released scores, for three models, treat its last question as if it had no parent."""
+"""The graph with images for which the released scores of three models ignore the parent of the last question."""
 
 
-@pytest.mark.skipif(not TS2.is_dir(), reason="REFERENCE_DATA is not set, or holds nothing")
+@pytest.mark.skipif(not TS2.is_dir(), reason="REFERENCE_DATA is not set or empty")
 @pytest.mark.parametrize("model", ["blip1", "fuyu", "instruct_blip", "llava", "llava-alt", "mplug"])
 def test_released_scores_follow_from_the_released_answers(model: str) -> None:
-    """T2IScoreScore has 2,840 images; its scores follow from recursive zeroing, and not from direct zeroing."""
+    """The scores of all 2,840 images of T2IScoreScore follow from recursive zeroing, but not from direct zeroing."""
     answers: dict[int, list[dict[str, str]]] = defaultdict(list)
     with (TS2 / "ts2_dsg_correct.csv").open() as file:
         for row in csv.DictReader(file):

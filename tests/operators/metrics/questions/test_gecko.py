@@ -1,4 +1,4 @@
-"""Gecko's two steps, its readers and its score (gecko.txt, sec. 5 and appendix C)."""
+"""Gecko's two writing steps, its reply parsers and its score follow the paper (gecko.txt, section 5 and appendix C)."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def question(choices: Sequence[str] = ("yes", "no"), answer: str = "yes") -> Wri
 
 
 def make_answered(*probabilities: float, answer: str = "a", p_entail: float | None = None) -> Answered:
-    """Return a question with choices a, b, ... of these probabilities; half of each probability is in the EOS token."""
+    """Return a question with choices a, b, ... of the given probabilities, half of which come from the EOS token."""
     logprobs = tuple((math.log(p) / 2, math.log(p) / 2) for p in probabilities)
     return Answered(question("abcdefgh"[: len(probabilities)], answer), logprobs, p_entail=p_entail)
 
@@ -155,7 +155,7 @@ BRACES = st.sampled_from(["{%d}", "(%d)", "[%d]", "<%d>", "{ %d } "])
 
 @st.composite
 def labelled_replies(draw: st.DrawFn) -> tuple[str, str, list[tuple[int, int]]]:
-    """Generate a prompt, a reply that labels some of its words, and the positions of these words."""
+    """Generate a prompt, a reply that labels some of the prompt's words, and the positions of these words."""
     words = draw(WORDS)
     marked = [draw(st.booleans()) for _ in words]
     marked[draw(st.integers(0, len(words) - 1))] = True

@@ -1,4 +1,4 @@
-"""A model's answers about an image are divided by its answers about a blank image."""
+"""A model's answer probabilities for an image are divided by those for a blank image."""
 
 import math
 
@@ -14,7 +14,7 @@ QUESTION = WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes")
 
 
 def make_logprobs(*probabilities: float) -> Logprobs:
-    """Return one token of these probabilities for each choice; the end is certain."""
+    """Return the log-probabilities of one-token choices with these probabilities; the end token is certain."""
     return tuple((math.log(probability), 0.0) for probability in probabilities)
 
 
@@ -22,7 +22,7 @@ def test_geckos_share_compares_likelihoods_with_the_prior() -> None:
     metric = GeckoConfig(nli=None, prior="blank_image")
     scored = metric.weigh([Answered(QUESTION, make_logprobs(0.6, 0.3), prior=make_logprobs(0.8, 0.1))])
     assert scored.score == pytest.approx((0.6 / 0.8) / (0.6 / 0.8 + 0.3 / 0.1))
-    assert [one.given for one in scored.elements or ()] == ["no"], "yes is said even oftener of nothing"
+    assert [one.given for one in scored.elements or ()] == ["no"], "yes is even likelier for the blank image"
     unmoved = metric.weigh([Answered(QUESTION, make_logprobs(0.8, 0.1), prior=make_logprobs(0.8, 0.1))])
     assert unmoved.score == pytest.approx(0.5)
 

@@ -1,4 +1,4 @@
-"""Scores of answers to a benchmark's own questions equal the releases' arithmetic, done by hand."""
+"""Scores of answers to a benchmark's own questions equal the release's arithmetic, which was worked out by hand."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ LIKELY, UNLIKELY = (math.log(0.9),), (math.log(0.1),)
 
 
 def answers(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
-    """Return yes/no questions from 1 on, answered yes or no, with their parents."""
+    """Return yes/no questions, numbered from 1, with these answers and parents."""
     return [
         Answered(
             WrittenQuestion(str(number), "?", YES_NO, "yes", parents=tuple(map(str, parents.get(number, ())))),
@@ -42,7 +42,7 @@ CHAIN = {2: [1], 3: [2], 4: [3]}
     ("zeroing", "expected"),
     [
         (None, 3 / 4),
-        ("direct", 2 / 4),  # 2 fails by its parent 1; 3 and 4 use the raw answers to 2 and 3, which were yes
+        ("direct", 2 / 4),  # 2 fails because of its parent 1; 3 and 4 use the raw answers to 2 and 3, which were yes
         ("recursive", 0 / 4),
         ("in_order", 0 / 4),
     ],
@@ -52,7 +52,7 @@ def test_a_no_at_the_head_of_a_chain(zeroing: Any, expected: float) -> None:
 
 
 def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
-    """DPG-Bench zeroes in place: 1 depends on 3, which 2 zeroes only after 1 was computed."""
+    """DPG-Bench zeroes in place: question 1 depends on 3, but question 2 zeroes 3 only after 1 has been scored."""
     answered = answers([True, False, True], {1: [3], 3: [2]})
     assert score(answered, zeroing="in_order") == pytest.approx(1 / 3)
     assert score(answered, zeroing="recursive") == 0
@@ -85,20 +85,20 @@ def test_the_spellings_are_the_releases_or_those_without_a_space() -> None:
 
 
 def make_soft(*tokens: Sequence[float]) -> Answered:
-    """Return a question with the probabilities of the tokens of every spelling, the end of each last."""
+    """Return a question with the token probabilities of every spelling; the last one belongs to the end token."""
     logs = tuple((*map(math.log, spelling), math.log(0.5)) for spelling in tokens)
     return Answered(WrittenQuestion("1", "?", ("two",), "two"), logs)
 
 
 def test_soft_tifa_sums_the_spellings_and_takes_either_mean() -> None:
-    """The means of 0.5 and 0.2 are scipy's gmean, and the release's arithmetic mean."""
+    """The expected means of 0.5 and 0.2 are scipy's gmean, and the arithmetic mean as in the release."""
     answered = [make_soft([0.3], [0.15], [0.05]), make_soft([0.1], [0.1])]
     assert score(answered, aggregate="soft_mean") == pytest.approx(0.35)
     assert score(answered, aggregate="soft_geometric") == pytest.approx(math.sqrt(0.5 * 0.2))
 
 
 def test_only_the_release_counts_a_first_token_as_the_whole_spelling() -> None:
-    """Qwen splits ` 4` into a space and `4`, so the release adds up all answers that start with a space."""
+    """Qwen tokenises ` 4` as a space and `4`, so the release adds up all answers that start with a space."""
     answered = [make_soft([0.4], [0.5, 0.01])]
     assert score(answered, aggregate="soft_mean", spelling="released") == pytest.approx(0.9)
     assert score(answered, aggregate="soft_mean", spelling="fixed") == pytest.approx(0.4 + 0.005)

@@ -1,4 +1,4 @@
-"""TIFA's questions, its filter and its score (docs/conventions.md)."""
+"""TIFA's questions, filter and score follow docs/conventions.md."""
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ RIGHT = ["two", "2", "red", "The red ones", "yes"]
 
 
 def list_kept(*replies: str) -> list[bool]:
-    """Return which questions the filter keeps if the checks get these answers."""
+    """Return which questions the filter keeps when the checks get these answers."""
     written, rounds = run(TifaConfig().write(PROMPT), [REPLY], replies)
     assert len(rounds[1]) == 5
     return [question.keep for question in written]
@@ -211,7 +211,7 @@ def test_without_a_kept_question_there_is_an_error() -> None:
 
 
 def test_a_dropped_question_has_no_likelihoods_and_does_not_affect_the_others() -> None:
-    """A model that only compares choices is never asked about questions that the filter dropped."""
+    """A model that only compares choices is never asked a question that the filter dropped."""
     question = WrittenQuestion("1", "is it red?", ("yes", "no"), "yes")
     asked = Answered(question, ((-0.1, 0.0), (-2.4, 0.0)))
     dropped = Answered(question._replace(question_id="2", keep=False))

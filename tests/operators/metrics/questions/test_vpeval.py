@@ -1,4 +1,4 @@
-"""VPEval reads programs by a grammar of six modules and never executes them; a module decides as in the release."""
+"""VPEval parses programs with a grammar of six modules and never executes them; modules decide as in the release."""
 
 import json
 from typing import Any
@@ -39,7 +39,7 @@ LEFT, RIGHT = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60, 40)
 
 
 def make_seen(statement: Statement, *found: Any) -> list[LookResult]:
-    """Return the results of a statement's looks: boxes, or words."""
+    """Return the results of a statement's queries to the image: boxes or words."""
     assert len(looks(statement)) == len(found)
     return [LookResult(text=one) if isinstance(one, str) else LookResult(tuple(one)) for one in found]
 
@@ -154,7 +154,7 @@ def test_a_meaningless_statement_is_left_out_with_the_reason(text: str, problem:
 )
 def test_other_code_makes_a_reply_unreadable_and_is_not_run(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_it(*_: object) -> None:
-        raise AssertionError("code of a reply was run")
+        raise AssertionError("code from a reply was executed")
 
     monkeypatch.setattr("builtins.exec", run_it)
     monkeypatch.setattr("builtins.eval", run_it)
@@ -164,11 +164,11 @@ def test_other_code_makes_a_reply_unreadable_and_is_not_run(code: str, monkeypat
 
 def test_a_program_that_stays_code_is_an_error_of_its_prompt() -> None:
     asked = collect_refused_requests(VpevalConfig(), "objectEval(image, 'cow')\nimport os; os.system('true')")
-    assert "is not a call of one of the modules" in asked[1].messages[-1].text, "it is asked for once more"
+    assert "is not a call of one of the modules" in asked[1].messages[-1].text, "the request is repeated"
 
 
 def collect_refused_requests(metric: VpevalConfig, reply: str) -> list[Request]:
-    """Return the requests of a program until it gives up, if every reply is the same."""
+    """Send the same reply to every request, and return the requests that a program makes until it gives up."""
     asked: list[Request] = []
     program = metric.write(PROMPT)
     requests = next(program)
@@ -234,7 +234,7 @@ def test_sizes_are_compared_by_areas(relation: str, stated: bool) -> None:
 
 
 def test_a_box_that_is_labelled_with_part_of_the_words_is_ignored() -> None:
-    """The release also counts such a box, but compares relations only between boxes with the whole label."""
+    """The release also counts a partially labelled box, but only compares relations between fully labelled boxes."""
     part = LEFT._replace(label="brown")
     assert holds("objectEval(image, 'brown cow')", [part])
     assert not holds("spatialEval(image, 'brown cow,sign,left')", [part], [RIGHT])
@@ -247,7 +247,7 @@ def test_no_box_is_compared_with_itself_if_two_things_have_the_same_name() -> No
 
 
 def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
-    """So does the release for other relations, but it uses a depth model for `in front of` and `behind`."""
+    """The release does the same, except that it uses a depth model for `in front of` and `behind`."""
     text = "spatialEval(image, 'cow,umbrella,in front of')"
     statement = read_statement(text)
     assert isinstance(statement, Statement)
@@ -291,7 +291,7 @@ def test_a_question_is_asked_as_released_and_its_answer_compared() -> None:
 
 
 def test_a_model_that_compares_choices_is_only_asked_the_question() -> None:
-    """Ablation 3 of "What makes a good metric?": CLIP compares every question with each of its choices."""
+    """In ablation 3 of "What makes a good metric?", CLIP compares every question with each of its choices."""
     metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
     assert metric.looks(text) == (Look("model", "what animals are there?", choices=("pigs", "cows", "hens")),)
@@ -329,7 +329,7 @@ def test_shuffling_words_affects_every_question_and_phrase_but_no_choice(text: s
     if question.kind == "count":
         assert (given[0].given, given[0].score) == ("2 x cow brown", 1.0)
     if question.kind == "text":
-        assert given[0].score == 0.0, "the words that are wanted stand in another order"
+        assert given[0].score == 0.0, "the expected words are in another order"
 
 
 def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
@@ -351,7 +351,7 @@ def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
 
 
 def test_repeated_statements_and_answers_outside_the_choices_count_as_released() -> None:
-    """Three of four hold: the release runs a repeated statement twice, and compares any answer with the reply."""
+    """Three of four are true: the release runs repeated statements twice, and allows answers outside the choices."""
     metric = VpevalConfig()
     program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
     questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result

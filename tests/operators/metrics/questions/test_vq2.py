@@ -1,4 +1,4 @@
-"""VQ2's phrases, questions and round trip, and its score (docs/conventions.md)."""
+"""VQ2's phrases, questions, round trip and score follow docs/conventions.md."""
 
 import math
 
@@ -45,7 +45,7 @@ def test_the_release_samples_five_questions_for_each_phrase_and_all_of_them_coun
     assert [one.text for one in written] == [f"{before}{text}{behind}" for text in drawn if text != "Hm."]
     assert {one.keep for one in written} == {None}
     assert rounds[0][0].messages[0].text.startswith(vq2.STEPS["released"].phrases["text"].instructions)
-    assert rounds[0][0].temperature == 0.0, "the phrases are no draw"
+    assert rounds[0][0].temperature == 0.0, "phrases are generated greedily"
     assert [(one.temperature, one.seed) for one in rounds[1]] == [(1.0, 15 + index) for index in range(5)]
 
 
@@ -132,7 +132,7 @@ def test_a_long_hostile_list_is_read_quickly() -> None:
 
 
 def make_answered(*, keep: bool | None = None) -> Answered:
-    """Return a question whose yes has the probability 0.8 and its EOS 0.5."""
+    """Return a question for which "yes" has the probability 0.8, followed by EOS with 0.5."""
     question = WrittenQuestion("1", "is 'a' true for 'b?' in this image?", YES_NO, "yes", keep=keep)
     return Answered(question, ((math.log(0.8), math.log(0.5)), (math.log(0.1), math.log(0.5))))
 

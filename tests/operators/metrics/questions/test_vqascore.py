@@ -37,7 +37,7 @@ def test_set_options_hold_for_every_kind_of_model() -> None:
     assert VqaScoreConfig(answer="yes").with_model_defaults(lambda role: CHAT).asks == DEFAULT_QUESTIONS[
         CHAT.question
     ]._replace(answer="yes")
-    assert metric.with_model_defaults(lambda role: CLIP_FLANT5) == metric, "a settled metric is settled"
+    assert metric.with_model_defaults(lambda role: CLIP_FLANT5) == metric, "applying the defaults twice changes nothing"
 
 
 @pytest.mark.parametrize(
@@ -140,5 +140,5 @@ def test_normalising_changes_the_key_of_the_score_and_no_other_key() -> None:
     }
     assert plain.scoring() == {"reduction": "first"}
     assert score_normalised().with_model_defaults(lambda role: CLIP_FLANT5) == score_normalised(), (
-        "a settled metric is settled"
+        "applying the defaults twice changes nothing"
     )

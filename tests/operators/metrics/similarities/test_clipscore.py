@@ -1,4 +1,4 @@
-"""CLIPScore's variants differ only in scale, clamp and text prefix."""
+"""The variants of CLIPScore differ only in scale, clamping and text prefix."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""METEOR is NLTK's with Porter's stemmer, and with synonyms if WordNet's files are given."""
+"""METEOR equals NLTK's with the Porter stemmer, and uses synonyms if WordNet's files are provided."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ WORDS = ["a", "red", "car", "cars", "two", "sheep", "standing", "stood", "on", "
     ],
 )
 def test_meteor_equals_nltks(candidate: str, reference: str, expected: float) -> None:
-    """Expected values are single_meteor_score's in NLTK 3.10, with the paper's stemmer and an empty WordNet."""
+    """The expected values come from single_meteor_score in NLTK 3.10, with the paper's stemmer and an empty WordNet."""
     assert meteor(candidate, reference) == pytest.approx(expected, abs=1e-12)
 
 
@@ -41,7 +41,7 @@ def test_meteor_is_between_0_and_1_and_highest_for_the_text_itself(candidate: li
 
 
 def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
-    """Write WordNet's files with these sets of synonymous nouns, and without other parts of speech."""
+    """Write WordNet's files with these sets of synonymous nouns, and no other parts of speech."""
     folder.mkdir(exist_ok=True)
     (folder / "lexnames").write_text("00\tadj.all\t3\n01\tadj.pert\t3\n02\tadv.all\t4\n03\tnoun.Tops\t1\n")
     for part in ("adj", "adv", "noun", "verb"):
@@ -63,7 +63,7 @@ def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
 
 
 def test_synonyms_match_if_wordnet_is_given(tmp_path: Path) -> None:
-    """A match by synonym weighs as much as an exact match, even if the candidate's word is inflected, as in NLTK."""
+    """As in NLTK, a synonym counts as much as an exact match, even if the candidate's word is inflected."""
     wordnet = find_wordnet(
         str(write_wordnet(tmp_path / "wordnet", [("car", "auto"), ("ox", "bull"), ("car", "wagon")]))
     )

@@ -1,4 +1,4 @@
-"""Caption measures against references equal those of PyPI's pycocoevalcap 1.2, without its tokenizer."""
+"""Caption measures against references equal those of pycocoevalcap 1.2 (PyPI) without its tokenizer."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A similarity metric is its model's number, and each named metric has a description for newcomers."""
+"""A similarity metric returns the model's number unchanged, and each named metric has a description for newcomers."""
 
 from pathlib import Path
 

@@ -57,7 +57,7 @@ print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes
 
 
 def resolve(environment: dict[str, str], *configs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Resolve each config in a process with these hub settings; return the results or errors."""
+    """Resolve each config in a subprocess with these hub settings; return the results or errors."""
     answer = run_script(RESOLVE, environment, configs)
     assert not answer["torch"]
     told: list[dict[str, Any]] = answer["told"]
@@ -65,7 +65,7 @@ def resolve(environment: dict[str, str], *configs: dict[str, Any]) -> list[dict[
 
 
 def run_script(script: str, environment: dict[str, str], config: Any) -> Any:
-    """Run a script with a model config as argument, under these hub settings only, and return its output."""
+    """Run a script with a model config as argument and only these hub settings; return its output."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(config)],
@@ -89,7 +89,7 @@ def fill_cache(home: Path, repo: str, folder: Path, commit: str, *, revision: st
 
 @pytest.fixture(scope="module")
 def offline(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return settings without a hub and with a cache of models; the FlanT5 names its tower by hub id."""
+    """Return settings without a hub but with a model cache, in which FlanT5's config names its tower by hub id."""
     folder = tmp_path_factory.mktemp("offline")
     shutil.copytree(checkpoints / "flant5", folder / "flant5")
     tiny.edit_json(folder / "flant5" / "config.json", mm_vision_tower=CLIP)
@@ -128,9 +128,9 @@ def test_the_cache_alone_pins_its_models_and_names_the_missing_ones(offline: dic
     assert main["semantic"]["parts"] == {role: f"{ids[role]}@{pinned}" for role, pinned in main["commits"].items()}
     for told in (branch, commit):
         assert told["commits"]["checkpoint"] == OLDER
-        assert told["semantic"]["label"] is None, "the commit says it; a label is for local folders"
+        assert told["semantic"]["label"] is None, "the commit identifies the model; labels are for local folders"
     own = resolve_model(model_config(family="clip", checkpoint=local), on_gpu=False)
-    assert folder["semantic"] == own.semantic(), "a local folder comes before the hub"
+    assert folder["semantic"] == own.semantic(), "a local folder takes precedence over the hub"
     assert set(folder["commits"].values()) == {None}
     unknown, unknown_branch, unknown_commit, weightless = (told["error"] for told in errors)
     assert unknown == unknown_branch == OUT_OF_REACH
@@ -151,11 +151,11 @@ def test_a_model_from_the_cache_answers_like_one_from_a_folder(
 
 @dataclass
 class Hub:
-    """A hub on a loopback port that serves folders as repositories of one commit."""
+    """A hub on a localhost port that serves folders as repositories with one commit each."""
 
     repositories: dict[str, Path]
     refusals: dict[str, int] = field(default_factory=dict)
-    """Repositories that only get this status."""
+    """HTTP status sent for each repository that is refused."""
     served: dict[str, int] = field(default_factory=dict)
     """Bytes of content sent, by file name."""
     port: int = 0
@@ -168,7 +168,7 @@ class Hub:
 
 
 class HubHandler(BaseHTTPRequestHandler):
-    """The few routes of the hub that are used to find and download a model."""
+    """The few routes of the hub that are needed to find and download a model."""
 
     hub: Hub
 
@@ -239,7 +239,7 @@ def test_a_branch_is_pinned_to_the_commit_the_hub_names_and_planning_fetches_no_
     assert told["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
     assert hub.served["config.json"] > 0
     size = (checkpoints / "clip" / "model.safetensors").stat().st_size
-    assert hub.served.get("model.safetensors", 0) < size / 2, "a header at most"
+    assert hub.served.get("model.safetensors", 0) < size / 2, "at most a header was read"
 
 
 FETCH = """
@@ -252,7 +252,7 @@ print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir(
 
 
 def test_only_the_weights_that_are_loaded_are_fetched(hub: Hub, checkpoints: Path, tmp_path: Path) -> None:
-    """Nothing is fetched from a tokenizer's repository, and only one of two layouts in the same repository."""
+    """No weights come from the tokenizer's repository, and only one layout's from a repository with two layouts."""
     shutil.copytree(checkpoints / "clip", tmp_path / "words")
     (tmp_path / "words" / "model.safetensors").rename(tmp_path / "words" / "large.safetensors")
     hub.repositories["acme/words"] = tmp_path / "words"

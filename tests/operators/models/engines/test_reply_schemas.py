@@ -1,4 +1,4 @@
-"""A reply follows the schema of its request, even from a model of random weights, and affects no other request."""
+"""A reply follows its request's schema even if the model has random weights, and other requests are not affected."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_every_reply_of_a_batch_follows_its_own_schema_and_then_ends(model: Caus
     replies = model.generate(requests)
     for request, reply in zip(requests, replies, strict=True):
         assert isinstance(reply, Generation)
-        assert model.generate([request]) == [reply], "alone as in the batch"
+        assert model.generate([request]) == [reply], "the reply is the same alone and in the batch"
         if request.schema is not None:
             assert reply.complete and isinstance(json.loads(reply.text)["seen"], bool)
             assert 1 <= len(json.loads(reply.text)["words"]) <= 5
@@ -81,7 +81,7 @@ def test_a_schema_that_cannot_be_enforced_only_fails_its_own_request(model: Caus
 
 @pytest.mark.parametrize("form", [form["json"] for form in FORMS])
 def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: Form[Any]) -> None:
-    """The spacing must fit too, because the model may copy the examples."""
+    """The spacing must match as well, because the model may copy the examples."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     end = tokenizer.eos_token_id
     grammars = SchemaGrammars(tokenizer, end_ids=[end], width=len(tokenizer))
@@ -99,7 +99,7 @@ def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: For
     "metric", [GeckoConfig(replies="json", max_tokens=900), TifaConfig(replies="json", max_tokens=900, filter=False)]
 )
 def test_a_model_of_random_weights_writes_readable_questions(model: CausalLM, metric: WriterConfig) -> None:
-    """The model's tokens are bytes, so a question takes hundreds of them."""
+    """The model's tokens are single bytes, so a question takes hundreds of them."""
     prompts = rows.table([{"prompt_id": "p", "text": "a red dog on a mat"}], schemas.PROMPTS)
     table = write(prompts, metric, model)
     assert table.column("error").null_count == len(table) > 0

@@ -1,4 +1,4 @@
-"""Reference answers by transformers' own classes, or by the arithmetic of a release, for one input at a time."""
+"""Reference answers from transformers' own classes, or from a release's arithmetic, for one input at a time."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tests.operators.models.alike import BEFORE, PICTURES, Answer
 from tests.operators.tiny import rewards, vqa_models
 
 Reference = Callable[[Path, Any, Measure], Answer]
-"""Returns the answer of a checkpoint folder to one input; the measure is for models that compare."""
+"""Function that returns a checkpoint folder's answer to one input; only models that compare need the measure."""
 
 
 @cache
@@ -33,7 +33,7 @@ def network(name: str, folder: Path) -> Any:
 
 @cache
 def blip(name: str, folder: Path) -> Any:
-    """Load a BLIP whose vision tower normalises as the release's: its layer norms add 1e-6 to the variance."""
+    """Load a BLIP whose vision tower normalises as in the release: with an epsilon of 1e-6 in its layer norms."""
     model = getattr(transformers, name).from_pretrained(folder).eval()
     for layer in model.vision_model.modules():
         if isinstance(layer, torch.nn.LayerNorm):
@@ -53,7 +53,7 @@ def images(folder: Path) -> Any:
 
 
 def pixels(folder: Path, image: int) -> Any:
-    """Return the image after the checkpoint's own image processor."""
+    """Preprocess the image with the checkpoint's own image processor."""
     return images(folder)(images=PICTURES[image], return_tensors="pt")
 
 
@@ -81,7 +81,7 @@ def towers(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Preprocess with OpenCLIP's arithmetic: resize the shorter side and cut at rounded margins."""
+    """Preprocess as OpenCLIP does: resize the shorter side, then crop the centre with rounded margins."""
     model, picture = build(), PICTURES[pair.image]
     width, height = (tiny.SIDE * length // min(picture.size) for length in picture.size)
     left, top = (round((length - tiny.SIDE) / 2) for length in (width, height))
@@ -102,7 +102,7 @@ def normalise(picture: Image.Image) -> torch.Tensor:
 
 
 def weigh_choices(similarity: Reference, folder: Path, question: Question, measure: Measure) -> Answer:
-    """Return the softmax of a dual encoder's logits over the choices, each with its question as one text."""
+    """Return the softmax over a dual encoder's logits for the choices, each appended to its question."""
     texts = [f"{question.text.removesuffix('?')}? {choice}" for choice in question.choices]
     logits = [similarity(folder, Pair(question.image, text), "logit").numbers[0] for text in texts]
     return Answer((), tuple(chain(*((float(one), 0.0) for one in torch.tensor(logits).log_softmax(-1)))))
@@ -122,7 +122,7 @@ def blip2_itm(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score with transformers' BLIP and a chain of linear layers."""
+    """Compute ImageReward's score with transformers' BLIP and a stack of linear layers."""
     model, head = network("BlipForImageTextRetrieval", folder), load_file(folder / "model.safetensors")
     inputs = pair_inputs(folder, pair)
     seen = model.vision_model(inputs["pixel_values"]).last_hidden_state
@@ -134,9 +134,10 @@ def imagereward(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def dino(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Compute MagicBrush's DINO (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py).
+    """Compute DINO similarity as in MagicBrush (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py).
 
-    The shorter side becomes 256 / 224 of the input's, the middle is cut out, and the class tokens' cosine is the score.
+    The shorter side is resized to 256 / 224 of the input size, the centre is cropped, and the score is the cosine of
+    the class tokens.
     """
     config = json.loads((folder / "config.json").read_text())
     model = network("Dinov2Model" if config["model_type"] == "dinov2" else "ViTModel", folder)
@@ -167,7 +168,7 @@ def caption(load: Callable[[str, Path], Any], name: str, folder: Path, asked: An
 
 
 def florence2_says(folder: Path, image: int, task: str, tokens: int) -> tuple[Florence2Processor, str]:
-    """Return the replies of the library's processor and whole model."""
+    """Return the replies of transformers' complete model with its own processor."""
     rules = {"description_with_bboxes": {}, "pure_text": {}}
     own = CLIPImageProcessor.from_pretrained(folder, image_seq_length=17)
     processor = Florence2Processor(own, tokenizer(folder), post_processor_config=rules)
@@ -187,7 +188,7 @@ def florence2_ocr(folder: Path, asked: Any, measure: Measure) -> Answer:
 
 
 def florence2_regions(folder: Path, asked: Any, measure: Measure) -> Answer:
-    """Check regions in the library's format, which also has positions before and without words."""
+    """Check regions in transformers' format, which also has positions before words and without words."""
     task = "<DENSE_REGION_CAPTION>"
     processor, text = florence2_says(folder, asked.image, task, image_to_text.MAX_REGION_TOKENS)
     told = processor.post_process_generation(text=text, task=task, image_size=PICTURES[asked.image].size)[task]
@@ -256,7 +257,7 @@ def select_logprobs(logits: torch.Tensor, tokens: list[int]) -> list[float]:
 
 
 class WholeBlip2:
-    """Asks one question at a time of a complete BLIP-2, in LAVIS's format."""
+    """A complete BLIP-2 that is asked one question at a time, in LAVIS's format."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.tokenizer = folder, tokenizer(folder)
@@ -286,7 +287,7 @@ class WholeBlip2:
 
 
 class WholeInstructBlip(WholeBlip2):
-    """WholeBlip2 for an InstructBLIP, with the middle of an image as in the released VQAScore."""
+    """A complete InstructBLIP, used like WholeBlip2, with a centre crop of the image as in the released VQAScore."""
 
     def load(self) -> Any:
         return network("InstructBlipForConditionalGeneration", self.folder)
@@ -308,7 +309,7 @@ class WholeInstructBlip(WholeBlip2):
 
 
 class WholeBlipVqa(WholeBlip2):
-    """WholeBlip2 for a BLIP, with the tokens that its release adds before question and answer."""
+    """A complete BLIP, used like WholeBlip2, with the tokens its release adds before the question and the answer."""
 
     def load(self) -> Any:
         return blip("BlipForQuestionAnswering", self.folder)
@@ -343,7 +344,7 @@ def answers(name: str, folder: Path, question: Question, measure: Measure) -> An
 
 
 def blind(folder: Path, question: Question, measure: Measure) -> Answer:
-    """Return a language model's own answer to the question alone."""
+    """Return a language model's answer to the question without an image."""
     words, model = tokenizer(folder), network("LlamaForCausalLM", folder)
     prompt, gap = question.text, " "
     if words.chat_template is not None:
@@ -358,9 +359,9 @@ def blind(folder: Path, question: Question, measure: Measure) -> Answer:
 
 
 def blind_t5(folder: Path, question: Question, measure: Measure) -> Answer:
-    """Return a T5's own answer to the question alone, computing its choices one by one."""
+    """Return a T5's answer to the question without an image, computing each choice separately."""
     words, model, numbers = tokenizer(folder), network("T5ForConditionalGeneration", folder), []
-    assert not torch.equal(model.lm_head.weight, model.shared.weight), "a matrix of its own, as FlanT5 has"
+    assert not torch.equal(model.lm_head.weight, model.shared.weight), "a separate matrix, as in FlanT5"
     for choice in question.choices:
         asked, labels = (words(text, return_tensors="pt").input_ids for text in (question.text, choice))
         numbers += select_logprobs(model(input_ids=asked, labels=labels).logits[0], labels[0].tolist())
@@ -371,9 +372,9 @@ def blind_t5(folder: Path, question: Question, measure: Measure) -> Answer:
 
 
 def score_by_label(folder: Path, pair: tuple[str, str], measure: Measure, label: int = 2) -> Answer:
-    """Return the softmax over the labels for two texts between BERT's marks.
+    """Return the softmax over the labels for two texts joined with BERT's special tokens.
 
-    The longer text is cut to the context.
+    The longer text is truncated to fit the context.
     """
     known = tiny.VOCABULARY
     words, others = ([known.get(word, known["<unk>"]) for word in text.split()] for text in pair)
@@ -386,7 +387,7 @@ def score_by_label(folder: Path, pair: tuple[str, str], measure: Measure, label:
 
 
 def score_by_token(folder: Path, pair: tuple[str, str], measure: Measure) -> Answer:
-    """Return the probability of the byte `1` after the start, computed with the weights in the file."""
+    """Return the probability of the byte `1` after the start token, computed with the weights in the file."""
     weights = load_file(folder / "model.safetensors")
     size = {"vocab_size": len(tiny.BYTE_VOCABULARY), "eos_token_id": tiny.BYTE_VOCABULARY["</s>"]}
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**tiny.T5_FIELDS | size)).eval()
@@ -441,4 +442,4 @@ REFERENCES: Mapping[tuple[str, Call], Reference] = {
     ("t5", "entailment"): score_by_token,
     ("sentences", "embedding"): mean_of_tokens,
 }
-"""Keyed by the kind of checkpoint and the call."""
+"""Reference functions, keyed by the kind of checkpoint and the call."""

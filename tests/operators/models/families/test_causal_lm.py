@@ -1,4 +1,4 @@
-"""A reply depends on its own request: not on the batch it runs in, nor on the checkpoint's sampling habits."""
+"""A reply depends only on its own request: not on its batch, nor on the sampling settings of the checkpoint."""
 
 import math
 from collections import Counter
@@ -53,7 +53,7 @@ def replies(model: CausalLM, requests: Sequence[Request]) -> list[Generation]:
 
 @torch.inference_mode()
 def reply_greedily(folder: Path, text: str, tokens: int) -> list[int]:
-    """Append the likeliest token repeatedly; the whole text is computed again each time."""
+    """Append the likeliest token repeatedly, computing the whole text again each time."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     ids = tokenizer(text).input_ids
     new: list[int] = []
@@ -79,7 +79,7 @@ def test_every_reply_is_cut_at_its_own_limit_and_marked_as_cut(model: CausalLM) 
 
 
 def test_a_reply_ends_with_its_end_token_which_is_not_shown(tmp_path: Path, folder: Path, model: CausalLM) -> None:
-    """Any of the end tokens in the generation settings ends the reply."""
+    """Any end token listed in the generation settings ends the reply."""
     (reply,) = replies(model, [ask("hi", max_tokens=4)])
     prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     third = reply_greedily(folder, prompt, 4)[2]
@@ -87,7 +87,7 @@ def test_a_reply_ends_with_its_end_token_which_is_not_shown(tmp_path: Path, fold
     tiny.edit_json(own / "generation_config.json", eos_token_id=[tiny.BYTE_VOCABULARY["<|im_end|>"], third])
     cut, other = replies(load(own), [ask("hi", max_tokens=4), ask("other", max_tokens=4)])
     assert (cut.complete, cut.usage.new_tokens) == (True, 3)
-    assert reply.text.startswith(cut.text[:-1]), "the batch goes on where one reply has ended"
+    assert reply.text.startswith(cut.text[:-1]), "the batch continues after one reply has ended"
     assert other.usage.new_tokens >= 3
 
 

@@ -1,4 +1,4 @@
-"""Requirements of every model family, on a tiny checkpoint of each kind of network that it serves."""
+"""Every model family meets the common requirements, tested on a tiny checkpoint of each kind of network."""
 
 import json
 import math
@@ -32,11 +32,11 @@ from tests.plugin_tests import gather
 ROOT = Path(__file__).parents[4]
 CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIES[kind.family].loads)]
 SHORT = {"owlv2": lambda wanted: len(wanted.phrase) < 11}
-"""Selects the inputs that fit a tiny model's context."""
+"""Functions that select the inputs that fit into a tiny model's context."""
 ELSEWHERE = {"clip_flant5": "tests/parity", "llava": "test_vlm.py", "qwen2_vl": "test_vlm.py", "gemma3": "test_vlm.py"}
-"""Files that compare the answers of other kinds with the library's."""
+"""Test files or folders that compare the other kinds of network with their references."""
 TOLERANCES: Mapping[str, float] = {"logit": 1e-3, "detect": 1e-2, "entailment": 1e-9}
-"""Tolerances of numbers that are larger or smaller than most: logits, pixel coordinates, a word's probability."""
+"""Tolerances for numbers larger or smaller than most: logits, pixel coordinates, and the probability of a word."""
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +47,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True)
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the readers' limit: tiny models write until they reach it."""
+    """Lower the readers' limit, because tiny models write until they reach it."""
     monkeypatch.setattr(image_to_text, "MAX_READ_TOKENS", 12)
     monkeypatch.setattr(image_to_text, "MAX_REGION_TOKENS", 40)
 
 
 def loaded(name: str, folder: Path, call: Call, **options: Any) -> Any:
     if call == "ocr" and KINDS[name].family == "vlm":
-        options |= {"reading": "Read", "reading_tokens": 12}  # a tiny context takes no more
+        options |= {"reading": "Read", "reading_tokens": 12}  # no more fits into a tiny context
     config = model_config(family=KINDS[name].family, checkpoint=str(folder), **options)
     return load(resolve_model(config, on_gpu=False), call)
 
 
 @cache
 def load_sound(name: str, folder: Path, call: Call) -> Any:
-    """Return a model with default options; no test changes it."""
+    """Return a model with default options, which tests must not change."""
     return loaded(name, folder, call)
 
 
@@ -70,14 +70,14 @@ def first_call(name: str) -> Call:
 
 
 def inputs_of(name: str, call: Call) -> Sequence[Any]:
-    """Return the inputs for a kind; models that only compare get questions with choices."""
+    """Return the inputs for a kind of network; models that only compare get questions with choices."""
     if call == "likelihood":
         return CHOOSING if "embedding" in FAMILIES[KINDS[name].family].loads else QUESTIONS
     return [one for one in asked(call)[0] if name not in SHORT or SHORT[name](one)]
 
 
 def has_config(family: Any) -> bool:
-    """Return True if the family's checkpoints have a config.json.
+    """Return True if the checkpoints of this family have a config.json.
 
     Image generators are tested as pipelines (plugins/generation/tests/test_generate_job.py).
     """
@@ -108,9 +108,9 @@ ANSWERS = [
 
 
 def test_every_call_is_compared_with_the_library() -> None:
-    """Calls without a reference here are tested elsewhere, or embed texts as in their comparison."""
+    """Calls without a reference here are tested in other files, or embed texts the same way as in their comparison."""
     left = [(name, call) for name, call in WITHOUT_REFERENCE if name not in ELSEWHERE and call != "embedding"]
-    assert left == [("causal_lm", "generate")], "test_causal_lm.py has it"
+    assert left == [("causal_lm", "generate")], "test_causal_lm.py tests it"
 
 
 @pytest.mark.parametrize(("name", "call", "measure"), ANSWERS)
@@ -119,9 +119,9 @@ def test_an_answer_equals_the_librarys(folders: dict[str, Path], name: str, call
 
 
 def require_equal_to_library(model: Any, folder: Path, name: str, call: Call, measure: Measure = "cosine") -> None:
-    """Fail if an answer differs from transformers' own classes, or the release's arithmetic, one input at a time.
+    """Fail if an answer differs from that of transformers' classes or the release's arithmetic, one input at a time.
 
-    A reference that only returns words does not check the length of a reply.
+    A reference that only returns words does not check the length of the reply.
     """
     inputs = inputs_of(name, call)
     with torch.no_grad():
@@ -238,7 +238,7 @@ SAVED_AGAIN = ("clip", "siglip2", "siglip2_naflex", "align", "blip_itm", "blip2_
 def test_a_processor_saved_by_transformers_5_scores_like_the_released_one(
     folders: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    """Transformers 5 saves the image processor within processor_config.json."""
+    """Transformers 5 saves the image processor inside processor_config.json."""
     folder, call = copy_folder(folders[name], tmp_path), first_call(name)
     given, ask = asked(call, KINDS[name].measure)
     shown = [one for one in given if one.image == 0]
@@ -255,7 +255,7 @@ def test_bfloat16_is_close_to_float32(folders: dict[str, Path], name: str) -> No
     models = load_sound(name, folders[name], call), loaded(name, folders[name], call, dtype="bfloat16")
     whole, half = (ask(model, PICTURES, inputs) for model in models)
     exact, rounded = ([number for answer in answers for number in answer.numbers] for answers in (whole, half))
-    if call in ("detect", "generate", "generate_from_images"):  # a little rounding changes the reply
+    if call in ("detect", "generate", "generate_from_images"):  # a small rounding error can change the reply
         assert all(map(math.isfinite, rounded))
     elif exact:
         assert 0 < fmean(abs(one - other) for one, other in zip(exact, rounded, strict=True)) < np.ptp(exact) / 4
@@ -302,7 +302,7 @@ def test_a_garbled_file_gives_a_readable_error(
 
 
 def copy_folder(folder: Path, place: Path) -> Path:
-    """Return a copy that a test may damage, together with its neighbouring folders."""
+    """Return a copy of the folder and its neighbouring folders that a test may damage."""
     shutil.copytree(folder.parent, place / "kinds")
     return place / "kinds" / folder.name
 

@@ -1,4 +1,4 @@
-"""Every model family and chat model on the machine's GPU, compared with the same tiny checkpoint on its CPU."""
+"""On the GPU, every model family and chat model gives the same answers as the same tiny checkpoint on the CPU."""
 
 import math
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
 CLOSE = 2e-3
-"""Tolerance for float32, because a GPU adds in another order."""
+"""Tolerance for float32, because a GPU sums in a different order."""
 CHATS = [(name, call) for name in CHECKPOINTS for call in ("likelihood", "generate_from_images")]
 
 
 @pytest.fixture(autouse=True)
 def compute_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute convolutions in full float32, and cut replies that reach their limit, as on the CPU."""
+    """Compute convolutions in full float32, and cut replies off at their limit, as on the CPU."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(image_to_text, "MAX_READ_TOKENS", 12)
     monkeypatch.setattr(image_to_text, "MAX_REGION_TOKENS", 40)
@@ -47,7 +47,7 @@ def test_a_chat_model_gives_the_same_answers_on_a_gpu_as_on_a_cpu(tmp_path: Path
 
 
 def require_same(family: str, folder: Path, call: Call, measure: Any, inputs: Sequence[Any], **options: Any) -> None:
-    """Fail if float32 on the GPU gives another answer than the CPU, or if bfloat16, the GPU's default, gives none."""
+    """Fail if the GPU's answer in float32 differs from the CPU's, or if bfloat16 (the GPU's default) gives none."""
 
     def answers(dtype: str, *, on_gpu: bool) -> list[Answer]:
         config = model_config(family=family, checkpoint=str(folder), dtype=dtype, **options)

@@ -1,4 +1,4 @@
-"""CLIPs in OpenCLIP's layout are recognised by their files, and refused if their network differs."""
+"""CLIPs in OpenCLIP's layout are recognised by their files, and refused if their network is different."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def resolve(folder: Path, family: str = "open_clip") -> Any:
 
 
 def copy_with(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
-    """Return a copy with another open_clip_config.json."""
+    """Return a copy of the checkpoint with another open_clip_config.json."""
     shutil.copytree(folder, copy)
     config = rewards.open_clip_fields(quick=False)
     stated = config if section == "preprocess_cfg" else config["model_cfg"]
@@ -107,9 +107,9 @@ def test_texts_and_images_are_preprocessed_like_in_the_release(folder: Path) -> 
 
 
 def preprocess_padded(picture: Image.Image) -> torch.Tensor:
-    """Preprocess like HPSv2's release, in terms of Pillow and numpy.
+    """Preprocess as in HPSv2's release, with Pillow and numpy.
 
-    Colours from 0 to 1 are resized as numbers so that the longer side fits, put in the middle of a black square, and
+    Colours are converted to floats from 0 to 1, resized so that the longer side fits, centred on a black square, and
     normalised.
     """
     scale = tiny.SIDE / max(picture.size)

@@ -1,4 +1,4 @@
-"""A chat endpoint that is slow, busy, broken or strange costs only the affected rows, and its key is never shown."""
+"""A chat endpoint that is slow, busy, broken or strange only affects its own rows, and the API key is never shown."""
 
 import gzip
 import json
@@ -96,7 +96,7 @@ def test_a_model_that_needs_the_newer_name_of_the_limit_gets_it(server: Server) 
 
 
 def test_pending_requests_get_the_newer_name_too(server: Server) -> None:
-    """Eight requests are sent before any is refused, as at the start of every worker."""
+    """Eight requests are sent before the first is refused, as when each worker starts."""
     sent = threading.Barrier(8, timeout=20)
 
     def script(number: int, body: dict[str, Any]) -> Answer:
@@ -220,8 +220,10 @@ ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
     "a refusal": (said(None, refusal="I will not"), "reply_refused", False, "I will not"),
     "a filter": (said("half", reason="content_filter"), "reply_refused", False, "content filter"),
 }  # fmt: skip
-"""Answers of an endpoint by name, with the row's error: its kind, True if it is retryable, and a part of its
-message."""
+"""Endpoint answers by name, each with the expected error of the row.
+
+The error is given by its kind, True if it is retryable, and a fragment of its message.
+"""
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -285,7 +287,7 @@ def test_a_refused_key_ends_the_run_and_is_not_shown(
     assert KEY not in str(error.value)
     assert error.value.__suppress_context__
     assert KEY not in caplog.text
-    assert len(server.bodies) < 5, "requests that could only fail are not sent"
+    assert len(server.bodies) < 5, "requests that can only fail are not sent"
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -311,7 +313,7 @@ def test_the_key_is_not_part_of_a_models_identity(server: Server) -> None:
     assert KEY not in repr(model)
     own = {"family": "openai", "model": "judge", "endpoint": server.url, "label": None}
     assert model.semantic() == own | {"version": 1, "kind": "openai", "image_format": "png"}
-    assert server.bodies == [], "resolving asks nothing of the network"
+    assert server.bodies == [], "resolving sends no request"
 
 
 @pytest.mark.parametrize("endpoint", [f"https://user:{KEY}@host/v1", f"https://host/v1?key={KEY}"])

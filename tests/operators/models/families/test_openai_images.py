@@ -1,4 +1,4 @@
-"""A chat endpoint that sees images and reports likelihoods: a likelihood that it does not report is never 0."""
+"""With a chat endpoint that sees images, a likelihood that the endpoint does not report is never treated as 0."""
 
 import io
 import json
@@ -209,7 +209,7 @@ def test_a_failed_request_only_fails_its_own_question(server: Server, status: in
 
 
 def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -> None:
-    """Spellings that a service treats alike leave the ratio unchanged."""
+    """The ratio does not change between spellings that a service treats alike."""
     server.script = lambda number, body: told(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
     metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI)
     answer = likelihood(server, *metric.choices)
@@ -265,7 +265,7 @@ def test_usage_is_counted_for_the_calling_thread(server: Server) -> None:
 
 
 def asking(server: Server) -> tuple[str, ...]:
-    """Return the arguments that make a sweep ask the server."""
+    """Return the command-line arguments that make a sweep call the server."""
     service = (f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={VARIABLE}")
     return ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", *service)
 
@@ -312,7 +312,7 @@ def test_a_spent_quota_costs_a_sweep_a_few_requests_and_the_next_sweep_continues
     config = sweep_config(folder, tmp_path / "store", *asking(server), *few)
     errors = run_sweep(plan_sweep(config), lambda progress: None).results.read_errors().to_pylist()
     assert {(error["kind"], error["retryable"]) for error in errors} == {("quota_spent", True)}
-    assert len(errors) == 22 - 4 and len(server.bodies) < 4 + 6, "one of each process, and what was under way"
+    assert len(errors) == 22 - 4 and len(server.bodies) < 4 + 6, "one request per process, and those already sent"
     server.script = lambda number, body: told(("Yes", -0.5))
     asked_before = len(server.bodies)
     finished = run_sweep(plan_sweep(config), lambda progress: None)

@@ -1,4 +1,4 @@
-"""Special cases of single families; test_families.py has the requirements of every family."""
+"""Special cases of single model families behave as documented; test_families.py tests the common requirements."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ from tests.operators.tiny.families import KINDS
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that gives the folder of a kind's checkpoint, which no test may change."""
+    """Return a function that saves a kind's checkpoint once and returns its folder, which tests must not change."""
     torch.set_num_threads(1)
     saved: dict[str, Path] = {}
 
@@ -86,7 +86,7 @@ def test_siglip_reads_capitals_as_it_was_trained_to(kinds: Callable[[str], Path]
 
 
 FAINT = 1e-3
-"""Factor that makes the images' embeddings so small that a layer norm's epsilon matters."""
+"""Factor by which image embeddings are shrunk, so that the epsilon of a layer norm matters."""
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
     assert (metric.form, metric.roles) == ("likelihood", {"writer": "llm", "model": "vqa"})
     assert not metric.vqa_prompt("is it red?", ("yes", "no")).free
     assert TifaConfig().with_model_defaults(lambda role: CLIP_FLANT5).form == "reply", (
-        "others answer in their own words"
+        "other models answer in free text"
     )
     for metric_in_words in (TifaConfig(answers="reply"), DsgConfig(answers="reply"), VpevalConfig(answers="reply")):
         with pytest.raises(ConfigError, match="has no words of its own; set answers=likelihood"):

@@ -1,4 +1,4 @@
-"""Models that think first: the reply is the text after the thought, and no score uses the thought."""
+"""For models that think first, the reply is the text after the thought, and no score uses the thought."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -36,17 +36,17 @@ CUT = RowError("unfinished_thought", "the model thought for 24 tokens without an
 
 
 class Thinker(NamedTuple):
-    """A model that thinks first, and the library's own continuation of a prompt."""
+    """A model that thinks first, and transformers' own continuation of a prompt."""
 
     ask: Callable[[Sequence[Request]], Sequence[Generation | RowError]]
     goes_on: Callable[[str, int], list[int]]
-    """Returns the likeliest tokens after a question, up to this number."""
+    """Function that returns the likeliest tokens after a question, up to the given number."""
     tokenizer: Any
     end: int
 
 
 def add_end_of_thought(folder: Path) -> int:
-    """Replace an unused token of the tokenizer by one that ends a thought."""
+    """Replace an unused token of the tokenizer with one that ends a thought."""
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_text((folder / name).read_text().replace("<image>", "</think>"))
     return int(AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>"))
@@ -130,7 +130,7 @@ def test_a_reply_equals_the_librarys_text_after_the_thought(thinker: Thinker) ->
         assert isinstance(reply, Generation)
         assert reply.text == thinker.tokenizer.decode(whole[length:], skip_special_tokens=True).lstrip()
         assert reply.usage.new_tokens == len(whole)
-    assert ended, "or nothing was shown"
+    assert ended, "otherwise the test would show nothing"
 
 
 def test_a_stop_string_and_a_schema_only_apply_to_the_reply(thinker: Thinker) -> None:

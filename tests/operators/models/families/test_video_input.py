@@ -1,4 +1,4 @@
-"""A video is read as by the released models: patches of two frames, with their own tokens and positions."""
+"""A video is read as by the released models: in patches of two frames, with their own tokens and positions."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tests.operators.stages.given import inputs, operate
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 FACTOR = 8
-"""Side in pixels of a tiny model's image token."""
+"""Width and height, in pixels, of the area that one image token of a tiny model covers."""
 QUESTION = Question(0, "Does it move?", ("Yes", "No"))
 
 
@@ -54,7 +54,7 @@ def whole_model(folder: Path) -> Any:
 
 
 def frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) -> list[Image.Image]:
-    """Return frames of a size that needs no resizing."""
+    """Return frames whose size needs no resizing."""
     return [tiny.picture(first + number, width=width, height=height) for number in range(count)]
 
 
@@ -64,7 +64,7 @@ def read_patches(model: ChatVlm, pixels: Any) -> torch.Tensor:
 
 
 def split_into_patches(shown: list[Image.Image]) -> torch.Tensor:
-    """Split into patches like Qwen2VLVideoProcessor.patchify of transformers 5.19, whose module needs torchvision."""
+    """Split into patches like Qwen2VLVideoProcessor.patchify of transformers 5.19, which requires torchvision."""
     pixels = (np.stack([np.asarray(image) for image in shown]) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
     video = torch.from_numpy(pixels).float().permute(0, 3, 1, 2)
     video = torch.cat([video, video[-1:].expand(-len(shown) % 2, -1, -1, -1)])
@@ -93,7 +93,7 @@ def test_a_frame_takes_as_many_tokens_as_in_the_released_code(
 
 
 def compute_logprobs(model: ChatVlm, whole: Any, pixels: Any, choice: str, **positions: torch.Tensor) -> list[float]:
-    """Return the log-probabilities of the choice's tokens by the whole network over the whole prompt."""
+    """Return the log-probabilities of the choice's tokens, computed by the whole network over the whole prompt."""
     before = [*pixels.ids, *model.prompts.tokenize_after_image([Message("user", QUESTION.text)], pixels.closing)]
     chosen = model.prompts.tokenize_choice(QUESTION.text, choice)
     ids = torch.tensor([[*before, *chosen]])
@@ -119,7 +119,7 @@ def test_answers_about_a_video_equal_the_whole_models(model: ChatVlm, whole_mode
 
 
 def test_text_after_a_long_video_is_positioned_after_its_last_moment(model: ChatVlm, whole_model: Any) -> None:
-    """Transformers 5.3 to 5.19 place it earlier (huggingface/transformers#45381 has the positions as released)."""
+    """Transformers 5.3 to 5.19 position it earlier; huggingface/transformers#45381 restores the released positions."""
     pixels = model.preprocess_video(frames(2 * 40, width=64, height=128), 3.0)
     (prefix,) = model.encode([pixels])
     rate = getattr(whole_model.config.vision_config, "tokens_per_second", None)
@@ -192,7 +192,7 @@ def test_requests_call_a_video_a_video(model: ChatVlm, tmp_path: Path) -> None:
 
 
 def test_frames_of_a_file_represent_equal_parts_of_it(tmp_path: Path) -> None:
-    """20 frames at 8 per second are 2.5 seconds; qwen-vl-utils expresses the sampling as a rate."""
+    """20 frames at 8 fps last 2.5 seconds; qwen-vl-utils expresses the sampling as a rate."""
     shown = list(decode_each(film(tmp_path / "clip", "mp4"), ImageLimits(), Clips(frames=4)))
     assert [image.info[FRAME_SECONDS] for image in shown if isinstance(image, Image.Image)] == pytest.approx(
         [0.625] * 4

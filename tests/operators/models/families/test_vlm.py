@@ -1,4 +1,4 @@
-"""Chat models with vision, each compared with the library's whole model and its processor."""
+"""Each chat model with vision gives the same answers as transformers' whole model with its own processor."""
 
 import inspect
 import json
@@ -56,22 +56,22 @@ QUESTIONS = [
 
 
 class Checkpoint(NamedTuple):
-    """A tiny checkpoint and the text that its chat template makes of one question."""
+    """A tiny checkpoint, and the text that its chat template produces for one question."""
 
     save: Callable[[Path], Path]
     prompt: str
     gap: str
-    """Text before an answer."""
+    """Text before the answer."""
     end: str
-    """Text after an answer."""
+    """Text after the answer."""
     processor: Any = AutoProcessor
-    """None if the library's own processor needs torchvision; our code then lays out the image's tokens."""
+    """Processor class, or None if transformers' own requires torchvision; our code then lays out the image tokens."""
     settings: Mapping[str, Any] = MappingProxyType({})
-    """Settings of a processor that is built in the test, without its video half."""
+    """Settings of a processor that is built in the test, without video support."""
 
 
 class Gemma4Processor:
-    """Adds an image's tokens between two marks; the library's processor needs torchvision."""
+    """Processor that puts an image's tokens between two markers; transformers' own requires torchvision."""
 
     def __init__(self, images: Any, tokenizer: Any, videos: None) -> None:
         self.images, self.tokenizer = images, tokenizer
@@ -179,13 +179,13 @@ CHECKPOINTS = {
 
 
 def chat_template(folder: Path) -> str | None:
-    """Return the chat template in a separate file, or None if the tokenizer contains it."""
+    """Return the chat template from its separate file, or None if the tokenizer contains it."""
     file = folder / "chat_template.json"
     return str(json.loads(file.read_text())["chat_template"]) if file.is_file() else None
 
 
 class WholeModel:
-    """Transformers' model on one image and one text at a time, without caches, with its own processor."""
+    """Transformers' model with its own processor, run on one image and one text at a time without caches."""
 
     def __init__(self, checkpoint: Checkpoint, folder: Path) -> None:
         self.checkpoint = checkpoint
@@ -218,7 +218,7 @@ class WholeModel:
         return self.select_inputs(inputs)
 
     def read(self, images: list[Image.Image], text: str) -> dict[str, Any]:
-        """Return the model's inputs for images and a text with their marks."""
+        """Return the model's inputs for images and a text with image markers."""
         if self.checkpoint.processor is None:
             return self.laid_out(images, text)
         return self.select_inputs(self.processor(images=images, text=[text], return_tensors="pt"))
@@ -250,7 +250,7 @@ class WholeModel:
 
     @torch.inference_mode()
     def logprobs_of_two(self, images: list[Image.Image], question: str, choice: str) -> list[float]:
-        """Return `logprobs` for the chat template's text about two images."""
+        """Return `logprobs` for the chat template's text with two images."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": question}]
         shown = AutoTokenizer.from_pretrained(self.folder).apply_chat_template(
@@ -268,7 +268,7 @@ class WholeModel:
 
     @cache  # noqa: B019 - as long as the module's fixture
     def expected(self) -> list[list[list[float]]]:
-        """Return the log-probabilities of the choices of all QUESTIONS."""
+        """Return the log-probabilities of the choices for all QUESTIONS."""
         return [
             [self.logprobs(PICTURES[question.image], question.text, choice) for choice in question.choices]
             for question in QUESTIONS
@@ -276,7 +276,7 @@ class WholeModel:
 
     @torch.inference_mode()
     def generated(self, image: Image.Image, question: str, choice: str) -> list[float]:
-        """Return the log-probability of each of an answer's tokens, by the scores of `generate` for the next token."""
+        """Return the log-probability of each token of an answer, from the next-token scores of `generate`."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         inputs = self.inputs(image, self.checkpoint.prompt.format(question), answer)
         ids = inputs["input_ids"]
@@ -309,7 +309,7 @@ class WholeModel:
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_out_videos() -> Any:
-    """Replace torchvision and num2words, which the library's processors import only for videos."""
+    """Disable the imports of torchvision and num2words, which transformers' processors need only for videos."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProcessorMixin, "check_argument_for_proper_class", lambda self, name, argument: None)
@@ -319,10 +319,10 @@ def leave_out_videos() -> Any:
 
 REPLY = 5
 SOME = ["llava_next that looks back a little", "qwen2_5_vl", "paligemma"]
-"""Checkpoints for claims that do not depend on the architecture."""
+"""Checkpoints for tests of claims that do not depend on the architecture."""
 USUAL = {*SOME, "llava", "qwen3_vl", "glm4v with glm4v_text", "internvl with qwen3", "gemma3", "idefics3"}
 SLOW_NAMES = [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in CHECKPOINTS]
-"""Checkpoints for long tests: the usual ones, and all under make slow."""
+"""Checkpoints for long tests: the usual ones, and all of them in `make slow`."""
 
 
 @pytest.fixture(autouse=True)
@@ -364,12 +364,12 @@ def test_likelihoods_equal_the_whole_models(
     ]
     assert flatten(found) == pytest.approx(flatten(expected), abs=1e-4)
     assert len({round(number, 4) for number in flatten(found)}) > len(flatten(found)) / 2, (
-        "or agreeing would say little"
+        "otherwise agreement would prove little"
     )
 
 
 PAIRS = [PICTURES[:2], PICTURES[1::-1]]
-"""Images of different sizes that are shown together."""
+"""Images of different sizes that are given to the model together."""
 
 
 def test_likelihoods_about_two_images_in_one_question_equal_the_whole_models(
@@ -386,11 +386,11 @@ def test_likelihoods_about_two_images_in_one_question_equal_the_whole_models(
     found = model.likelihood(model.encode([model.preprocess_several(pair) for pair in PAIRS]), asked)
     expected = [library.logprobs_of_two(pair, "Is it red?", "Yes") for pair in PAIRS]
     assert flatten(found) == pytest.approx([number for pair in expected for number in pair], abs=1e-4)
-    assert len({round(pair[0], 4) for pair in expected}) == len(PAIRS), "it sees both, and in which order"
+    assert len({round(pair[0], 4) for pair in expected}) == len(PAIRS), "the model sees both images and their order"
 
 
 def test_a_fuyu_is_served_as_a_model_with_vision_and_an_image_may_be_a_single_patch(tmp_path: Path) -> None:
-    """Transformers' processor drops an axis then, and its network fails."""
+    """Given a single patch, transformers' own processor drops an axis, and its network fails."""
     folder = chat_vlms.save_fuyu(tmp_path / "fuyu")
     with pytest.raises(ModelError, match="is served by family vlm"):
         resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False)
@@ -441,7 +441,7 @@ def test_the_normalised_share_of_yes_sums_the_whole_models_spellings(whole_model
 def test_attending_to_padding_is_noticed(
     save: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug lets the padding before a shorter prefix be seen."""
+    """A planted bug lets the model attend to the padding before a shorter prefix."""
     real = prefixes.copy_prefixes
     monkeypatch.setattr(
         prefixes, "copy_prefixes", lambda *given: (copy := real(*given))._replace(real=torch.ones_like(copy.real))
@@ -456,7 +456,7 @@ def test_attending_to_padding_is_noticed(
 def test_layers_with_a_window_apply_it_to_an_image_prefix(
     whole_model: tuple[Path, WholeModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A planted bug lets every layer see all tokens; the test fails for models whose layers have a window."""
+    """A planted bug lets every layer attend to all tokens, which the test detects for models with windowed layers."""
     model = load(whole_model[0])
     windows = model.reader.windows
     features = model.encode([model.preprocess(picture) for picture in PICTURES])
@@ -500,7 +500,7 @@ def test_likelihoods_after_replies_are_the_same(whole_model: tuple[Path, WholeMo
     features = model.encode([model.preprocess(picture) for picture in PICTURES])
     before = model.likelihood(features, QUESTIONS)
     model.reply(features, QUESTIONS)
-    assert model.likelihood(features, QUESTIONS) == before, "the prefix cache is read and never written"
+    assert model.likelihood(features, QUESTIONS) == before, "the prefix cache is only read"
 
 
 @pytest.mark.parametrize("whole_model", SOME, indirect=True)
@@ -691,7 +691,7 @@ def test_a_conversation_beyond_the_context_is_an_error_and_the_others_get_replie
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "llava"])
 def test_a_released_penalty_equals_generates_token_by_token(tmp_path: Path, kind: str) -> None:
-    """t2v_metrics asks Qwen2.5-VL like this: the softmax of the scores of `generate` for the answer's tokens."""
+    """t2v_metrics asks Qwen2.5-VL this way: it takes the softmax of `generate`'s scores for the answer's tokens."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     tiny.write_json(folder / "generation_config.json", {"repetition_penalty": 1.7, "temperature": 0.1, "top_k": 1})
     model, whole_model = load(folder, repetition_penalty="released"), WholeModel(CHECKPOINTS[kind], folder)
@@ -743,7 +743,7 @@ def test_an_image_is_shrunk_to_max_pixels_by_the_models_processor(
 
 
 def inputs_of(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
-    """Return the inputs of the model's vision half for an image."""
+    """Return the inputs of the model's vision tower for an image."""
     return model.reader.inputs([model.preprocess(image)])
 
 
@@ -766,7 +766,7 @@ WIDE = tiny.picture(5, width=70, height=30)
 
 
 def process(folder: Path, image: Image.Image) -> torch.Tensor:
-    """Return the image after transformers' own processor."""
+    """Preprocess the image with transformers' own processor."""
     pixels: torch.Tensor = AutoImageProcessor.from_pretrained(folder, backend="pil")(image, return_tensors="pt")
     return pixels["pixel_values"]
 
@@ -806,7 +806,7 @@ def score(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text: str)
 
 
 def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp_path: Path) -> None:
-    """The reference is transformers' model on the whole prompt, with an empty reply: a softmax over all entries."""
+    """The reference runs transformers' model on the whole prompt with an empty reply; softmax over the vocabulary."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     metric, model = VqaScoreConfig().with_model_defaults(lambda role: CHAT), load(folder)
     whole_model = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
@@ -818,7 +818,7 @@ def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp
 
 
 def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
-    """The score is exp of minus the mean cross-entropy over Yes and the end of the turn, after the paper's question."""
+    """The score is exp(-mean cross-entropy) of "Yes" and the end of the turn, after the paper's question."""
     folder = tiny.save_llava(tmp_path / "llava")
     metric, model = VqaScoreConfig().with_model_defaults(lambda role: LLAVA_1_5), load(folder)
     whole_model = WholeModel(CHECKPOINTS["llava"], folder)
@@ -846,7 +846,7 @@ SPOKEN = "<|im_start|>system\nAnswer in one word.<|im_end|>\n"
 def test_the_configured_system_message_comes_before_every_question(
     tmp_path: Path, kind: str, system: str, prompt: str
 ) -> None:
-    """VQAScore's footnote 3 leaves Vicuna's message out, and T2IScoreScore's section 5.4 asks LLaVA for brevity."""
+    """VQAScore omits Vicuna's system message (footnote 3), and T2IScoreScore asks LLaVA to be brief (section 5.4)."""
     folder = CHECKPOINTS[kind].save(tmp_path)
     library, model = WholeModel(CHECKPOINTS[kind]._replace(prompt=prompt), folder), load(folder, system=system)
     found = model.likelihood(model.encode([model.preprocess(picture) for picture in PICTURES]), QUESTIONS)
@@ -869,7 +869,7 @@ def test_a_system_message_that_a_model_would_ignore_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_chat_template_that_opens_a_thought_is_refused(tmp_path: Path, engine: Engine) -> None:
-    """Planning reads a template's text; this template hides the mark from it."""
+    """Planning only reads the template's text, and this template hides the marker of the thought there."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     hidden = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n{{ '<thi' + 'nk>' }}{% endif")
     tiny.save_byte_tokenizer(folder, template=hidden)

@@ -1,4 +1,4 @@
-"""Small files in the layouts that the benchmarks release, and how the tests write and read them."""
+"""Small files in the layouts of released benchmarks, and functions to write and read them in tests."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from plumbline.pipelines.metaeval.releases.release import Release
 
 ROOT = Path(__file__).parents[4]
 REFERENCE = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
-needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_DATA is not set, or holds nothing")
+needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_DATA is not set or empty")
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -29,12 +29,12 @@ def reading(name: str, path: Path | str) -> Release:
 
 
 def table(names: str, *rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Rows under the names, which spaces part."""
+    """Return rows with these column names, which are separated by spaces."""
     return [dict(zip(names.split(), row, strict=True)) for row in rows]
 
 
 def as_csv(rows: Rows, delimiter: str = ",") -> str:
-    """Write rows as CSV with a header; None is an empty cell."""
+    """Format rows as CSV with a header; None becomes an empty cell."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), delimiter=delimiter, lineterminator="\n")
     writer.writeheader()
@@ -43,12 +43,12 @@ def as_csv(rows: Rows, delimiter: str = ",") -> str:
 
 
 def as_lines(rows: Rows) -> str:
-    """Write rows as JSON lines."""
+    """Format rows as JSON lines."""
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def as_parquet(rows: Rows) -> bytes:
-    """Write rows as a Parquet file."""
+    """Format rows as a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink)
     return bytes(sink.getvalue())
@@ -64,13 +64,13 @@ WRITERS = {
 
 
 def encoded(name: str, content: Any) -> bytes:
-    """Encode a file's content: text and bytes as they are, rows and trees by the name's ending."""
+    """Encode a file's content: text and bytes unchanged, rows and trees according to the file extension."""
     text = content if isinstance(content, str | bytes) else WRITERS[Path(name).suffix](content)
     return text.encode() if isinstance(text, str) else text
 
 
 def put(file: Path, content: Any) -> Path:
-    """Write a file with this content, and its folder."""
+    """Write a file with this content, creating its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(encoded(file.name, content))
     return file
@@ -209,22 +209,24 @@ SHAPES = {
 
 
 class Layout(NamedTuple):
-    """A release as it comes."""
+    """The files of a release in their original layout."""
 
     reader: str
     files: Mapping[str, Any]
-    """By name their rows, trees or content; the first is the one that the reader is given, unless it wants the
-    folder."""
+    """Rows, trees or content by file name.
+
+    The reader gets the first file, unless it expects the folder.
+    """
     of_folder: bool = False
 
     def write(self, folder: Path) -> Path:
-        """Lays the files out; gives what the reader reads."""
+        """Write the files; return the path that the reader reads."""
         for name, content in self.files.items():
             put(folder / name, content)
         return folder if self.of_folder else folder / next(iter(self.files))
 
     def but(self, name: str, content: Any) -> "Layout":
-        """With another content of one file."""
+        """Return the layout with the content of one file replaced."""
         return self._replace(files={**self.files, name: content})
 
 

@@ -1,4 +1,4 @@
-"""Whatever a file holds, a meta-evaluation ends in findings or in one line that a person can act on."""
+"""Whatever a file contains, a meta-evaluation ends with findings or with a one-line error that says what to do."""
 
 import json
 import math
@@ -31,13 +31,13 @@ odd = st.sampled_from(ODD).map(deepcopy)
 
 @cache
 def asked(protocol: str) -> MetaevalConfig:
-    """Return a protocol with few draws, whose paths are still to be set."""
+    """Return a configuration with few resamples, whose paths are still to be set."""
     draws = ["sampling.resamples=3", "sampling.permutations=3"]
     return config(Path(), f"protocol={protocol}", "protocol.path=unset", *draws)
 
 
 def judge(protocol: str, path: Path, scores: Path | None = None, **options: Any) -> None:
-    """Check that each number is finite or has a reason, or that one line says why there are none."""
+    """Check that each number is finite or has a reason, or that a one-line error explains why there are none."""
     base = asked(protocol)
     made = replace(
         base,
@@ -57,7 +57,7 @@ def judge(protocol: str, path: Path, scores: Path | None = None, **options: Any)
 
 @st.composite
 def harmed_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
-    """Rows with up to four cells, columns or rows changed, dropped or doubled."""
+    """Draw the rows with up to four cells, columns or rows changed, removed or duplicated."""
     found = [dict(row) for row in rows]
     for _ in range(draw(st.integers(0, 4))):
         row = draw(st.integers(0, len(found) - 1))
@@ -85,7 +85,7 @@ def harmed_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[dic
 
 @st.composite
 def harmed_tree(draw: st.DrawFn, tree: Json) -> Json:
-    """JSON with one to three of its values replaced, dropped or doubled, wherever they are."""
+    """Draw the JSON tree with one to three of its values, at any depth, replaced, removed or duplicated."""
     text = json.loads(json.dumps(tree))
     for _ in range(draw(st.integers(1, 3))):
         inner = [node for node in _nodes(text) if node]
@@ -112,7 +112,7 @@ def _nodes(tree: Json) -> list[Any]:
 
 
 def as_bytes(name: str, content: Json) -> bytes:
-    """Odd rows and trees as the name's ending says."""
+    """Encode possibly damaged rows and trees according to the file extension."""
     if name.endswith(".json"):
         return json.dumps(content).encode()
     names = list(dict.fromkeys(key for row in content for key in row)) or ["x"]
@@ -127,7 +127,7 @@ def as_bytes(name: str, content: Json) -> bytes:
 
 
 def _column(values: list[Json]) -> pa.Array:
-    """Values of one kind as they are, others as text."""
+    """Convert values of a single type to a column of that type, and other values to text."""
     kinds = {type(value) for value in values if value is not None}
     if (len(kinds) < 2 or kinds == {int, float}) and {} not in values:  # Parquet has no structs without fields
         with suppress(pa.ArrowException, OverflowError, UnicodeError):
@@ -137,7 +137,7 @@ def _column(values: list[Json]) -> pa.Array:
 
 @st.composite
 def harmed_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Draw a file that is cut anywhere, or has any byte changed."""
+    """Draw a file that is truncated anywhere, or has any bytes changed."""
     at = draw(st.integers(0, len(whole) - 1))
     rest = draw(st.none() | st.binary(min_size=1, max_size=1))
     return whole[:at] + (b"" if rest is None else rest + whole[at + 1 :])
@@ -166,7 +166,7 @@ IMAGES = table(
     ("", "07", "sdxl", 9), ("coco_1_mini_dalle", "", "", 2), ("i", "p", "g", 1), ("001", "07", "atlas", 1),
     ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", 1), ("0/left", "0", "", 1), ("0/right", "0", "", 2),
 )  # fmt: skip
-"""Scores of some image of every layout."""
+"""Scores of some images of every layout."""
 
 
 @pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
@@ -178,7 +178,7 @@ def test_no_release_ends_in_another_way(name: str, values: bool, data: st.DataOb
 
 
 def judge_harmed(layout: Layout, values: bool, data: st.DataObject, folder: Path) -> None:
-    """Judge by a layout of whose files the values, or else the bytes, are harmed."""
+    """Run a meta-evaluation on a layout with damaged values or damaged bytes in its files."""
     path = data.draw(harmed(layout, values=values)).write(folder / "release")
     judge(layout.reader, path, put(folder / "s.csv", IMAGES))
 

@@ -1,4 +1,4 @@
-"""The released files read whole: counts that the papers and releases state."""
+"""The released files are read completely: counts equal those stated in the papers and releases."""
 
 from collections import Counter
 from itertools import groupby
@@ -29,7 +29,7 @@ def mean_by(table: pa.Table, key: str) -> dict[str, float]:
     ],
 )
 def test_every_generator_has_its_ratings(name: str, path: str, ratings: int, generators: int) -> None:
-    """What they say of the metrics: docs/reproduction.md."""
+    """The test only counts ratings; docs/reproduction.md has the results for the metrics."""
     release = reading(name, REFERENCE / path)
     counts = Counter(release.ratings.column("generator").to_pylist())
     assert len(counts) == generators and set(counts.values()) == {ratings // generators}

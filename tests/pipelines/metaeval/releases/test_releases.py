@@ -1,6 +1,6 @@
-"""Every release is read from its true layout: who rated what, chose what, and what is paired with what.
+"""Every release is read from its original layout: who rated or chose what, and what is paired with what.
 
-What does not fit is one line that names the file, the row and what to do.
+A problem is reported in one line that names the file, the row and what to do.
 """
 
 import json
@@ -91,7 +91,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
             ("coco_2_vq_diffusion", "meteor", 2.25), ("coco_1_mini_dalle", "tifa_vilt", 1.0),
         ]),
     },
-    "dsg_tifa160": {  # images as TIFA names them, so that its scores meet them; prompts as DSG's answers do
+    "dsg_tifa160": {  # images named as in TIFA, so that its scores match; prompts named as in DSG's answers
         "ratings": (RATED, 1, [
             ("coco_36_mini_dalle", "tifa160_14", "mini-dalle", "4375843592", "likert", 5.0),
             ("coco_36_stable_diffusion_v2_1", "tifa160_14", "sd2dot1", "4375840905", "likert", 3.0),
@@ -162,7 +162,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
             "1 of 3 ratings are empty and count as unsure",
         ],
     },
-    "gecko": {  # who is unsure counts on neither side of a share
+    "gecko": {  # unsure raters count neither in the numerator nor in the denominator
         "ratings": ("image_id rater template rating", 0, [
             ("07/muse", "a", "likert", 5.0), ("07/muse", "b", "likert", 2.0), ("07/muse", "c", "likert", None),
             ("07/muse", "a", "wl", 0.5), ("07/muse", "b", "wl", None), ("07/muse", "a", "dsg_h", 2 / 3),
@@ -198,7 +198,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "long": LONG_RATINGS, "long, Parquet": LONG_RATINGS,
 }  # fmt: skip
-"""By layout and table of the release: columns, the first row that is shown, and the rows; and skills and notes."""
+"""Expected content by layout and table: columns, the index of the first compared row, and rows; skills and notes."""
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -207,7 +207,7 @@ def test_every_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: P
 
 
 def check_tables(release: Release, parts: Mapping[str, Any]) -> None:
-    """Check the schemas of a release, and these parts of it."""
+    """Check the schemas of a release, and the content of the given tables and fields."""
     for table_name, schema in SCHEMAS.items():
         assert getattr(release, table_name).schema == schema
     for part, content in parts.items():
@@ -237,11 +237,11 @@ FULL_AGREEMENT = {
     "t2iscorescore": ("ordering_published", "ordering_paper"),
     "error_graphs": ("ordering_paper",),
 }
-"""Statistics that are 1 if a metric scores a layout's images as people do."""
+"""Statistics that equal 1 if a metric scores a layout's images as people do."""
 
 
 def scores_as_people_do(release: Release) -> pd.DataFrame:
-    """Return scores that agree with all that a release says of its images."""
+    """Return scores that agree with everything the release says about its images."""
     ids = ["image_id", "prompt_id", "generator"]
     rated = release.ratings.to_pandas().groupby(ids, dropna=False)["rating"].mean().rename("score").reset_index()
     paired = release.pairings.to_pandas()
@@ -281,11 +281,11 @@ def test_a_release_has_a_reader_and_a_protocol_of_its_name(name: str) -> None:
     assert name in choices_of("protocol", None)
 
 
-# What releases may lack, or have otherwise
+# What releases may lack or have in another form
 
 
 def but(name: str, file: str, content: Any, folder: Path) -> Release:
-    """Read a layout in which one file is replaced."""
+    """Read a layout with the content of one file replaced."""
     return reading(LAYOUTS[name].reader, LAYOUTS[name].but(file, content).write(folder))
 
 
@@ -333,7 +333,7 @@ def test_winoground_has_the_reasons_why_it_is_hard_from_the_file_beside_it(name:
 
 
 def test_winoground_reads_no_images(tmp_path: Path) -> None:
-    """A page of images that cannot be decoded does not matter, nor that there is none."""
+    """Pairings are read even if the images cannot be decoded or are missing."""
     images = [{**row, "image_0": {"bytes": b"\xff" * 9, "path": None}} for row in WINOGROUND]
     without = [{name: cell for name, cell in row.items() if not name.startswith("image_")} for row in WINOGROUND]
     for rows_given in (images, without):
@@ -364,7 +364,7 @@ def test_pick_a_pic_is_read_from_a_folder_and_says_what_is_repeated(tmp_path: Pa
 
 
 def test_the_clean_choices_of_pick_a_pic_alone_can_be_judged(tmp_path: Path) -> None:
-    """Scores are right on the clean choices, and wrong on all others."""
+    """Scores are right for the clean choices and wrong for all others."""
     rng = np.random.default_rng(7)
     protocol = config_of(
         "metaeval", "protocol=pick_a_pic_clean", f"protocol.path={tmp_path}/test_captions.json"
@@ -417,7 +417,7 @@ def test_gecko_says_which_tables_are_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data, output, scored", [("", "", ""), ("data/", "src/output/", "output/scores/")])
 def test_t2iscorescore_is_read_with_upstreams_names(data: str, output: str, scored: str, tmp_path: Path) -> None:
-    """As files in one folder, or as upstream's repository."""
+    """The files can be in one folder, or arranged as in upstream's repository."""
     put(tmp_path / f"{data}metadata.csv", TS2_METADATA)
     assert reading("t2iscorescore", tmp_path).notes[0].startswith("no ts2_scores_per_image.csv, integrated")
     renamed = [{"id": row["id"], "image_id": "x.jpg", "clip_score": row["clipscore"], "rank": 0} for row in TS2_SCORES]
@@ -432,7 +432,7 @@ def test_t2iscorescore_is_read_with_upstreams_names(data: str, output: str, scor
 def test_a_checkout_of_t2iscorescore_has_every_metric_and_names_the_scores_that_it_does_not_read(
     tmp_path: Path,
 ) -> None:
-    """The release at 93ebf89 has files with 19 metrics, CLIPScore once more, and an unknown metric."""
+    """The release at 93ebf89 has files with 19 metrics, a second CLIPScore, and an unknown metric."""
     random = np.random.default_rng(4)
     names = [f"m{number}" for number in range(17)] + ["clipscore", "viescore"]
     columns = {name: random.random(len(TS2_METADATA)) for name in names}
@@ -487,20 +487,20 @@ def test_what_a_long_table_leaves_out_has_a_default(
 
 @pytest.mark.parametrize("number, text", [(7.0, "7"), (7.5, "7.5"), (1e300, "1e+300")])
 def test_ids_that_pandas_made_numbers_are_text(number: float, text: str, tmp_path: Path) -> None:
-    """Where a cell is empty, pandas writes whole numbers as floats."""
+    """If a cell is empty, pandas writes the integers in its column as floats."""
     given = table("image_id rater rating", (number, 1, 3), (number, 2, 3))
     release = reading("long", put(tmp_path / "r.parquet", given))
     assert cells(release.ratings, "image_id rater") == [(text, "1"), (text, "2")]
 
 
 def test_json_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
-    """U+2028 within a text ends a line for Python's splitlines, and not for JSON lines."""
+    """U+2028 inside a string ends a line for Python's splitlines, but not in JSON lines."""
     lines = "".join(f'{{"image_id": "{name}\u2028", "rating": 1}}\r\n' for name in "ab")
     release = reading("long", put(tmp_path / "r.jsonl", lines))
     assert release.ratings.column("image_id").to_pylist() == ["a\u2028", "b\u2028"]
 
 
-# What does not fit
+# Invalid files
 
 
 def tifa(**fields: Any) -> dict[str, Any]:
@@ -650,7 +650,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (as_parquet([{"image_id": "word", "rating": 1}]).replace(b"word", b"w\xffrd"), "not readable as Parquet"),
     ],
 }  # fmt: skip
-"""By layout: the content of its first file, or another file and its content, and what is said."""
+"""Damaged content by layout, and the expected message; the content replaces the first file or the named file."""
 
 
 @pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
@@ -661,7 +661,7 @@ def test_what_does_not_fit_is_named_with_its_file_and_row(
 
 
 def require_complaint(layout: Layout, complaint: tuple[Any, ...], folder: Path) -> None:
-    """Fail if a file with other content is not named with its row; by default it is the layout's first file."""
+    """Fail unless the error for a file with replaced content (by default the first) names the file and the row."""
     *file, content, said = complaint
     changed = file[0] if file else next(iter(layout.files))
     with pytest.raises(SourceError, match=said) as caught:
@@ -680,7 +680,7 @@ def test_what_is_not_there_or_is_no_file_is_named(name: str, tmp_path: Path) -> 
 
 
 def assert_absence(layout: Layout, folder: Path, *, takes_folder: bool) -> None:
-    """Fail unless a missing file is named, and a folder in place of a file."""
+    """Check the errors for a missing file, and for a folder in place of a file."""
     place = folder if layout.of_folder else folder / next(iter(layout.files))
     with pytest.raises(PlumblineError, match=str(folder)):
         reading(layout.reader, place)
