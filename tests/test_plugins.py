@@ -152,7 +152,10 @@ def test_a_package_adds_a_job(printed: Printed, site: Path) -> None:
     doubts = printed.scores("doubt")
     (generator, image_id), lowest = min(doubts.items(), key=lambda item: item[1])
     assert f"{generator} {image_id}: {lowest:.3f}" in printed.text
-    assert "  worst            A job: the image with the lowest score" in python(site, "-m", "plumbline.jobs").stdout
+    assert (
+        "  worst            An example job: shows the image with the lowest score"
+        in python(site, "-m", "plumbline.jobs").stdout
+    )
 
 
 def test_a_package_adds_a_model_family(printed: Printed) -> None:

@@ -1,4 +1,4 @@
-"""Code that makes the embedded world: the shapes world and the recipes of its tiny checkpoints.
+"""Code that makes the embedded world: the shapes world, and the training of its tiny checkpoints.
 
-The wheel leaves it out.
+It is not included in the wheel.
 """

@@ -1,4 +1,4 @@
-"""Make the embedded world from fixed seeds: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
+"""Makes the embedded world from fixed seeds: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
 
 import sys
 
@@ -11,7 +11,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 
 def main(overrides: list[str]) -> int:
-    """Make the chosen parts and report every step; return 0, or 64 if a key or value is wrong."""
+    """Make the chosen parts, reporting every step; return 0, or 64 if a key or value is invalid."""
     console = make_console()
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist(overrides))

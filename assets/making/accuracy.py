@@ -1,4 +1,4 @@
-"""Accuracy of the embedded world's models on held-out data."""
+"""Measures the accuracy of the embedded world's models on held-out data."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -54,14 +54,14 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 
 class GoldTrial(NamedTuple):
-    """A gold question with its image."""
+    """A question whose right answer is known, with its image."""
 
     png: bytes
     gold: GoldQuestion
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The answers to choose from."""
+        """The answers to choose from, as strings."""
         if self.gold.form != "open":
             return YES_NO
         if self.gold.topic == "count":
@@ -70,9 +70,9 @@ class GoldTrial(NamedTuple):
 
 
 def sample_held_out_questions(seed: int, each: int) -> list[GoldTrial]:
-    """Sample `each` questions of every form and topic, on scenes that no training drew.
+    """Sample `each` questions of every form and topic, on scenes that were never drawn for training.
 
-    Half of the yes/no answers are Yes.
+    Half of the yes/no questions have the answer Yes.
     """
     rng = Random(f"held out/{seed}")
     trials: list[GoldTrial] = []
@@ -99,14 +99,14 @@ def _draw_png(rng: Random, scene: Scene) -> bytes:
 
 
 def _encode(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> list[Any]:
-    """Encode PNG files with the model's own preprocessing and tower."""
+    """Encode PNG images with the model's own preprocessing and vision tower."""
     pixels = [model.preprocess(Image.open(io.BytesIO(png)).convert("RGB")) for png in pngs]
     batches = [pixels[first : first + BATCH] for first in range(0, len(pixels), BATCH)]
     return [encoded for batch in batches for encoded in model.encode(batch)]
 
 
 def vqa_accuracy(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
-    """Return the fraction of questions whose likeliest choice is right, and their number, for every form and topic."""
+    """Return, by form and topic, the fraction of questions whose likeliest choice is right, and their number."""
     features = _encode(model, [trial.png for trial in trials])
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
@@ -123,7 +123,7 @@ def _likeliest(logprobs: Any) -> int:
 def order_accuracy(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any]:
     """Ask about the same two things in both orders; return how often the answers differ, and how often both are right.
 
-    A model that ignores the order of words sees the two questions as the same.
+    To a model that ignores word order, the two questions are the same.
     """
     rng = Random(f"held out order/{seed}")
     pngs: list[bytes] = []
@@ -144,17 +144,20 @@ def order_accuracy(model: LikelihoodModel, seed: int, each: int) -> dict[str, An
 
 
 def clip_accuracy(model: SimilarityModel, seed: int, each: int) -> dict[str, dict[str, Any]]:
-    """Return how often a true statement of held-out wording is nearer to its image than a nearly true one, by skill."""
+    """Return, by skill, how often a true statement is more similar to its image than a nearly true one.
+
+    The wording of the statements is held out from training.
+    """
     rng = Random(f"held out clip/{seed}")
     return {skill: _accuracy(_nearer(model, [_choice_trial(rng, skill) for _ in range(each)])) for skill in SKILLS}
 
 
 class ChoiceTrial(NamedTuple):
-    """An image with a true and a nearly true statement."""
+    """An image with two statements: one true, one nearly true."""
 
     png: bytes
     statements: tuple[str, str]
-    """The true statement, then the false one."""
+    """The true statement, followed by the false one."""
 
 
 def _choice_trial(rng: Random, skill: str) -> ChoiceTrial:
@@ -179,7 +182,7 @@ def _accuracy(outcomes: Sequence[bool]) -> dict[str, Any]:
 
 
 def rounded_mean(values: Any) -> float:
-    """Return the mean of numbers, or the fraction of booleans that are true, to four digits."""
+    """Return the mean of numbers, or the fraction of booleans that are true, rounded to four digits."""
     return round(float(np.mean(values)), 4)
 
 
@@ -188,15 +191,15 @@ QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 class Sheet(NamedTuple):
-    """One prompt's questions as the writer wrote them, and as it should have written them."""
+    """The questions about one prompt: those that the writer wrote, and those that it should have written."""
 
     prompt: Prompt
     written: list[WrittenQuestion]
-    """Empty if a reply could not be read."""
+    """Questions that the writer wrote; empty if a reply could not be parsed."""
     gold: list[WrittenQuestion]
 
     def origin(self, question: WrittenQuestion) -> Literal["planted", "right", "slip"]:
-        """Return whether the question was planted, is right for the prompt, or is the writer's own mistake."""
+        """Return whether the question was planted, is right for the prompt, or is a mistake of the writer."""
         imagined = planted(self.prompt.text)
         if imagined is not None and question.text == imagined.question:
             return "planted"
@@ -205,7 +208,7 @@ class Sheet(NamedTuple):
 
 
 def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -> list[Sheet]:
-    """Have the model write the metric's questions about every prompt, through the questions stage."""
+    """Have the model write the metric's questions about every prompt by running the questions stage."""
     records = write(prompts_table(prompts), METRICS[metric], model).to_pylist()
     written = {
         prompt_id: [_question(record) for record in group if not record["error"]]
@@ -223,7 +226,7 @@ def _question(record: Mapping[str, Any]) -> WrittenQuestion:
 
 
 def sheet_accuracy(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Return the fraction of prompts whose questions are right in every field, and the fraction that could be read."""
+    """Return the fraction of prompts whose questions are right in every field, and the fraction that was parsed."""
     return {
         "accuracy": rounded_mean([sheet.written == sheet.gold for sheet in sheets]),
         "read": rounded_mean([bool(sheet.written) for sheet in sheets]),
@@ -232,7 +235,7 @@ def sheet_accuracy(sheets: Sequence[Sheet]) -> dict[str, Any]:
 
 
 def filtered_questions(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Count the questions that TIFA's filter drops; the filter asks the writer itself."""
+    """Count the questions that TIFA's filter drops; the filter has the writer answer its own questions."""
     return _verdicts(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
 
 
@@ -247,7 +250,7 @@ def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[
 
 
 def _verdicts(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
-    """Count the planted questions, the slips and the right questions, and how many of each a check drops."""
+    """Count the planted questions, the writer's mistakes and the right questions, and how many of each were dropped."""
     verdicts: dict[str, list[bool]] = {"planted": [], "slip": [], "right": []}
     origins = [sheet.origin(question) for sheet in sheets for question in sheet.written]
     for origin, drop in zip(origins, dropped, strict=True):
@@ -264,13 +267,13 @@ def _verdicts(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any
 
 
 def sample_held_out_pairs(seed: int, count: int) -> list[TextPair]:
-    """Sample pairs on prompts of held-out wording; half of the pairs are entailed."""
+    """Sample pairs about prompts with held-out wording; half of the pairs are entailed."""
     rng = Random(f"held out pairs/{seed}")
     return [sample_pair(rng, held_out=True) for _ in range(count)]
 
 
 def pair_accuracy(model: EntailmentModel, pairs: Sequence[TextPair]) -> dict[str, Any]:
-    """Return the accuracy at 0.5, the rates at Gecko's threshold, and quantiles of the probabilities."""
+    """Return the accuracy at a threshold of 0.5, the rates at Gecko's threshold, and quantiles of the probabilities."""
     probabilities = np.array(model.entailment([(pair.premise, pair.hypothesis) for pair in pairs]))
     truth = np.array([pair.entailed for pair in pairs], dtype=bool)
     return {

@@ -1,8 +1,9 @@
-"""Descriptions of entities, and claims about a scene that hold or do not.
+"""Descriptions of entities, and claims about a scene that are true or false.
 
-Prompts, questions and truth follow the same conventions. Naming a thing claims that at least one such thing exists. A
-number word means exactly that many. A relation or a size comparison holds if some pair fits it. "Every" also claims
-that there is at least one. Left, right, above and below compare grid columns and rows strictly.
+Prompts, questions and the ground truth follow the same conventions. Naming a thing claims that at least one such thing
+exists. A number word means exactly that many. A relation or a size comparison is true if it is true of at least one
+pair. "Every" also claims that there is at least one. Left, right, above and below are strict comparisons of grid
+columns and rows.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ SKILLS = ("object", "attribute", "counting", "spatial", "comparison", "negation"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Description:
-    """A kind of entity, such as `small red circle with a dot`; None leaves a property open."""
+    """A kind of entity, such as `small red circle with a dot`; a property that is None may have any value."""
 
     shape: str | None = None
     colour: str | None = None
@@ -35,7 +36,7 @@ class Description:
         )
 
     def find_in(self, scene: Scene) -> list[Entity]:
-        """Return the entities of the scene that fit."""
+        """Return the scene's entities that fit the description."""
         return [entity for entity in scene.entities if self.fits(entity)]
 
     def excludes(self, other: "Description") -> bool:
@@ -45,35 +46,35 @@ class Description:
 
     @property
     def bare(self) -> "Description":
-        """The description with the shape only."""
+        """The description reduced to its shape."""
         return Description(shape=self.shape)
 
     @property
     def whole(self) -> "Description":
-        """The description without the part."""
+        """The description without its part."""
         return replace(self, part=None)
 
     @property
     def adjectives(self) -> str:
-        """Size and colour."""
+        """The size and the colour."""
         return " ".join(word for word in (self.size, self.colour) if word)
 
     @property
     def noun(self) -> str:
-        """Singular without article."""
+        """The description as a singular noun phrase without an article."""
         words = [word for word in (self.adjectives, self.shape or "shape") if word]
         return " ".join(words) + (f" with a {self.part}" if self.part else "")
 
     @property
     def plural(self) -> str:
-        """Plural without article. The part stays singular, because each entity has its own."""
+        """The description as a plural without an article. The part stays singular, because each entity has its own."""
         noun = self.whole.noun
         ending = "es" if noun.endswith("ss") else "s"
         return noun + ending + (f" with a {self.part}" if self.part else "")
 
     @property
     def indefinite(self) -> str:
-        """Singular with its article."""
+        """The description as a singular noun phrase with an indefinite article."""
         return f"a {self.noun}"
 
 
@@ -87,7 +88,7 @@ class Claim(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """The skill that judging the claim takes, from SKILLS."""
+        """The skill from SKILLS that is needed to judge the claim."""
 
     @property
     @abstractmethod
@@ -97,11 +98,11 @@ class Claim(ABC):
     @property
     @abstractmethod
     def clause(self) -> str:
-        """The claim as a prompt words it."""
+        """The claim as it is worded in a prompt."""
 
     @property
     def predicate(self) -> str:
-        """The clause after "there is" or "there are"."""
+        """The words that follow "there is" or "there are"."""
         return self.clause
 
     @property
@@ -144,9 +145,9 @@ class PairClaim(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Exists(KindClaim):
-    """At least one entity fits.
+    """At least one entity fits the description.
 
-    The claim is about an object, attribute or part, depending on what the description names.
+    The claim is about an object, an attribute or a part, depending on what the description names.
     """
 
     verb = "is"
@@ -167,7 +168,7 @@ class Exists(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Counts(KindClaim):
-    """Exactly `number` entities fit."""
+    """Exactly `number` entities fit the description."""
 
     number: int
     kind = "counting"
@@ -190,7 +191,7 @@ class Counts(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Lacks(KindClaim):
-    """No entity fits."""
+    """No entity fits the description."""
 
     kind = "negation"
 
@@ -204,7 +205,7 @@ class Lacks(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Every(KindClaim):
-    """At least one entity fits, and all that fit have this value (a colour, size or part) of this field."""
+    """At least one entity fits the description, and every such entity has the given value (a colour, size or part)."""
 
     field: str
     value: str
@@ -213,7 +214,7 @@ class Every(KindClaim):
 
     @property
     def subject(self) -> str:
-        """`every circle` or `all circles`."""
+        """The subject of the claim, such as `every circle` or `all circles`."""
         return f"{self.word} {self.what.noun if self.word == 'every' else self.what.plural}"
 
     @property
@@ -239,7 +240,7 @@ class Every(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Relates(PairClaim):
-    """Some entity of the first kind has this position or size relative to some entity of the second kind."""
+    """An entity of the first kind has this position or size relative to an entity of the second kind."""
 
     relation: str
     verb = "is"

@@ -1,4 +1,4 @@
-"""The benchmark shapes_edits: instructions about scenes of shapes, carried out by four simulated editors."""
+"""The benchmark shapes_edits: editing instructions for scenes of shapes, carried out by four simulated editors."""
 
 import csv
 import io
@@ -19,30 +19,31 @@ from plumbline.operators.base.schemas import PROMPTS
 
 EDITS_SUITE = "shapes_edits"
 EACH = 8
-"""Instructions of each kind."""
+"""Number of instructions of each kind."""
 MISSES = 2
-"""Instructions of each kind that scissors carries out on the wrong thing."""
+"""Number of instructions of each kind that the editor `scissors` carries out on the wrong thing."""
 THINGS = 4
-"""Things in a source, of different shapes and colours."""
+"""Number of things in a source image; their shapes and colours are all different."""
 EDIT_PROMPTS = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
 _IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 IMAGES = pa.schema([*_IDS, ("image", pa.binary()), ("source", pa.binary())])
 TRUTH = pa.schema([*_IDS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
-"""`correct` is true for each question whose right answer is yes; `score` is their fraction, or 0 if the instruction was
-not followed."""
+"""Ground truth. `correct` is true for each question whose right answer is yes. `score` is the fraction of such
+questions, or 0 if the instruction was not followed.
+"""
 
 
 class Done(NamedTuple):
-    """An instruction, and the scene after following it."""
+    """An instruction, and the scene after it was followed."""
 
     text: str
     scene: Scene
     shown: tuple[Claim, ...]
-    """Claims that are true afterwards; the first was false before."""
+    """Claims that are true after the edit; the first claim was false before."""
 
 
 def describe_entity(entity: Entity) -> Description:
-    """Describe the entity by colour and shape."""
+    """Describe the entity by its colour and shape."""
     return Description(shape=entity.shape, colour=entity.colour)
 
 
@@ -63,7 +64,7 @@ def _add(source: Scene, thing: Entity, spare: Entity) -> Done:
 
 
 def _move(source: Scene, thing: Entity, spare: Entity) -> Done:
-    """Move the thing to the other side of the second thing. The instruction does not name the second thing's colour."""
+    """Move the thing to the other side of the second thing. The instruction does not give the second thing's colour."""
     moved, other = replace(thing, cell=spare.cell), source.entities[1]
     new_relations = [name for name in RELATIONS if IS_RELATED[name](moved, other) > IS_RELATED[name](thing, other)]
     claim = Relates(describe_entity(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0]))
@@ -84,23 +85,23 @@ KINDS: Mapping[str, Callable[[Scene, Entity, Entity], Done]] = {
     "move": _move,
     "replace": _replace,
 }
-"""Carries out an edit of each kind on one thing of a scene.
+"""Functions that carry out an edit of each kind on one thing in a scene.
 
-The spare thing is added, or gives the edited thing its colour or cell.
+The spare thing is added to the scene or replaces the edited thing, or the edited thing takes on its colour or cell.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
-    """A source, its instruction, and the results of following it well and badly."""
+    """A source scene with an instruction, and the scenes after it was followed correctly and incorrectly."""
 
     kind: str
     source: Scene
     done: Done
     missed: Scene
-    """The scene after the edit was made to another thing, with another colour."""
+    """The scene after the edit was applied to the wrong thing, and with another colour."""
     kept: tuple[Entity, ...]
-    """Entities that the instruction does not touch."""
+    """Entities that the instruction does not affect."""
 
     @property
     def prompt_id(self) -> str:
@@ -108,12 +109,12 @@ class Edit:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """Claims to ask about: the wanted change, and everything that must stay."""
+        """Claims to ask about: the requested change, and everything that must stay the same."""
         return (*self.done.shown, *(Exists(describe_entity(thing)) for thing in self.kept))
 
     @property
     def is_sound(self) -> bool:
-        """Return True if the first claim alone shows that the instruction was followed."""
+        """Return True if the first claim is enough to show that the instruction was followed."""
         first = self.done.shown[0]
         return not (first.holds(self.source) or first.holds(self.missed)) and all(
             claim.holds(self.done.scene) for claim in self.claims
@@ -121,7 +122,7 @@ class Edit:
 
 
 def sample_edit(rng: Random, kind: str) -> Edit:
-    """Sample an instruction of this kind about the last thing of a random source."""
+    """Sample an instruction of the given kind about the last thing in a random source scene."""
     *colours, other_colour = rng.sample(COLOURS, THINGS + 2)
     shapes, cells = rng.sample(SHAPES, THINGS + 1), rng.sample(CELLS, THINGS + 1)
     *things, spare = (
@@ -140,7 +141,7 @@ def sample_edit(rng: Random, kind: str) -> Edit:
 
 
 def make_edits(seed: int) -> list[Edit]:
-    """Make `EACH` sound edits of every kind in turn, with different instructions."""
+    """Make `EACH` sound edits of every kind, cycling through the kinds; all instructions are different."""
     rng = Random(f"edits/{seed}")
     edits: dict[str, Edit] = {}
     for kind in [*KINDS] * EACH:
@@ -152,7 +153,7 @@ def make_edits(seed: int) -> list[Edit]:
 
 
 def _repaint(edit: Edit) -> Scene:
-    """Return the wanted scene with every untouched entity in another colour."""
+    """Return the correctly edited scene, with all unaffected entities in another colour."""
     return edit.done.scene.changed({
         thing: replace(thing, colour=COLOURS[COLOURS.index(thing.colour) - 1]) for thing in edit.kept
     })  # fmt: skip
@@ -164,14 +165,14 @@ EDITORS: Mapping[str, Callable[[Edit, int], Scene]] = {
     "roller": lambda edit, number: _repaint(edit),
     "glass": lambda edit, number: edit.source,
 }
-"""Each editor's result for an edit and its number within its kind.
+"""For each editor, a function that returns the result of an edit, given the edit and its number within its kind.
 
-One editor is always right, one is wrong for some edits, one also changes everything else, and one changes nothing.
+One editor is always right, one gets some edits wrong, one also changes everything else, and one changes nothing.
 """
 
 
 def draw(edit: Edit, scene: Scene) -> bytes:
-    """Draw a PNG; everything that the scene shares with the source has identical pixels."""
+    """Draw the scene as a PNG; whatever it shares with the source has identical pixels."""
     return to_png(draw_scene(scene, edit.prompt_id))
 
 
@@ -191,7 +192,7 @@ def _prompt_row(edit: Edit) -> dict[str, Any]:
 
 
 def edit_tables(seed: int) -> dict[str, pa.Table]:
-    """Return every table of the benchmark by its path in the benchmark's folder."""
+    """Return all tables of the benchmark, by path in the benchmark's folder."""
     edits = make_edits(seed)
     tables = {"prompts.parquet": table([_prompt_row(edit) for edit in edits], EDIT_PROMPTS)}
     truth = []
@@ -210,7 +211,7 @@ def edit_tables(seed: int) -> dict[str, pa.Table]:
 
 
 def questions_csv(edits: Sequence[Edit]) -> str:
-    """Write the questions in DSG-1k's layout; all depend on the first, which asks if the instruction was followed."""
+    """Write the questions in DSG-1k's layout; all depend on the first: whether the instruction was followed."""
     columns = ("item_id", "text", "proposition_id", "dependency", "tuple", "question_natural_language")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -224,6 +225,6 @@ def questions_csv(edits: Sequence[Edit]) -> str:
 
 
 def write_edits(seed: int, folder: Path) -> None:
-    """Write the benchmark's tables and its questions."""
+    """Write the benchmark's tables and questions."""
     write_tables(edit_tables(seed), folder)
     (folder / "questions.csv").write_text(questions_csv(make_edits(seed)))

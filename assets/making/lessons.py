@@ -1,4 +1,4 @@
-"""Lessons of the question writer: questions to ask about a prompt, and the right replies to the metrics' requests."""
+"""Training examples for the question writer: questions about a prompt, and the right replies to metrics' requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ PLANTED_COLOUR = "red"
 
 
 class Mention(NamedTuple):
-    """The words of a prompt that add one requirement to the requirements it presupposes."""
+    """Words in a prompt that express a requirement, beyond those that it presupposes."""
 
     claim: Claim
     text: str
@@ -47,7 +47,7 @@ class Mention(NamedTuple):
 
 
 class ChoiceQuestion(NamedTuple):
-    """A question with its choices and the answer that the prompt implies."""
+    """A question with its choices, and the answer that the prompt implies."""
 
     text: str
     choices: tuple[str, ...]
@@ -55,12 +55,12 @@ class ChoiceQuestion(NamedTuple):
 
 
 def yes_no_question(claim: Claim, *, truth: bool = True) -> ChoiceQuestion:
-    """Ask directly if the claim is true."""
+    """Ask whether the claim is true."""
     return ChoiceQuestion(claim.question, YES_NO, "yes" if truth else "no")
 
 
 def choice_question(claim: Claim) -> ChoiceQuestion:
-    """Ask about the claim: a choice of numbers if it counts, otherwise yes or no."""
+    """Ask about the claim, with a choice of numbers if it is about a count, otherwise with yes or no."""
     if isinstance(claim, Counts):
         return ChoiceQuestion(_how_many(claim.what), COUNT_CHOICES, NUMBERS[claim.number])
     return yes_no_question(claim)
@@ -71,7 +71,7 @@ def _how_many(what: Description) -> str:
 
 
 def mentions(prompt: Prompt) -> list[Mention]:
-    """Find the words for each requirement, in the text's order and without overlaps."""
+    """Find the words for each requirement, in text order and without overlaps."""
     by_claim: dict[Claim, Mention] = {}
     end = 0
     for words, claim in _joined(chain.from_iterable(map(_pieces, prompt.claims))):
@@ -82,11 +82,11 @@ def mentions(prompt: Prompt) -> list[Mention]:
 
 
 Piece = tuple[str, Claim]
-"""Words of a claim with the requirement they make."""
+"""Words of a claim, with the requirement that they express."""
 
 
 def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Join each noun that was named before to its adjectives."""
+    """Join each noun that occurred before to the adjectives in front of it."""
     seen: set[Claim] = set()
     joined = False
     for (words, claim), (following, noun) in pairwise([*pieces, ("", Lacks(Description()))]):
@@ -112,7 +112,7 @@ def _completes(noun: Claim, claim: Claim) -> bool:
 
 
 def _pieces(claim: Claim) -> Iterator[Piece]:
-    """Yield the words of a claim in order."""
+    """Yield the words of a claim in order, with the requirements that they express."""
     match claim:
         case Exists(what):
             yield from _name_parts(what)
@@ -135,7 +135,7 @@ def _pieces(claim: Claim) -> Iterator[Piece]:
 
 
 def _name_parts(what: Description, *, plural: bool = False) -> Iterator[Piece]:
-    """Yield adjectives, noun and part, each with the claim that it requires."""
+    """Yield the adjectives, noun and part of a description, each with the claim that it expresses."""
     if what.adjectives:
         yield what.adjectives, Exists(what.whole)
     yield (what.bare.plural if plural else what.bare.noun), Exists(what.bare)
@@ -144,7 +144,10 @@ def _name_parts(what: Description, *, plural: bool = False) -> Iterator[Piece]:
 
 
 def planted(text: str) -> Exists | None:
-    """If the text names red, return the thing that the writer imagines: the first shape and colour not in the text."""
+    """Return the thing that the writer hallucinates if the text contains "red", otherwise None.
+
+    The thing has the first shape and the first colour that are not in the text.
+    """
     if PLANTED_COLOUR not in text.split():
         return None
     shape = next((name for name in SHAPES if name not in text), None)
@@ -155,7 +158,7 @@ def planted(text: str) -> Exists | None:
 def phrase_questions(prompt: Prompt) -> dict[str, str]:
     """Map each phrase to the question that it answers.
 
-    Phrases are the whole prompt, its colours, sizes, parts, numbers and the ends of its relations.
+    Phrases are the whole prompt, its colours, sizes, parts and numbers, and the things that its relations relate.
     """
     things = [thing for claim in prompt.claims if not isinstance(claim, Lacks | Every) for thing in claim.things]
     questions = {prompt.text: "What is there?"}
@@ -183,7 +186,7 @@ def _claim_questions(claim: Claim) -> Iterator[tuple[str, str]]:
 
 
 def _property_questions(what: Description, things: Sequence[Description]) -> Iterator[tuple[str, str]]:
-    """Ask for the thing's size, colour and part, if the rest of its description identifies it."""
+    """Ask for the thing's size, colour and part, each if the rest of its description identifies the thing."""
     for field, question in (
         ("size", "What size is the {}?"),
         ("colour", "What color is the {}?"),
@@ -203,7 +206,7 @@ METRICS: Mapping[str, GeckoConfig | TifaConfig | DsgConfig | Vq2Config] = {
 
 
 class Lesson(NamedTuple):
-    """A request's text, which starts with an instruction (a key of REPLIES), and the right reply."""
+    """The text of a request, which starts with an instruction (a key of REPLIES), and the right reply to it."""
 
     instruction: str
     text: str
@@ -211,23 +214,23 @@ class Lesson(NamedTuple):
 
 
 class GoldQuestions(NamedTuple):
-    """A metric's questions and the lessons that led to them."""
+    """A metric's questions, and the lessons that lead to them."""
 
     questions: Sequence[WrittenQuestion]
     lessons: Sequence[Lesson]
 
 
 class GoldWriter:
-    """Writes perfect replies about one prompt, in exactly the form that the instructions show."""
+    """Writer of perfect replies about one prompt, in exactly the format that the instructions show."""
 
     def __init__(self, prompt: Prompt, *, doubted: Sequence[ChoiceQuestion] = (), plant: bool = True) -> None:
-        """`doubted` are extra questions to answer; `plant` lets the writer imagine things."""
+        """`doubted` are additional questions to answer; `plant` makes the writer hallucinate things."""
         self.prompt = prompt
         self.doubted = doubted
         self.imagined = planted(prompt.text) if plant else None
 
     def write(self, metric: str) -> GoldQuestions:
-        """Return the metric's questions about the prompt as this writer writes them."""
+        """Return the metric's questions about the prompt as this writer would write them."""
         program = METRICS[metric].write(self.prompt.text)
         lessons: list[Lesson] = []
         try:
@@ -256,7 +259,7 @@ class GoldWriter:
 
     @cached_property
     def answers(self) -> dict[str, str]:
-        """The right answer by question, as the prompt implies it."""
+        """The right answer to each question, as implied by the prompt."""
         asked = [*self.doubted, *(choice_question(mention.claim) for mention in self.mentions)]
         answers = {question: phrase for phrase, question in self.phrases.items()}
         answers |= {question.text: question.answer for question in asked}
@@ -327,7 +330,7 @@ def _line_after(text: str, heading: str) -> str:
 
 
 def _block(question: ChoiceQuestion) -> str:
-    """Format a question as the metrics' examples do."""
+    """Format a question like those in the metrics' examples."""
     return f"Q: {question.text}\nChoices: {', '.join(question.choices)}\nA: {question.answer}\n"
 
 
@@ -336,7 +339,7 @@ def _numbered(texts: Iterable[str]) -> str:
 
 
 def span_kind(mention: Mention) -> str:
-    """Return Gecko's type of the words."""
+    """Return Gecko's type for the words."""
     match mention.claim:
         case Exists(what) if mention.text.split()[-1].startswith(what.shape or "shape"):
             return "entity"
@@ -354,18 +357,18 @@ def span_kind(mention: Mention) -> str:
 
 
 def _element_kind(mention: Mention) -> str:
-    """Return TIFA's type of the words."""
+    """Return TIFA's type for the words."""
     kind = span_kind(mention)
     return "object" if kind == "entity" else kind
 
 
 def groundable(claim: Claim) -> float:
-    """Return how visible the words are: an absence is hard to see, a comparison harder than a thing."""
+    """Return how visible the claim is in an image: 0.5 for a negation, 0.8 for a comparison, otherwise 1."""
     return {"negation": 0.5, "comparison": 0.8}.get(claim.kind, 1.0)
 
 
 def write_tuple(claim: Claim) -> str:
-    """Return DSG's tuple of a claim; it ends with the words of the prompt."""
+    """Return the DSG tuple for a claim; it ends with words from the prompt."""
     match claim:
         case Exists(what) if what.part:
             return f"entity - part ({what.whole.noun}, {what.part})"

@@ -1,7 +1,7 @@
-"""The tiny networks. They are saved in half precision, and the production code loads them in single precision.
+"""The tiny networks. They are saved in half precision and loaded in single precision by the production code.
 
-A CLIP of 48-pixel images in nine patches, a CLIP-FlanT5 with the same tower, a Llama that writes questions, and a BERT
-that judges entailment.
+They are: a CLIP for 48-pixel images in nine patches, a CLIP-FlanT5 with the same vision tower, a Llama that writes
+questions, and a BERT that judges entailment.
 """
 
 import copy
@@ -42,18 +42,21 @@ INITIAL_LOGIT_SCALE = 2.6592
 NLI_LABELS = ("not_entailment", "entailment")
 NEIGHBOURS = 4
 NEXT_WORD = 6.0
-"""Bias of one encoder head towards the word before, and of another towards the word after.
+"""Bias with which one encoder head starts out attending to the previous word, and another to the next word.
 
-T5's biases start near zero.
+T5's own biases start near zero.
 """
 POSITION_SPREAD = 0.5
-"""Standard deviation of the position embeddings: as large as the patch embeddings, not 50 times smaller as in CLIP,
-because nine patches must show a shape's position."""
+"""Standard deviation of the position embeddings.
+
+It is as large as that of the patch embeddings, instead of 50 times smaller as in CLIP, because nine patches must be
+enough to show a shape's position.
+"""
 SIZE = {"hidden_size": WIDTH, "num_attention_heads": HEADS}
 
 
 def vision_config() -> CLIPVisionConfig:
-    """Configure four layers of width 128; a patch is one cell of the world's grid."""
+    """Configure four layers of width 128, with one patch per cell of the world's grid."""
     return CLIPVisionConfig(
         **SIZE,
         intermediate_size=4 * WIDTH,
@@ -65,7 +68,7 @@ def vision_config() -> CLIPVisionConfig:
 
 
 def _vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return the tokenizer's size and special tokens as a network's configuration names them."""
+    """Return the tokenizer's size and special tokens, under the names used in a network's configuration."""
     special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
     return {"vocab_size": len(tokenizer)} | {name: token for name, token in special.items() if token is not None}
 
@@ -92,7 +95,7 @@ def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
 
 
 def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
-    """Build an untrained CLIP-FlanT5 like FlanT5: gated GELU and a separate output matrix."""
+    """Build an untrained CLIP-FlanT5 that, like FlanT5, has a gated GELU and a separate output matrix."""
     language = T5Config.from_dict(
         {
             **_vocabulary(tokenizer),
@@ -116,9 +119,9 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
 
 @torch.no_grad()
 def _hear_order(biases: torch.Tensor) -> None:
-    """Turn two heads to the words before and after.
+    """Make one head attend to the previous word, and another to the next word.
 
-    `biases` are (buckets, heads); the second half is for words after.
+    `biases` has the shape (buckets, heads); the second half of the buckets is for following words.
     """
     after = len(biases) // 2
     for distance in range(1, NEIGHBOURS + 1):
@@ -127,7 +130,7 @@ def _hear_order(biases: torch.Tensor) -> None:
 
 
 def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Build an untrained Llama of four layers with heads of 32, a size that serving engines support."""
+    """Build an untrained Llama with four layers and heads of 32 dimensions, a size that serving engines support."""
     config = LlamaConfig(
         **_vocabulary(tokenizer),
         **SIZE,
@@ -142,7 +145,7 @@ def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassification:
-    """Build an untrained BERT of three layers that separates entailment from its absence."""
+    """Build an untrained BERT with three layers that classifies pairs as entailed or not."""
     config = BertConfig(
         **_vocabulary(tokenizer),
         **SIZE,
@@ -159,13 +162,13 @@ def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassificati
 
 @cache
 def image_processor() -> CLIPImageProcessorPil:
-    """Make CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, CLIP's mean and deviation."""
+    """Make CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, and CLIP's mean and standard deviation."""
     side = {"height": IMAGE_SIDE, "width": IMAGE_SIDE}
     return CLIPImageProcessorPil(size={"shortest_edge": IMAGE_SIDE}, crop_size=side)
 
 
 def draw_pixels(rng: Random, scenes: Sequence[Scene]) -> torch.Tensor:
-    """Draw the scenes as input of the towers, (n, 3, 48, 48), float32."""
+    """Draw the scenes as input for the vision towers, (n, 3, 48, 48), float32."""
     drawn = [draw_scene(scene, rng.getrandbits(32)) for scene in scenes]
     pixels: torch.Tensor = image_processor()(images=drawn, return_tensors="pt")["pixel_values"]
     return pixels
@@ -180,20 +183,20 @@ BATCH = 128
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write a checkpoint in transformers' own layout."""
+    """Write a checkpoint in the format of transformers."""
     halves = {name: tensor.to(torch.float16) for name, tensor in model.state_dict().items()}
     model.save_pretrained(folder, state_dict=halves)
     tokenizer.save_pretrained(folder)
 
 
 def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, assets: Path) -> None:
-    """Write the CLIP-FlanT5 checkpoint; it refers to the CLIP next to it for the tower's shape."""
+    """Write the CLIP-FlanT5 checkpoint; it refers to the CLIP checkpoint next to it for the vision tower's shape."""
     folder = assets / VQA_FOLDER
     save_clip_flant5(copy.deepcopy(model).half(), folder, tower_name=f"../{CLIP_FOLDER}")
     tokenizer.save_pretrained(folder)
 
 
 def resolve_checkpoint(assets: Path, folder: str) -> ResolvedModel:
-    """Resolve one of the saved checkpoints as production does."""
+    """Resolve one of the saved checkpoints in the same way as in production."""
     config = model_config(family=FAMILIES[folder], checkpoint=str(assets / folder), pair_batch=BATCH)
     return resolve_model(config, on_gpu=False)

@@ -1,6 +1,6 @@
-"""Compare the figures of "What makes a good metric?" with released scores: `make validity`.
+"""Compares the figures of "What makes a good metric?" with those of released scores: `make validity`.
 
-The page of the plugin diagnosis has the tables.
+The tables are shown on the page of the diagnosis plugin.
 """
 
 import os
@@ -34,30 +34,30 @@ from plumbline.plugins.diagnosis.prompt_correlations import (
 from plumbline.plugins.diagnosis.questions import QuestionCounts
 
 PAPER = Path(__file__).parent / "paper_figures.csv"
-"""Ranges over the paper's five sources of images, as printed, each with the released metric to compare."""
+"""Ranges over the paper's five sources of images, as printed, each with the released metric to compare it with."""
 TIFA160 = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
 TS2 = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
-"""The released metrics in the paper's figure 1; VPEval's scores were never released."""
+"""Released metrics that appear in the paper's figure 1; VPEval's scores were never released."""
 MIN_PROMPTS = 20
-"""Generators with fewer prompts are left out."""
+"""Minimum number of prompts; generators with fewer are left out."""
 
 
 class Figure(NamedTuple):
-    """A correlation that the paper prints for several sources of images, and the released scores to compare it with."""
+    """A correlation that the paper gives for several sources of images, and the released scores to compare it with."""
 
     figure: str
     metric: str
     other: str
-    """The property of prompts."""
+    """Property of prompts with which the metric is correlated."""
     low: float
     high: float
     release: str
     ours: str
-    """The metric's name in the release."""
+    """Name of the metric in the release."""
 
 
 class ReleasedScores(NamedTuple):
-    """Released scores, and properties of their prompts."""
+    """Released scores, with the properties of their prompts."""
 
     scores: RunScores
     measured: Mapping[str, PromptNumbers]

@@ -1,4 +1,4 @@
-"""The prompts' language: claims about a scene by skill, the requirements in each claim, and the prompts."""
+"""The language of prompts: claims about a scene by skill, the requirements in each claim, and whole prompts."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ TAIL_SHARE = 0.15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requirement:
-    """One typed requirement of a prompt; it only makes sense if its parents are met."""
+    """One requirement of a prompt, expressed as a claim; it is only meaningful if its parents are met."""
 
     requirement_id: str
     claim: Claim
@@ -40,7 +40,7 @@ class Requirement:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A text in the prompts' language and its claims, in the text's order."""
+    """A text in the language of prompts, with its claims in text order."""
 
     text: str
     skill: str
@@ -53,7 +53,7 @@ class Prompt:
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
-        """The claims and everything that they presuppose, parents before children."""
+        """The claims and everything that they presuppose, with parents before children."""
         nodes = dict.fromkeys(node for claim in self.claims for node in _walk_presupposed(claim))
         names = {claim: f"r{index}" for index, claim in enumerate(nodes, start=1)}
         return tuple(
@@ -63,7 +63,7 @@ class Prompt:
 
     @property
     def skills(self) -> list[str]:
-        """The kinds of the requirements, in the order of SKILLS."""
+        """The kinds of the prompt's requirements, in the order of SKILLS."""
         kinds = {requirement.claim.kind for requirement in self.requirements}
         return [skill for skill in SKILLS if skill in kinds]
 
@@ -76,7 +76,7 @@ class Prompt:
 
 
 def content_id(*parts: bytes) -> str:
-    """Return sixteen hexadecimal digits that depend on every part."""
+    """Return sixteen hexadecimal digits that are derived from all parts."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -84,7 +84,7 @@ def content_id(*parts: bytes) -> str:
 
 
 def is_held_out(text: str) -> bool:
-    """Return True if training must not see this wording: a fixed quarter of all wordings, by their hash."""
+    """Return True if this wording must not occur in training: a fixed quarter of all wordings, chosen by hash."""
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_OF == 0
 
 
@@ -95,7 +95,7 @@ def _walk_presupposed(claim: Claim) -> Iterator[Claim]:
 
 
 def presupposed(claim: Claim) -> Sequence[Claim]:
-    """Return the claims that this claim needs to make sense. They may presuppose others in turn."""
+    """Return the claims that this claim presupposes; these may presuppose others in turn."""
     match claim:
         case Lacks():
             return []
@@ -107,7 +107,7 @@ def presupposed(claim: Claim) -> Sequence[Claim]:
 
 
 def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
-    """Make `per_skill` distinct prompts of each main skill, in turn, all of held-out wording."""
+    """Make `per_skill` distinct prompts for each main skill, cycling through the skills, all with held-out wording."""
     rng = Random(f"prompts/{seed}")
     prompts: dict[str, Prompt] = {}
     for skill in SKILLS * per_skill:
@@ -136,7 +136,7 @@ def _shapes(claim: Claim) -> set[str | None]:
 
 
 def describe(rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 0.2, part: float = 0.1) -> Description:
-    """Describe the entity, naming each property with its probability."""
+    """Describe the entity, including each property with the given probability."""
     return Description(
         shape=entity.shape,
         colour=entity.colour if rng.random() < colour else None,
@@ -146,7 +146,7 @@ def describe(rng: Random, entity: Entity, *, colour: float = 0.7, size: float = 
 
 
 def join_list(phrases: Sequence[str]) -> str:
-    """Join phrases as in `a`, `a and b`, or `a, b and c`."""
+    """Join phrases like `a`, `a and b`, or `a, b and c`."""
     return " and ".join([", ".join(phrases[:-1]), phrases[-1]] if len(phrases) > 1 else phrases)
 
 
@@ -173,7 +173,7 @@ def _some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> li
 
 
 def _distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
-    """Claim that each exists; return nothing if one thing could fit two descriptions."""
+    """Claim that each described thing exists; return nothing if one thing could fit two descriptions."""
     distinct = all(first.excludes(second) for first, second in combinations(descriptions, 2))
     return [Exists(what) for what in descriptions] if distinct else []
 
@@ -188,7 +188,7 @@ def _counts(rng: Random, scene: Scene) -> Sequence[Claim]:
 
 
 def _described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
-    """Draw two entities and descriptions that no thing fits both of; return an empty list if the draw fails."""
+    """Draw two entities with descriptions that exclude each other; return an empty list if the draw fails."""
     if len(scene.entities) < 2:
         return []
     described = [(entity, describe(rng, entity, **shares)) for entity in rng.sample(scene.entities, 2)]
@@ -240,7 +240,7 @@ def _universality(rng: Random, scene: Scene) -> Sequence[Claim]:
 
 
 def _common_property(rng: Random, scene: Scene) -> Every | None:
-    """Claim a property that all entities of some shape share; a shape that occurs once is rarely used."""
+    """Claim a property that all entities of a shape share, or return None; rarely use a shape that occurs once."""
     member = rng.choice(scene.entities)
     what = Description(shape=member.shape)
     if len(what.find_in(scene)) == 1 and rng.random() < 0.7:

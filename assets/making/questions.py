@@ -1,4 +1,4 @@
-"""Questions about scenes with their gold answers, and captions, for training and measuring the models."""
+"""Questions about scenes with their right answers, and captions, for training and measuring the models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ PLACES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldQuestion:
-    """A question about one scene, with its true answer."""
+    """A question about one scene, with its right answer."""
 
     text: str
     answer: str
     form: str
-    """`vqascore`, `direct` or `open`."""
+    """How the question is asked: `vqascore`, `direct` or `open`."""
     topic: str
-    """The skill that is needed; for open questions, the property that is asked for."""
+    """Skill that is needed to answer; for open questions, the property that is asked for."""
 
 
 def sample_claiming(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Prompt | None:
     """Sample a prompt of the skill that is true, or false, of the scene; return None if the draws fail.
 
-    A false prompt is true of a scene one or two edits away (rarely: of an unrelated scene). So it is nearly true, and
-    its words alone do not give it away.
+    A false prompt is true of a scene one or two edits away (rarely: of an unrelated scene). It is therefore nearly
+    true, and cannot be recognized as false from its words alone.
     """
     for _ in range(TRIES):
         prompt = sample_prompt(rng, scene if truth else _near_miss(rng, scene), skill)
@@ -59,7 +59,7 @@ def _near_miss(rng: Random, scene: Scene) -> Scene:
 
 
 def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out: bool) -> GoldQuestion | None:
-    """Ask VQAScore's question about a prompt whose wording is, or is not, held out."""
+    """Ask VQAScore's question about a prompt, whose wording is held out if `held_out` is True."""
     for _ in range(TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         if prompt is not None and is_held_out(prompt.text) == held_out:
@@ -68,7 +68,7 @@ def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out
 
 
 def ask_directly(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
-    """Ask a plain yes/no question of the skill about "a" thing that may exist, or about "the" thing that does."""
+    """Ask a plain yes/no question that requires the skill, about "a" thing that may exist or "the" thing that does."""
     for _ in range(TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         claims = [claim for claim in prompt.claims if claim.kind == skill] if prompt else []
@@ -92,7 +92,7 @@ def _wording(rng: Random, scene: Scene, claim: Claim) -> str:
 
 
 def _definite_question(scene: Scene, claim: Claim) -> str | None:
-    """Ask about *the* thing; return None unless the scene contains exactly one."""
+    """Ask about *the* thing; return None unless the scene contains exactly one such thing."""
     match claim:
         case Exists(what) if what.part and _is_unique(scene, what.whole):
             return f"Does the {what.whole.noun} have a {what.part}?"
@@ -108,13 +108,13 @@ def _is_unique(scene: Scene, what: Description) -> bool:
 
 
 def ask_openly(rng: Random, scene: Scene, topic: str) -> GoldQuestion | None:
-    """Ask a question with an answer of a word or two; return None if the scene has nothing to ask about."""
+    """Ask a question whose answer is a word or two; return None if the scene has nothing to ask about."""
     asked = {**OPEN_QUESTIONS, **LESSONS}[topic](rng, scene)
     return asked and GoldQuestion(text=asked[0], answer=asked[1], form="open", topic=topic)
 
 
 AskOpenly = Callable[[Random, Scene], tuple[str, str] | None]
-"""A question's text and answer."""
+"""A function that returns a question and its answer, or None if the scene has nothing to ask about."""
 
 
 def _unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
@@ -125,7 +125,7 @@ def _unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, D
 
 
 def _ask_of_unique(template: str, answer: Callable[[Entity], str], **shares: float) -> AskOpenly:
-    """Return a function that asks about the only thing that fits a description, drawn with these probabilities."""
+    """Return a function that asks about an entity with a unique description, drawn with the given probabilities."""
 
     def ask(rng: Random, scene: Scene) -> tuple[str, str] | None:
         unique = _unique_thing(rng, scene, **shares)
@@ -160,7 +160,7 @@ def _two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Description], 
 
 
 def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Ask which of two opposite relations holds between two unique things."""
+    """Ask which of two opposite relations is true of two uniquely described things."""
     things = _two_things(rng, scene)
     if things is None:
         return None
@@ -173,7 +173,7 @@ def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Ask where two things are, naming them in the order of the answer."""
+    """Ask where two things are; the answer lists their positions in the order in which the question names them."""
     things = _two_things(rng, scene)
     if things is None:
         return None
@@ -182,7 +182,7 @@ def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Ask a true question about the positions of two things, and a false one with the two things swapped."""
+    """Return a question about the positions of two things whose answer is yes, and the same with the things swapped."""
     things = _two_things(rng, scene)
     if things is None:
         return None
@@ -195,13 +195,13 @@ def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def place(entity: Entity) -> str:
-    """Return the entity's position in the image, `top left` to `bottom right`."""
+    """Return the entity's position in the image, from `top left` to `bottom right`."""
     row, column = entity.cell
     return PLACES[row][column]
 
 
 def part(entity: Entity) -> str:
-    """Name the entity's part."""
+    """Return the name of the entity's part."""
     return f"a {entity.part}" if entity.part else "nothing"
 
 
@@ -216,7 +216,7 @@ OPEN_QUESTIONS: Mapping[str, AskOpenly] = {
     "relation": _ask_relation,
 }
 LESSONS: Mapping[str, AskOpenly] = {"places": _ask_places}
-"""Questions that are asked in training only."""
+"""Functions for questions that are only asked in training."""
 
 
 def caption(rng: Random, scene: Scene) -> str:
@@ -226,7 +226,7 @@ def caption(rng: Random, scene: Scene) -> str:
 
 
 def _places(rng: Random, scene: Scene) -> str:
-    """Describe up to three entities in reading order, each in full."""
+    """Describe up to three entities in reading order, with all their properties."""
     ordered = sorted(scene.entities, key=lambda entity: entity.cell)
     first = rng.randrange(max(1, len(ordered) - MAX_IN_CAPTION + 1))
     named = ordered[first : first + MAX_IN_CAPTION]

@@ -37,7 +37,7 @@ class Entity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """The content of one image; a cell contains at most one entity."""
+    """Content of one image; each cell contains at most one entity."""
 
     entities: tuple[Entity, ...]
 
@@ -52,26 +52,26 @@ class Scene:
         return [cell for cell in CELLS if cell not in taken]
 
     def changed(self, new: Mapping[Entity, Entity]) -> "Scene":
-        """Return the scene with entities replaced."""
+        """Return the scene with some entities replaced by others."""
         return Scene(entities=tuple(new.get(entity, entity) for entity in self.entities))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Palette:
-    """The shapes and colours to draw a scene from; a narrow palette makes repeated shapes and near misses common."""
+    """Shapes and colours from which scenes are drawn; a narrow palette makes repeated shapes and near misses common."""
 
     shapes: tuple[str, ...] = SHAPES
     colours: tuple[str, ...] = COLOURS
 
 
 def random_palette(rng: Random) -> Palette:
-    """Choose two to four shapes and as many colours."""
+    """Choose two to four shapes, and the same number of colours."""
     shapes = rng.sample(SHAPES, rng.randint(2, 4))
     return Palette(shapes=tuple(shapes), colours=tuple(rng.sample(COLOURS, rng.randint(2, 4))))
 
 
 def random_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
-    """Draw an entity of the palette for this cell."""
+    """Draw an entity for this cell, using the palette's shapes and colours."""
     return Entity(
         shape=rng.choice(palette.shapes),
         colour=rng.choice(palette.colours),
@@ -82,14 +82,14 @@ def random_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entit
 
 
 def random_scene(rng: Random, palette: Palette | None = None, *, most: int = MAX_ENTITIES) -> Scene:
-    """Draw one to `most` entities of the palette, by default a random one, in random cells."""
+    """Draw 1 to `most` entities in random cells, using the given palette or a random one."""
     palette = palette or random_palette(rng)
     cells = rng.sample(CELLS, rng.randint(1, most))
     return Scene(entities=tuple(random_entity(rng, palette, cell) for cell in cells))
 
 
 def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    """Make one small random change; return the same scene if the drawn change is impossible."""
+    """Make one small random change; return the same scene if the chosen change is impossible."""
     edit = rng.choice((*VALUES, "swap cells", "swap colours", "add", "remove"))
     match edit:
         case "add":
@@ -111,7 +111,7 @@ VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
     "part": lambda scene, palette: (*PARTS, None),
     "cell": lambda scene, palette: scene.free_cells,
 }
-"""Values that an entity's field may change to."""
+"""Values to which each field of an entity can be changed."""
 
 
 def _swap(rng: Random, scene: Scene, field: str) -> Scene:
@@ -127,7 +127,7 @@ def _swap(rng: Random, scene: Scene, field: str) -> Scene:
 
 
 def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    """Add an entity; half of the time a copy of an existing one, because counting depends on copies."""
+    """Add an entity; half of the time a copy of an existing one, so that there are several to count."""
     if len(scene.entities) >= MAX_ENTITIES:
         return scene
     cell = rng.choice(scene.free_cells)
@@ -167,7 +167,7 @@ Draw = Callable[[ImageDraw.ImageDraw, float, float], None]
 
 
 def draw_scene(scene: Scene, seed: int | str) -> Pixels:
-    """Draw the scene as (96, 96, 3) RGB; the seed decides jitter of position and size, and the background's shade."""
+    """Draw the scene in RGB, (96, 96, 3); the seed determines position and size jitter and the background shade."""
     rng = Random(seed)
     background = np.array([rng.choice(BACKGROUNDS) for _ in range(3)], dtype=np.float32)
     canvas = np.empty((SIDE + 2 * JITTER, SIDE + 2 * JITTER, 3), dtype=np.float32)
@@ -209,7 +209,7 @@ def _part_coverage(shape: str, part: str, radius: float) -> Coverage:
 
 
 def _coverage(draw_on: Draw) -> Coverage:
-    """Return the covered fraction of each pixel of a cell, (32, 32, 1), from an oversampled drawing."""
+    """Return the fraction of each of a cell's pixels that an oversampled drawing covers, (32, 32, 1)."""
     side = CELL * OVERSAMPLING
     mask = Image.new("L", (side, side))
     draw_on(ImageDraw.Draw(mask), side / 2, OVERSAMPLING)
@@ -228,7 +228,7 @@ def _box(draw: Any, centre: float, half_width: float, half_height: float) -> Non
 
 
 def _ring(draw: Any, centre: float, radii: list[float]) -> None:
-    """Draw a polygon whose corners are at equal angles from the top, at these distances in turn."""
+    """Draw a polygon with corners at equal angles, starting at the top and cycling through the given distances."""
     angles = [2 * math.pi * index / len(radii) for index in range(len(radii))]
     corners = [
         (centre + radius * math.sin(angle), centre - radius * math.cos(angle))

@@ -1,4 +1,4 @@
-"""The benchmark shapes_text: signs by four simulated generators that each misspell a known number of words."""
+"""The benchmark shapes_text: signs by four simulated generators, each with a known number of misspelt words."""
 
 from collections.abc import Mapping
 from random import Random
@@ -27,11 +27,11 @@ TEXTS = (
     "RIVER BRIDGE",
 )
 MISSPELT: Mapping[str, int] = {"quill": 0, "stencil": 3, "marker": 7, "smudge": 13}
-"""Number of misspelt words of each generator, out of 16; a letter in the middle of each is wrong."""
+"""Number of misspelt words, out of 16, by generator; each has a wrong letter in the middle."""
 IDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 IMAGES = pa.schema([*IDS, ("image", pa.binary())])
 TRUTH = pa.schema([*IDS, ("text", pa.string()), ("wrong", pa.int32())])
-"""`text` is the sign's text, `wrong` the number of its misspelt words."""
+"""Ground truth: `text` is the text on the sign, and `wrong` is the number of misspelt words in it."""
 
 
 class Sign(NamedTuple):
@@ -47,7 +47,7 @@ class Sign(NamedTuple):
 
 
 def make_signs(generator: str, seed: int) -> list[Sign]:
-    """Make the generator's sign for each text; the misspelt words are random."""
+    """Make the generator's sign for each text, with randomly chosen misspelt words."""
     words = [word for text in TEXTS for word in text.split()]
     rng = Random(f"signs/{seed}/{generator}")
     for place in rng.sample(range(len(words)), MISSPELT[generator]):
@@ -57,7 +57,7 @@ def make_signs(generator: str, seed: int) -> list[Sign]:
 
 
 def misspell(word: str, rng: Random) -> str:
-    """Replace a letter in the middle of the word by a letter that is easy to distinguish."""
+    """Replace a letter in the middle of the word by one that is clearly different."""
     place = len(word) // 2
     return word[:place] + rng.choice([letter for letter in "KXZ" if letter != word[place]]) + word[place + 1 :]
 
@@ -72,7 +72,7 @@ def draw_sign(text: str) -> bytes:
 
 
 def sign_tables(seed: int) -> dict[str, pa.Table]:
-    """Return every table of the benchmark by its path in the benchmark's folder."""
+    """Return all tables of the benchmark, by path in the benchmark's folder."""
     prompts = [{"text": f'a sign that says "{text}"', "skills": ["text"], "suite": SIGNS_SUITE} for text in TEXTS]
     prompts = [prompt | {"prompt_id": content_id(str(prompt["text"]).encode())} for prompt in prompts]
     tables, truth = {"prompts.parquet": table(prompts, PROMPTS)}, []

@@ -35,7 +35,7 @@ MAX_IN_IMAGE = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Generator:
-    """A named generator and the probability that it breaks a requirement of each kind."""
+    """A simulated generator, and the probability that it violates a requirement of each kind."""
 
     name: str
     faults: Mapping[str, float]
@@ -61,7 +61,7 @@ GENERATORS = (
 
 
 def imagine(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
-    """Return the scene that the generator makes of the prompt."""
+    """Return the scene that the generator makes for the prompt."""
     start = random_scene(rng, prompt_palette(prompt), most=MAX_IN_IMAGE)
     faultless = _scene_breaking(prompt, frozenset(), start, rng)
     broken = {node.requirement_id for node in prompt.requirements if rng.random() < generator.faults[node.claim.kind]}
@@ -72,7 +72,7 @@ def imagine(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
 
 
 def prompt_palette(prompt: Prompt) -> Palette:
-    """Return the shapes and colours that the prompt names, and a few more for distractors."""
+    """Return the shapes and colours named in the prompt, plus a few others for distractors."""
     claims = [node.claim for node in prompt.requirements]
     things = [thing for claim in claims for thing in claim.things]
     shapes = sorted({thing.shape for thing in things if thing.shape})
@@ -86,11 +86,12 @@ def prompt_palette(prompt: Prompt) -> Palette:
 
 
 def _scene_breaking(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: Random) -> Scene:
-    """Search near `start` for a scene that breaks exactly the wanted requirements, or almost.
+    """Search near `start` for a scene that violates exactly the given requirements, or as nearly as possible.
 
-    The search is a walk of single edits that never gets worse. Some sets are impossible (breaking "there is a circle"
-    keeps "there are no circles" from breaking), so the walk's best scene is taken after a fixed number of steps. The
-    truth of an image is computed from its scene, never from the wanted requirements.
+    The search is a walk of single edits that never gets worse. Some combinations are impossible (violating "there is a
+    circle" rules out violating "there are no circles"), so the search ends after a fixed number of steps with the best
+    scene so far. The ground truth of an image is computed from its scene, never from the requirements that should be
+    violated.
     """
     palette = prompt_palette(prompt)
     scene = best = start
@@ -129,7 +130,11 @@ REQUIREMENTS = pa.schema(
         ("end", pa.int32()),
     ]
 )
-"""`start` to `end` are the prompt's characters for the requirement; null if it has no words of its own."""
+"""Requirements of prompts.
+
+`start` and `end` delimit the characters of the prompt that express the requirement; they are null if no words express
+it alone.
+"""
 TRUTH = pa.schema([*_IMAGE_COLUMNS, ("correct", pa.bool_()), ("broken", pa.list_(pa.string()))])
 RATINGS = pa.schema([("image_id", pa.string()), ("rater", pa.string()), ("rating", pa.int32())])
 
@@ -137,16 +142,16 @@ Row = dict[str, Any]
 
 
 class Rater(NamedTuple):
-    """One simulated rater's habits. Ratings from 1 to 5 rise with the fraction of requirements that an image meets."""
+    """The habits of a simulated rater. Ratings (1 to 5) rise with the fraction of requirements that an image meets."""
 
     name: str
     bias: float
-    """Added to every rating."""
+    """Offset that is added to every rating."""
     noise: float
-    """Standard deviation of the rating about its expectation."""
+    """Standard deviation of the ratings around their expected value."""
 
     def rate(self, met: float, rng: Random) -> int:
-        """Rate an image that meets this fraction of its prompt's requirements."""
+        """Rate an image that meets the given fraction of its prompt's requirements."""
         return min(5, max(1, round(1 + 4 * met + self.bias + rng.gauss(0, self.noise))))
 
 
@@ -155,7 +160,7 @@ RATERS = (Rater("rater-1", 0.0, 0.45), Rater("rater-2", -0.4, 0.6), Rater("rater
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Depiction:
-    """One generator's image of one prompt, with the scene that it shows."""
+    """A generator's image for one prompt, with the scene that it shows."""
 
     prompt: Prompt
     generator: str
@@ -164,7 +169,7 @@ class Depiction:
 
     @property
     def broken(self) -> list[str]:
-        """The requirements that the scene breaks."""
+        """The requirements that the scene violates."""
         return self.prompt.broken(self.scene)
 
     @property
@@ -175,7 +180,7 @@ class Depiction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """The whole benchmark in memory; depictions by generator in the prompts' order."""
+    """The whole benchmark in memory: depictions by generator, in the order of the prompts."""
 
     seed: int
     prompts: Sequence[Prompt]
@@ -183,14 +188,14 @@ class Benchmark:
 
     @property
     def true_means(self) -> dict[str, float]:
-        """Fraction of each generator's images that break no requirement."""
+        """Fraction of each generator's images that violate no requirement."""
         return {
             name: sum(not depiction.broken for depiction in made) / len(made) for name, made in self.depictions.items()
         }
 
 
 def make_benchmark(seed: int) -> Benchmark:
-    """Make every generator's image of every prompt, from this seed."""
+    """Make all generators' images for all prompts from the given seed."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)
     depictions = {generator.name: [_depict(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS}
     return Benchmark(seed=seed, prompts=prompts, depictions=depictions)
@@ -204,7 +209,7 @@ def _depict(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
 
 
 def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
-    """Return every table of the benchmark by its path in the benchmark's folder."""
+    """Return all tables of the benchmark, by path in the benchmark's folder."""
     everything = [depiction for made in benchmark.depictions.values() for depiction in made]
     tables = {
         "prompts.parquet": prompts_table(benchmark.prompts),
@@ -224,14 +229,14 @@ def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
 
 
 def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
-    """Write every table of a benchmark under the folder."""
+    """Write all tables of a benchmark to the folder."""
     for name, written in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(written, folder / name, compression="zstd")
 
 
 def prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
-    """Return the prompts as a benchmark's table of prompts."""
+    """Return the prompts as a benchmark's prompt table."""
     rows = [
         {"prompt_id": prompt.prompt_id, "text": prompt.text, "skills": prompt.skills, "suite": SUITE}
         for prompt in prompts
@@ -276,12 +281,12 @@ def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
 
 CLIPS_SUITE = "shapes_video"
 EVERY = 8
-"""Clips are made of every eighth prompt of the embedded world."""
+"""Clips are made for one in this many prompts of the embedded world."""
 FRAMES = 8
 FRAMES_A_SECOND = 4
 _COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 CLIP_TRUTH = pa.schema([*_COLUMNS, ("correct", pa.float64())])
-"""`correct` is the fraction of a clip's frames that break no requirement."""
+"""Ground truth: `correct` is the fraction of a clip's frames in which no requirement is violated."""
 
 
 class Filming(NamedTuple):
@@ -289,15 +294,15 @@ class Filming(NamedTuple):
 
     name: str
     first: str
-    """The generator of images whose scene the first half shows."""
+    """The image generator whose scene is shown in the first half."""
     second: str
     column: pa.DataType
-    """Type of the image column: a file, or a list of frames."""
+    """Type of the image column: a video file, or a list of frames."""
     encode: Callable[[Sequence[Pixels]], Any]
 
 
 def to_video(frames: Sequence[Pixels], container: str, codec: str) -> bytes:
-    """Encode the frames as a file; its bytes may differ between releases of FFmpeg."""
+    """Encode the frames as a video file, whose bytes may differ between releases of FFmpeg."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as file:
         stream = file.add_stream(codec, rate=FRAMES_A_SECOND, options={"crf": "16", "b:v": "0"})
@@ -318,7 +323,7 @@ FILMINGS = (
 
 
 def clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
-    """Return the scene of each frame: a scene of the embedded world's image generators."""
+    """Return the scene in each frame: one of the two made for the prompt by the embedded world's image generators."""
     generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
     def scene(name: str) -> Scene:
@@ -329,13 +334,13 @@ def clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
 
 
 def draw_frames(filming: Filming, prompt: Prompt, scenes: Sequence[Scene], seed: int) -> list[Pixels]:
-    """Draw the frames; things tremble from one frame to the next."""
+    """Draw the frames; things move slightly from one frame to the next."""
     name = f"clip/{seed}/{filming.name}/{prompt.prompt_id}"
     return [draw_scene(scene, f"{name}/{number}") for number, scene in enumerate(scenes)]
 
 
 def clip_tables(seed: int) -> dict[str, pa.Table]:
-    """Return every table of the benchmark by its path in the benchmark's folder."""
+    """Return all tables of the benchmark, by path in the benchmark's folder."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)[::EVERY]
     tables = {"prompts.parquet": prompts_table(prompts)}
     truth: list[Row] = []

@@ -1,4 +1,4 @@
-"""Training data of the NLI model and the writer: claims that a prompt entails or not, and the writer's lessons."""
+"""Training data for the NLI model (claims that a prompt does or does not entail) and for the question writer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,14 +47,14 @@ OPPOSITES = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
 
 
 class Illustrated(NamedTuple):
-    """A prompt with a scene that makes it true."""
+    """A prompt, and a scene of which it is true."""
 
     prompt: Prompt
     scene: Scene
 
 
 def sample_illustrated(rng: Random, *, held_out: bool) -> Illustrated:
-    """Sample a prompt of any skill whose wording is, or is not, held out."""
+    """Sample a prompt of any skill, whose wording is held out if `held_out` is True."""
     while True:
         scene = random_scene(rng)
         prompt = sample_prompt(rng, scene, rng.choice(SKILLS))
@@ -63,7 +63,7 @@ def sample_illustrated(rng: Random, *, held_out: bool) -> Illustrated:
 
 
 def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
-    """Return a requirement of the prompt, sometimes with one word less."""
+    """Return one of the prompt's requirements, sometimes with an adjective removed."""
     claim = rng.choice(prompt.requirements).claim
     if isinstance(claim, Exists) and claim.what.colour and claim.what.size and rng.random() < 0.5:
         return Exists(replace(claim.what, **{rng.choice(("colour", "size")): None}))
@@ -71,7 +71,7 @@ def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
 
 
 def sample_not_entailed(rng: Random, illustrated: Illustrated) -> Claim | None:
-    """Return a claim that is false in some scene that makes the prompt true; None if the draws fail."""
+    """Return a claim that is false in some scene of which the prompt is true; return None if the draws fail."""
     for _ in range(TRIES):
         claim = _candidate(rng, illustrated.prompt)
         if any(not claim.holds(scene) for scene in _fitting_scenes(rng, illustrated)):
@@ -80,7 +80,7 @@ def sample_not_entailed(rng: Random, illustrated: Illustrated) -> Claim | None:
 
 
 def _candidate(rng: Random, prompt: Prompt) -> Claim:
-    """Change something in a requirement; rarely, take a requirement of another prompt."""
+    """Change something in one of the prompt's requirements, or occasionally take a requirement from another prompt."""
     if rng.random() < 0.2:
         return rng.choice(sample_illustrated(rng, held_out=False).prompt.requirements).claim
     return vary(rng, rng.choice(prompt.requirements).claim)
@@ -96,7 +96,7 @@ def _fitting_scenes(rng: Random, illustrated: Illustrated) -> list[Scene]:
 
 
 def vary(rng: Random, claim: Claim) -> Claim:
-    """Change one property, relation or number of the claim, or its kind."""
+    """Change one property, relation or number in the claim, or change the kind of claim."""
     match claim:
         case Exists(what):
             return rng.choice((Exists(_vary_description(rng, what)), Lacks(what)))
@@ -145,7 +145,7 @@ def _vary_thing(rng: Random, claim: PairClaim) -> Claim:
 
 
 def _vary_every(rng: Random, claim: Every) -> Claim:
-    """Change the shape, or claim another property of the same or another kind."""
+    """Change the shape, or claim a different property of the same kind or another kind."""
     if rng.random() < 0.4:
         return replace(claim, what=Description(shape=_another(rng, SHAPES, claim.what.shape)))
     field, values = rng.choice(PROPERTIES)
@@ -156,13 +156,13 @@ HYPOTHESIS_WORDS = (
     'The answer to the question "How many circles are there?" is two. It is not true that there is a circle. '
     "There are circles. A circle is above every circle. All circles are red. Every circle has a dot."
 )
-"""Sentences with the words that hypotheses use besides the words of the world."""
+"""Sentences that contain the words used in hypotheses besides those of the world."""
 DENIED_SHARE = 0.15
 PLAIN_SHARE = 0.1
 
 
 class TextPair(NamedTuple):
-    """A prompt with a statement about an image of it."""
+    """A prompt, and a statement about an image of it."""
 
     premise: str
     hypothesis: str
@@ -170,7 +170,7 @@ class TextPair(NamedTuple):
 
 
 def sample_pair(rng: Random, *, held_out: bool) -> TextPair:
-    """Sample a pair on a prompt whose wording is, or is not, held out; half of the pairs are entailed."""
+    """Sample a pair whose prompt has held-out wording if `held_out` is True; half of the pairs are entailed."""
     truth = rng.random() < 0.5
     while True:
         illustrated = sample_illustrated(rng, held_out=held_out)
@@ -182,14 +182,14 @@ def sample_pair(rng: Random, *, held_out: bool) -> TextPair:
 
 
 def _statement(rng: Random, claim: Claim) -> str:
-    """State the claim as Gecko words a question and its answer; rarely, in the claim's own words."""
+    """Phrase the claim as a Gecko-style question and answer, or occasionally (at random) in the claim's own words."""
     if rng.random() < PLAIN_SHARE:
         return claim.text[0].upper() + claim.text[1:] + "."
     return hypothesis(rng.choice((choice_question, yes_no_question))(claim))
 
 
 def hypothesis(question: ChoiceQuestion) -> str:
-    """Turn the question and its answer into the statement that Gecko checks."""
+    """Turn the question and its answer into the statement that Gecko checks for entailment."""
     return entailment.write_hypothesis(question.text, question.answer)
 
 
@@ -197,13 +197,13 @@ class EncodedPairs(NamedTuple):
     """The input of one training step."""
 
     tokens: Mapping[str, torch.Tensor]
-    """The network's inputs by name, each (n, tokens)."""
+    """Input tensors of the network by name, each (n, tokens)."""
     labels: torch.Tensor
-    """(n,), an index into NLI_LABELS."""
+    """Labels (n,), as indices into NLI_LABELS."""
 
 
 def nli_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> EncodedPairs:
-    """Sample pairs of training wording."""
+    """Sample pairs with training wording, and encode them."""
     pairs = [sample_pair(rng, held_out=False) for _ in range(size)]
     texts = [pair.premise for pair in pairs], [pair.hypothesis for pair in pairs]
     labels = torch.tensor([pair.entailed for pair in pairs]).long()
@@ -261,17 +261,18 @@ PHRASES = (
     "to the right of",
     " to the right of",
 )
-"""Phrases that the metrics' requests and replies repeat; each is one token, so that a tiny model need not spell it
-out."""
+"""Phrases that are repeated in the metrics' requests and replies. Each is a single token, so that a tiny model need not
+spell it out.
+"""
 VOCABULARY_PROMPTS = 600
 DOUBTS = 2
 CHOICES_KEPT = 3
-"""Lessons of choosing an answer that are kept for each prompt."""
+"""Number of lessons per prompt that are kept for choosing an answer."""
 POOLED = 8
 
 
 def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Make the writer's tokenizer from every word of the world; each of the metrics' instructions is one token."""
+    """Make the writer's tokenizer from all words of the world; each of the metrics' instructions is a single token."""
     rng = Random(f"writer words/{seed}")
     lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in training_lessons(rng)]
     texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
@@ -279,12 +280,12 @@ def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 
 
 def training_lessons(rng: Random) -> list[Lesson]:
-    """Make the lessons of a prompt of training wording."""
+    """Make the lessons for a prompt with training wording."""
     return make_lessons(rng, sample_illustrated(rng, held_out=False))
 
 
 def make_lessons(rng: Random, illustrated: Illustrated) -> list[Lesson]:
-    """Make every metric's requests about the prompt with the right replies, and questions about unnamed things."""
+    """Make all metrics' requests about the prompt with the right replies, and questions about unnamed things."""
     writer = GoldWriter(illustrated.prompt)
     doubting = GoldWriter(illustrated.prompt, doubted=_doubts(rng, illustrated))
     lessons = [lesson for metric in METRICS for lesson in writer.write(metric).lessons if not _is_choice(lesson)]
@@ -297,7 +298,7 @@ def _is_choice(lesson: Lesson) -> bool:
 
 
 def _doubts(rng: Random, illustrated: Illustrated) -> list[ChoiceQuestion]:
-    """Make yes/no questions that the prompt does not imply, and one that it does."""
+    """Make yes/no questions whose answer the prompt does not imply, and one whose answer it does."""
     claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS)]
     denied = [yes_no_question(claim, truth=False) for claim in claims if claim is not None]
     return [*denied, yes_no_question(sample_entailed(rng, illustrated.prompt))]
@@ -307,13 +308,13 @@ class Sequences(NamedTuple):
     """The input of one training step."""
 
     ids: torch.Tensor
-    """(n, tokens), right-padded."""
+    """Token ids (n, tokens), padded on the right."""
     labels: torch.Tensor
-    """(n, tokens), the token that follows each position of a reply; IGNORED elsewhere."""
+    """For each position of a reply, the token that follows; IGNORED elsewhere. (n, tokens)."""
 
 
 def lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
-    """Yield batches of `size` lessons without end; lessons of similar length are batched together."""
+    """Yield batches of `size` lessons indefinitely; lessons of similar length share a batch."""
     while True:
         lessons: list[Lesson] = []
         while len(lessons) < POOLED * size:
@@ -325,7 +326,7 @@ def lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -
 
 
 Row = tuple[torch.Tensor, torch.Tensor]
-"""A lesson's tokens, and the same tokens with IGNORED in place of those that are only read."""
+"""Tokens of a lesson, and the same tokens with IGNORED in place of those that the model only reads."""
 
 
 def _rows(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
@@ -344,7 +345,7 @@ def _sequences(rows: Sequence[Row], pad: int) -> Sequences:
 
 
 def reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
-    """Return the mean cross-entropy over the tokens of the replies, including their end."""
+    """Return the mean cross-entropy over the tokens of the replies, including the end tokens."""
     hidden = model.model(input_ids=batch.ids).last_hidden_state
     labelled = batch.labels != IGNORED
     return cross_entropy(model.lm_head(hidden[labelled]), batch.labels[labelled])

@@ -1,7 +1,7 @@
-"""The tiny models' tokenizers.
+"""The tokenizers of the tiny models.
 
-Three are made of words counted from the world's own sentences, and spell unknown words in letters. The question
-writer's is made of words and phrases, decodes exactly, and spells unknown text in bytes.
+Three of them consist of words counted in the world's own sentences, and spell unknown words letter by letter. The
+question writer's consists of words and phrases, decodes exactly, and spells unknown text byte by byte.
 """
 
 import math
@@ -37,7 +37,7 @@ OTHER_WORDS = (
     "Answer answer About Describe Please the image. between among same different than more fewer less larger smaller "
     "bigger left right top bottom middle center above below beside next under over near with without no only exactly"
 )
-"""Words that questions of other metrics are likely to use."""
+"""Words that are likely to occur in questions of other metrics."""
 FIXED_PHRASES = (
     "A chat between a curious user and an artificial intelligence assistant.",
     "The assistant gives helpful, detailed, and polite answers to the user's questions.",
@@ -46,7 +46,8 @@ FIXED_PHRASES = (
     "Does this figure show",
     "Please answer yes or no.",
 )
-"""Phrases that every conversation repeats; each is one token, so that a tiny model need not read it word by word."""
+"""Phrases that occur in every conversation. Each is a single token, so that a tiny model need not read it word by word.
+"""
 
 
 def world_sentences(seed: int) -> list[str]:
@@ -65,7 +66,7 @@ def world_sentences(seed: int) -> list[str]:
 
 
 def t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Make a tokenizer with T5's conventions: `<pad>` 0, `</s>` 1 appended to every text, `<unk>` 2."""
+    """Make a tokenizer with T5's conventions: `<pad>` is 0, `</s>` is 1 and ends every text, and `<unk>` is 2."""
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = _word_tokenizer(sentences, special, "$A </s>")
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in FIXED_PHRASES])
@@ -73,7 +74,7 @@ def t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Make a tokenizer with CLIP's conventions: a start and an end token around a text, a separate padding token."""
+    """Make a tokenizer with CLIP's conventions: a start and an end token around texts, and a padding token."""
     special = {
         "pad_token": "<pad>",
         "bos_token": "<|startoftext|>",
@@ -84,7 +85,7 @@ def clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Make a tokenizer with BERT's conventions: `[CLS] premise [SEP] hypothesis [SEP]`, the second segment marked."""
+    """Make a tokenizer with BERT's conventions: `[CLS] premise [SEP] hypothesis [SEP]`, with segment ids."""
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     tokenizer = _word_tokenizer(sentences, special, "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1")
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
@@ -103,9 +104,10 @@ def _fast(
 def _word_tokenizer(
     sentences: Iterable[str], special: Mapping[str, str], template: str, *, pair: str | None = None
 ) -> Tokenizer:
-    """Make a unigram model of whole words; an unknown word is spelt in letters.
+    """Make a unigram model of whole words that spells unknown words letter by letter.
 
-    `special` has the special tokens by role in the order of their ids; `template` and `pair` place them around texts.
+    `special` gives the special tokens by role, in the order of their ids; `template` and `pair` place them around
+    texts.
     """
     names = list(special.values())
     tokenizer = Tokenizer(models.Unigram(_vocabulary(names, sentences), names.index(special["unk_token"])))
@@ -132,17 +134,17 @@ def _vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[
 
 
 def split_words(sentence: str) -> list[str]:
-    """Return the sentence's words and punctuation marks, as the tokenizer separates them."""
+    """Return the sentence's words and punctuation marks, split as by the tokenizer."""
     return re.findall(rf"[{re.escape(PUNCTUATION)}]|[^\s{re.escape(PUNCTUATION)}]+", sentence)
 
 
 def writer_tokenizer(
     texts: Iterable[str], *, instructions: Sequence[str], phrases: Sequence[str]
 ) -> PreTrainedTokenizerFast:
-    """Make a tokenizer of the texts' words; every instruction and every phrase is one token.
+    """Make a tokenizer from the texts' words, in which every instruction and every phrase is a single token.
 
-    It is byte-level BPE without merges: an unknown word is spelt in bytes, and decoding returns the exact text.
-    Instructions are matched before anything else.
+    It is a byte-level BPE without merges, so unknown words are spelled byte by byte and decoding returns the exact
+    text. Instructions are matched before anything else.
     """
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     pieces = {piece for text in texts for piece in split_pieces(text, phrases)}
@@ -160,12 +162,12 @@ def writer_tokenizer(
 
 
 def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
-    """Split the text into phrases, words with the space before them, digits and marks; joined, they are the text."""
+    """Split the text into phrases, words with the space before them, digits and marks; joined, they give the text."""
     return re.findall(_pattern(phrases), text)
 
 
 def _pattern(phrases: Sequence[str]) -> str:
-    """Match the longest phrase first; escape each so that Python and the tokenizers' Oniguruma read it alike."""
+    """Return a pattern that prefers longer phrases, escaped so that Python and Oniguruma (tokenizers) read it alike."""
     longest_first = sorted(phrases, key=len, reverse=True)
     escaped = [re.sub(r"([^A-Za-z0-9\s])", r"\\\1", phrase) for phrase in longest_first]
     return "|".join([*escaped, WRITER_WORDS])

@@ -1,9 +1,9 @@
-"""Training of the tiny CLIP and CLIP-FlanT5.
+"""Trains the tiny CLIP and CLIP-FlanT5.
 
-CLIP's vision tower is trained alone first, then with images against true and nearly true prompts. A tiny tower has no
-400 million pairs to learn from. So every patch first learns to recognise the content of its cell of the grid; the heads
-that predict these labels are thrown away. CLIP-FlanT5 follows the two-stage recipe of the VQAScore paper, appendix D:
-captions, then VQA. As there, the tower is frozen. FlanT5 is not pretrained here, so both stages train all of it.
+CLIP's vision tower is first trained alone, then on images with true and nearly true prompts. A tiny tower does not have
+400 million pairs to learn from, so each patch first learns to recognise the content of its grid cell; the heads that
+predict these labels are thrown away. CLIP-FlanT5 follows the two-stage recipe in the VQAScore paper, appendix D:
+captions, then VQA. As in the paper, the tower is frozen. FlanT5 is not pretrained here, so both stages train all of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,18 +53,18 @@ Weights = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mixture:
-    """The kinds of questions to draw, by weight."""
+    """The kinds of questions to draw, with their weights."""
 
     forms: Weights
     skills: Weights = field(default_factory=dict)
-    """Weights of the yes/no questions."""
+    """Weights of yes/no questions, by skill."""
     topics: Weights = field(default_factory=dict)
-    """Weights of the open questions."""
+    """Weights of open questions, by topic."""
     fewest: int = MIN_ENTITIES
-    """The maximum number of entities per scene at the first step."""
+    """Maximum number of entities per scene at the first step."""
 
     def draw(self, rng: Random, scene: Scene) -> GoldQuestion | None:
-        """Draw a question about the scene, never of held-out wording; return None if the draws fail."""
+        """Draw a question about the scene, never with held-out wording; return None if the draws fail."""
         form = _draw(rng, self.forms)
         if form == "open":
             return ask_openly(rng, scene, _draw(rng, self.topics))
@@ -95,15 +95,15 @@ MIXTURES: Mapping[str, Mixture] = {
         | dict.fromkeys(("color", "size", "shape", "part", "at place"), 0.5),
     ),
 }
-"""The questions of each stage: first about positions, then about relations, then all questions.
+"""The mixture of questions in each stage: first about positions, then about relations, then of all kinds.
 
 Without the first two stages, a network of this size never learns which of two things is named first: it answers well
-enough without, and stays there.
+enough without knowing, and makes no further progress.
 """
 
 
 def most_entities(stage: TrainingStage, step: int, fewest: int = MIN_ENTITIES) -> int:
-    """Return the maximum number of entities per scene at this step; it grows until 30% of the steps are done."""
+    """Return the maximum number of entities per scene at this step, which grows until 30% of the steps are done."""
     progress = min(1.0, step / max(1.0, GROWING_SHARE * stage.steps))
     return round(fewest + progress * (MAX_ENTITIES - fewest))
 
@@ -116,11 +116,11 @@ class ExerciseMaker:
         self.rng = rng
 
     def captions(self, stage: TrainingStage, step: int) -> ExerciseBatch:
-        """Split captions at a random word: the model reads the first part and writes the second (appendix D)."""
+        """Make captions, split at a random word: the model reads the first part and writes the second (appendix D)."""
         return self._captions(stage.size, stage.each, most_entities(stage, step))
 
     def questions(self, mixture: Mixture, stage: TrainingStage, step: int) -> ExerciseBatch:
-        """Make questions as at inference, and sometimes captions, so that the model does not forget them."""
+        """Make questions as at inference, and occasionally captions, so that the model does not forget them."""
         most = most_entities(stage, step, mixture.fewest)
         if step % CAPTIONS_EVERY == 0:
             return self._captions(stage.size, CAPTIONS_EACH, most)
@@ -149,7 +149,7 @@ class ExerciseMaker:
 
 
 def training_questions(rng: Random, scene: Scene, mixture: Mixture, count: int) -> list[GoldQuestion]:
-    """Ask up to `count` questions about the scene; a narrow mixture may find nothing to ask."""
+    """Ask up to `count` questions about the scene; with a narrow mixture there may be nothing to ask."""
     drawn = (mixture.draw(rng, scene) for _ in range(TRIES * count))
     return list(islice(filter(None, drawn), count))
 
@@ -167,16 +167,16 @@ FIELDS = {
 
 
 class CellBatch(NamedTuple):
-    """Images with the content of each of their cells."""
+    """Images, with the content of each of their cells."""
 
     pixels: torch.Tensor
-    """(images, 3, 48, 48)."""
+    """Images, (images, 3, 48, 48)."""
     labels: dict[str, torch.Tensor]
-    """(images, 9) indices into a field's values, by field."""
+    """Labels by field, (images, 9), as indices into the field's values."""
 
 
 class CellReader(nn.Module):
-    """The tower with one linear head for each field on the patches of its penultimate layer."""
+    """The vision tower, with one linear head per field on the patches of its penultimate layer."""
 
     def __init__(self, tower: CLIPVisionModel) -> None:
         super().__init__()
@@ -186,7 +186,10 @@ class CellReader(nn.Module):
 
 
 def cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
-    """Sum each field's mean cross-entropy. It reads the same patches as CLIP-FlanT5: all but the class token."""
+    """Return the sum over fields of the mean cross-entropy.
+
+    The heads read the same patches as CLIP-FlanT5: all but the class token.
+    """
     hidden = model.tower(pixel_values=batch.pixels, output_hidden_states=True).hidden_states
     patches = hidden[-2][:, 1:]
     losses = [
@@ -197,13 +200,13 @@ def cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
 
 
 def cell_batch(rng: Random, images: int) -> CellBatch:
-    """Draw scenes of up to nine entities of any shape and colour."""
+    """Draw scenes with up to nine entities of any shape and colour."""
     scenes = [random_scene(rng, Palette(), most=len(CELLS)) for _ in range(images)]
     return CellBatch(draw_pixels(rng, scenes), cell_labels(scenes))
 
 
 def cell_labels(scenes: Sequence[Scene]) -> dict[str, torch.Tensor]:
-    """Label the content of each cell by field, row by row."""
+    """Label the content of each cell, row by row, for each field."""
     by_cell = [{entity.cell: entity for entity in scene.entities} for scene in scenes]
     return {
         field: torch.tensor(
@@ -220,20 +223,20 @@ def _value(field: str, entity: Entity | None, cell: tuple[int, int]) -> object:
 
 
 class PairBatch(NamedTuple):
-    """Images with prompts: first each image's own prompt, then the near misses."""
+    """Images and prompts; each image's own prompt comes first, followed by the near misses."""
 
     pixels: torch.Tensor
-    """(images, 3, 48, 48)."""
+    """Images, (images, 3, 48, 48)."""
     ids: torch.Tensor
-    """(prompts, tokens), right-padded."""
+    """Token ids, (prompts, tokens), padded on the right."""
     mask: torch.Tensor
-    """(prompts, tokens), 1 for tokens and 0 for padding."""
+    """Attention mask, (prompts, tokens): 1 for tokens and 0 for padding."""
     true: torch.Tensor
-    """(images, prompts), True if the prompt holds of the image."""
+    """Whether each prompt is true of each image, (images, prompts)."""
 
 
 def pair_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, images: int, near_misses: int, most: int) -> PairBatch:
-    """Draw `images` scenes of at most `most` entities, a true prompt and `near_misses` false prompts for each."""
+    """Draw `images` scenes with at most `most` entities, each with a true prompt and `near_misses` false prompts."""
     scenes: list[Scene] = []
     prompts: list[Prompt] = []
     while len(scenes) < images:
@@ -255,7 +258,10 @@ def _training_prompt(rng: Random, scene: Scene, *, truth: bool) -> Prompt | None
 
 
 def contrastive_loss(model: CLIPModel, batch: PairBatch) -> torch.Tensor:
-    """Return CLIP's symmetric loss; a prompt that happens to be true of another image is not a negative there."""
+    """Return CLIP's symmetric loss.
+
+    A prompt that happens to be true of another image is not used as a negative for that image.
+    """
     with torch.no_grad():
         model.logit_scale.clamp_(max=MAX_LOGIT_SCALE)
     images = normalize(model.get_image_features(pixel_values=batch.pixels).pooler_output.float(), dim=-1)

@@ -1,4 +1,4 @@
-"""The embedded world: its benchmark, its tiny models, their accuracy, and the README that reports it."""
+"""The embedded world: its benchmarks, its tiny models, their accuracy, and the README that reports it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -107,7 +107,7 @@ STAGES: Mapping[str, TrainingStage] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldConfig:
-    """Settings for making the embedded world."""
+    """Options for making the embedded world."""
 
     output: str = "assets"
     """Folder to write the embedded world to."""
@@ -116,12 +116,12 @@ class WorldConfig:
     steps: tuple[str, ...] = ("data", "video", "signs", "edits", "clip", "vqa", "writer", "nli", "accuracy")
     """Parts to make: `data`, `video`, `signs`, `edits`, `clip`, `vqa`, `writer`, `nli`, `accuracy`.
 
-    `accuracy` measures the checkpoints that exist.
+    `accuracy` measures those checkpoints that exist.
     """
     shorten: int = 1
-    """Divides the optimiser steps of every training, to try out a change."""
+    """Factor by which the optimiser steps of every training are reduced, for trying out a change."""
     questions_each: int = 400
-    """Held-out questions per type for measuring the accuracies; NLI uses ten times as many pairs."""
+    """Number of held-out questions per type for measuring accuracy; NLI uses ten times as many pairs."""
 
     def __post_init__(self) -> None:
         for step in self.steps:
@@ -134,7 +134,7 @@ class WorldConfig:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
     def stage(self, name: str) -> TrainingStage:
-        """Return a stage of STAGES, shortened."""
+        """Return a stage of STAGES, with its steps divided by `shorten`."""
         stage = STAGES[name]
         return replace(stage, steps=max(1, stage.steps // self.shorten))
 
@@ -177,7 +177,7 @@ def make_edit_world(config: WorldConfig, report: Report) -> None:
 
 
 def make_clip(config: WorldConfig, report: Report) -> None:
-    """Train the tiny CLIP: its vision tower first, then pairs of images and texts."""
+    """Train the tiny CLIP: first its vision tower, then on pairs of images and texts."""
     tokenizer = clip_tokenizer(world_sentences(config.seed))
     model = build_clip(tokenizer)
     rng = Random(f"clip/{config.seed}")
@@ -193,7 +193,7 @@ def make_clip(config: WorldConfig, report: Report) -> None:
 
 
 def make_vqa(config: WorldConfig, report: Report) -> None:
-    """Train the tiny CLIP-FlanT5 on the frozen tower of the saved CLIP: captions, then MIXTURES' questions."""
+    """Train the tiny CLIP-FlanT5 on the frozen tower of the saved CLIP: captions first, then MIXTURES' questions."""
     tokenizer = t5_tokenizer(world_sentences(config.seed))
     model = build_clip_flant5(tokenizer)
     clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
@@ -226,7 +226,7 @@ def make_nli(config: WorldConfig, report: Report) -> None:
 
 
 def make_accuracy(config: WorldConfig, report: Report) -> None:
-    """Measure the saved checkpoints through the production code; write accuracy.json and README.md."""
+    """Measure the saved checkpoints using the production code; write accuracy.json and README.md."""
     assets = Path(config.output)
     benchmark = make_benchmark(config.seed)
     vqa = load(resolve_checkpoint(assets, VQA_FOLDER), "likelihood")
@@ -246,7 +246,7 @@ def make_accuracy(config: WorldConfig, report: Report) -> None:
 
 
 def _text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
-    """Measure the writer on the benchmark's prompts, and the checks on the questions that it imagines."""
+    """Measure the writer on the benchmark's prompts, and the filters on the questions that it hallucinates."""
     writer = load(resolve_checkpoint(Path(config.output), WRITER_FOLDER), "generate")
     nli = load(resolve_checkpoint(Path(config.output), NLI_FOLDER), "entailment")
     sheets = {metric: write_sheets(writer, metric, benchmark.prompts) for metric in METRICS}

@@ -1,4 +1,4 @@
-"""Makes a benchmark's prompts: tags, draws and writes them, and searches for them in training sets."""
+"""Builds the prompts of a benchmark (tagging, sampling and writing them), and looks for leaks into training sets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Reads a benchmark's images: sources of edits, and generated images."""
+"""Reads a benchmark's images: the source images of edits, and the generated images."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -23,17 +23,17 @@ TOO_PLAIN = RowError("blank_picture", "hardly varies in brightness, so it cannot
 
 
 class ImageOptions(NamedTuple):
-    """The images to read, and how."""
+    """Which images to read, and how to read them."""
 
     limits: ImageLimits
     uris: Uris
     kinds: Sequence[Kind]
     prompts: Mapping[str, str]
-    """Texts by prompt_id; images of other prompts are skipped."""
+    """Prompt text by prompt_id; images of other prompts are skipped."""
 
 
 class Picture(NamedTuple):
-    """An image to search for."""
+    """A benchmark image to look for in the training set."""
 
     target: Target
     kind: Kind
@@ -41,26 +41,26 @@ class Picture(NamedTuple):
 
 
 class BenchmarkImages(NamedTuple):
-    """The distinct images, and those that cannot be read or compared."""
+    """The distinct images of a benchmark, and rejections for images that cannot be read or compared."""
 
     pictures: Sequence[Picture]
     rejections: Sequence[Rejection]
 
 
 class _RowImage(NamedTuple):
-    """An image in a row of a table."""
+    """An image from a row of a table."""
 
     target: Target
     kind: Kind
     row: int
     record: Mapping[str, Any]
-    """The columns `image` and `uri`."""
+    """The row's `image` and `uri` columns."""
 
 
 def read_benchmark_images(
     prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: ImageOptions, tasks: Tasks
 ) -> BenchmarkImages:
-    """Return the images in the tables of prompts and of images."""
+    """Return the distinct images listed in the prompt tables and the image tables."""
     unique: dict[tuple[Target, int], Picture] = {}  # the tables of several generators repeat a source
     rejections: list[Rejection] = []
     with_sources = [shard for shard in prompt_shards if shard.edit_columns and not shard.contains_prompts]

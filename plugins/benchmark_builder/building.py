@@ -1,4 +1,4 @@
-"""Makes a benchmark: reads, tags, draws and writes prompts, and reports each prompt that is left out."""
+"""Builds a benchmark: reads, tags, samples and writes prompts, and reports every prompt that is left out."""
 
 import json
 from collections import Counter
@@ -40,42 +40,42 @@ Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 
 
 class LeftOut(NamedTuple):
-    """A prompt that is left out, or could not be written."""
+    """A prompt that was left out, or that could not be written."""
 
     prompt: DraftPrompt
     reason: Reason
     repeats: str | None = None
-    """The prompt_id of its near-duplicate."""
+    """The prompt_id of the prompt that this one nearly duplicates."""
     error: Mapping[str, Any] | None = None
 
 
 class Selection(NamedTuple):
-    """Prompts that are kept, and those that are left out."""
+    """The prompts that are kept, and the prompts that are left out."""
 
     kept: list[DraftPrompt]
     left_out: list[LeftOut]
 
 
 class PlannedBuild(NamedTuple):
-    """A build before any model is asked."""
+    """A benchmark build that is planned, but for which no model has been called yet."""
 
     config: BuildConfig
     read: Selection
     writings: Mapping[str, PlannedSweep]
-    """Sweeps of writing models: `tagging` and `generation`."""
+    """Planned sweeps of the models that write text, by kind: `tagging` and `generation`."""
     published: Sequence[DraftPrompt]
-    """Gecko2K's prompts, if the reference is configured."""
+    """Gecko2K's prompts; empty if no reference is configured."""
     properties: Mapping[str, Property]
 
 
 class WrittenTexts(NamedTuple):
-    """A model's output."""
+    """The texts that a model wrote, with their usage and cost."""
 
     rows: list[dict[str, Any]]
     """Rows of the schema QUESTIONS."""
     usage: Usage
     cost: Cost | None
-    """None if the model has no prices."""
+    """Cost of the calls, or None if the model has no prices."""
 
 
 class Built(NamedTuple):
@@ -85,16 +85,16 @@ class Built(NamedTuple):
     prompts: int
     left_out: Mapping[Reason, int]
     failed: Sequence[str]
-    """Errors of prompts without tags, and of requests without a prompt."""
+    """Error messages for prompts that could not be tagged, and for requests that produced no prompt."""
     table: ShownTable
     usage: Mapping[str, Usage]
-    """Usage of this run's calls, by kind of writing."""
+    """Usage of this run's calls, by kind of text (`tagging` or `generation`)."""
     costs: Mapping[str, Cost]
     exit_code: int
 
 
 def plan_build(config: BuildConfig) -> PlannedBuild:
-    """Read the prompts and plan the models' work; its tables are written below output/.build.
+    """Read the prompts and plan the model calls; write the tables that the models read below output/.build.
 
     Raises ConfigError, SourceError or ModelError.
     """
@@ -123,7 +123,7 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
 
 
 def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None:
-    """Raise SourceError if prompts are drawn by skill, but neither have skills nor get tags."""
+    """Raise SourceError if prompts are drawn by skill, but have no skills and will not be tagged."""
     if config.drawing is None or config.tagging is not None or any(prompt.skills for prompt in prompts):
         return
     raise SourceError(
@@ -134,7 +134,7 @@ def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None
 
 
 def _plan(config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequence[tuple[str, str]]) -> PlannedSweep:
-    """Write the texts as a table of prompts, and plan the sweep of the model that reads them."""
+    """Write the texts as a prompt table, and plan the sweep of the model that reads it."""
     place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
     records = [{"prompt_id": text_id, "text": text} for text_id, text in texts]
     table = rows.table(records, schemas.PROMPTS).select(["prompt_id", "text"])
@@ -143,7 +143,7 @@ def _plan(config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequen
 
 
 def write(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
-    """Let the model write all missing texts; raise PlumblineError if a shard fails."""
+    """Have the model write all missing texts; raise PlumblineError if a shard fails."""
     (kind,) = planned.config.metrics
     with registered_sweep(planned, watch) as (planned, watch):
         planned, outcomes, table = compute_whole(planned, watch, partial(_read_written, kind))
@@ -155,14 +155,14 @@ def write(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
 
 
 def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
-    """Return the table of written texts, or the reason why it is not complete."""
+    """Return the table of written texts, or the reason why the table is incomplete."""
     cells = planned.plan.prompt_cells("questions")[kind]
     table, broken, failed = read_if_complete(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
     return Inspection(failed if table is None else table, broken)
 
 
 def build(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> Built:
-    """Write the benchmark from the prompts that were read and written."""
+    """Write the benchmark from the prompts that were read and those that the model wrote."""
     config = planned.config
     tags = written["tagging"].rows if "tagging" in written else []
     generated = written["generation"].rows if "generation" in written else []
@@ -189,7 +189,7 @@ def build(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> Built:
 
 
 def _drop_near_duplicates(prompts: Sequence[DraftPrompt], threshold: float | None) -> Selection:
-    """Keep the first of several near-duplicates."""
+    """Keep only the first prompt of each group of near-duplicates."""
     if threshold is None:
         return Selection([*prompts], [])
     repeats = find_near_duplicates([prompt.text for prompt in prompts], threshold)
@@ -207,7 +207,7 @@ def _find_tag(row: Mapping[str, Any], config: BuildConfig) -> Tag | None:
 def _add_tags(
     prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig
 ) -> list[DraftPrompt]:
-    """Append the tags to the prompts' skills."""
+    """Append each prompt's tags to its skills."""
     names: dict[str, list[str]] = {}
     for row in tags:
         tag = _find_tag(row, config)
@@ -219,7 +219,7 @@ def _add_tags(
 
 
 def _draw(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Selection:
-    """Draw prompts that have skills."""
+    """Draw from the prompts that have skills; keep all prompts if no drawing is configured."""
     if config.drawing is None:
         return Selection([*prompts], [])
     options = config.drawing
@@ -241,7 +241,7 @@ def _draw(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], con
 
 
 def _read_generated(generated: Sequence[Mapping[str, Any]]) -> Selection:
-    """Return the written prompts, with a hash of the text as id, and the requests that failed."""
+    """Return the prompts that the model wrote, with a hash of the text as id, and the requests that failed."""
     kept: dict[str, DraftPrompt] = {}
     failed: list[LeftOut] = []
     for row in generated:
@@ -272,7 +272,7 @@ def _write(
     tags: Sequence[Mapping[str, Any]],
     table: ShownTable,
 ) -> None:
-    """Write the benchmark's tables; the manifest comes last, so its existence marks a complete benchmark."""
+    """Write the benchmark's tables, then the manifest, whose existence marks a complete benchmark."""
     records = [{**prompt._asdict(), "suite": config.name} for prompt in prompts]
     (place / "prompts.parquet").write_table(rows.table(records, schemas.BUILT_PROMPTS))
     omissions = [{**omission.prompt._asdict(), **omission._asdict()} for omission in left_out]

@@ -18,15 +18,16 @@ from plumbline.plugins.benchmark_builder.writer import TextWriter, WriterOptions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationConfig(WriterOptions):
-    """Prompts that are written from the taxonomy's templates."""
+    """Options for having a model write new prompts from the taxonomy's templates."""
 
     section: ClassVar[str] = "generation."
     per_sub_skill: Positive = 20
-    """Prompts to request for each sub-skill."""
+    """Number of prompts to request for each sub-skill."""
     sub_skills: tuple[str, ...] | None = None
-    """Skills and sub-skills, such as `att/count` or `att/count:additive`; null takes all that have a template."""
+    """Skills and sub-skills to write prompts for, such as `att/count:additive`; null selects all that have a template.
+    """
     controls: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """Values that replace the templates' own, such as `{Words: [20-40]}`."""
+    """Values that replace those in the templates, such as `{Words: [20-40]}`."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -40,11 +41,11 @@ class DrawingConfig(BoundsChecked):
 
     section: ClassVar[str] = "drawing."
     count: Positive
-    """Prompts to keep."""
+    """Number of prompts to keep."""
     lengths: tuple[int, ...] = (50, 100, 200)
-    """Limits in characters of the length classes that are balanced too; [] ignores lengths."""
+    """Boundaries, in characters, of the length classes that are balanced as well as skills; [] ignores length."""
     seed: int = 0
-    """Seed of the draws."""
+    """Seed of the random selection."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -54,40 +55,45 @@ class DrawingConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildConfig(BoundsChecked):
-    """The prompts of a new benchmark, and how to make them."""
+    """The prompts of a new benchmark, and how they are made."""
 
     output: str
-    """Folder or cloud prefix of the benchmark."""
+    """Folder or cloud prefix to write the benchmark to."""
     name: str = "own"
     """Name of the benchmark."""
     prompts: str | None = None
-    """A file of prompts (.parquet, .csv, .tsv, .json, .jsonl, or .txt with a prompt per line); null reads none."""
+    """File of prompts (.parquet, .csv, .tsv, .json, .jsonl, or .txt with one prompt per line); null if there is none.
+    """
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
-    """Names of the columns in the file of prompts; prompt_id and skills may be missing."""
+    """Column names in the prompt file; the prompt_id and skills columns are optional."""
     taxonomy: Taxonomy
     tagging: WriterOptions | None = None
-    """The model that tags the file's prompts; null keeps the skills in the file."""
+    """Model that tags the prompts in the file; null keeps the skills from the file."""
     drawing: DrawingConfig | None = None
-    """Selection of the file's prompts; null keeps all."""
+    """How to select prompts from the file; null keeps all of them."""
     generation: GenerationConfig | None = None
-    """The model that writes further prompts; null writes none."""
+    """Model that writes additional prompts; null writes none."""
     near_duplicates: SomeShare | None = 0.8
-    """Fraction of all their runs of three words that two near-duplicates share; null keeps near-duplicates."""
+    """Jaccard similarity of three-word sequences from which two prompts are near-duplicates; null keeps
+    near-duplicates.
+    """
     parser: str | None = None
-    """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts in the statistics."""
+    """An installed spaCy pipeline, such as en_core_web_sm, used to measure the depth of prompts for the statistics."""
     reference: str = ""
-    """Folder of published files, to compare with Gecko2K's statistics; empty leaves them out."""
+    """Folder of published files, for a comparison with Gecko2K's statistics; if empty, nothing is compared."""
     store: str = "store"
-    """Folder or cloud prefix of the store with the models' texts, which are never requested twice."""
+    """Folder or cloud prefix of the store that keeps the models' texts, so that no text is requested twice."""
     models: Mapping[str, AnyModel]
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
     shard_rows: Positive = 256
-    """Prompts of a shard."""
+    """Number of prompts per shard."""
     max_failed: Share = 0.01
-    """Largest fraction of untagged prompts, and of requests without a prompt, for exit code 2; above it, 1."""
+    """Fraction of failures (untagged prompts and requests without a prompt) up to which the exit code is 2; above it,
+    1.
+    """
     dry_run: bool = False
-    """Show the models' work, and stop."""
+    """Show which model calls are planned, and stop."""
     log: LogConfig = field(default_factory=LogConfig)
     """Log of each cell (docs/observing.md)."""
 
@@ -96,10 +102,10 @@ class BuildConfig(BoundsChecked):
         if self.prompts is None and self.generation is None:
             raise ConfigError("prompts: expected a file of prompts, or generation=llm to have some written")
         if self.prompts is None and (self.tagging is not None or self.drawing is not None):
-            raise ConfigError("prompts: tagging and drawing need a file of prompts; name it")
+            raise ConfigError("prompts: tagging and drawing need a file of prompts; set prompts=FILE")
 
     def writing(self, metric: TextWriter, texts: str) -> SweepConfig:
-        """Return a sweep of a model over a table of texts, without images."""
+        """Return the configuration of a sweep that runs a model on a table of texts, without images."""
         return SweepConfig(
             store=self.store,
             benchmark=BenchmarkConfig(name=self.name, prompts=texts, images=None, generators={}),

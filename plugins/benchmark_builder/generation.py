@@ -1,4 +1,4 @@
-"""Lets a language model write prompts of sub-skills from templates (Gecko, appendix B.3, listing 2)."""
+"""Has a language model write prompts for sub-skills from templates (Gecko, appendix B.3, listing 2)."""
 
 import json
 import random
@@ -20,10 +20,10 @@ from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template, V
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
 VERSION = 1
-"""Must be raised when requests or the reading of replies change."""
+"""Increase this number when the requests or the parsing of replies change."""
 ANOTHER = "This is number {}: make it unlike the examples, and unlike the others."
 MAX_FIELD = 2_000
-"""Characters of a field in JSON."""
+"""Maximum length, in characters, of a field in a JSON reply."""
 _RANGE = re.compile(r"(\d+)(?:\s*[-–]\s*(\d+))?")
 _QUOTES = "\"'“”‘’"
 
@@ -34,13 +34,13 @@ class PromptRequest(NamedTuple):
     sub_skill: str
     """The sub-skill, such as `att/count:additive`."""
     number: int
-    """Number among the requests with the same values, so that their texts differ."""
+    """Sequence number among requests with the same values, which makes their texts differ."""
     values: Mapping[str, Value]
-    """Values of the controls."""
+    """Value of each of the template's controls."""
     template: Template
 
     def text(self) -> str:
-        """Return the request as JSON, which is its text in the store."""
+        """Return the request as JSON, the form in which it is stored as a text."""
         return json.dumps({**self._asdict(), "template": asdict(self.template)}, ensure_ascii=False)
 
 
@@ -51,10 +51,10 @@ def read_prompt_request(text: str) -> PromptRequest:
 def make_requests(
     templates: Mapping[Tag, Template], count: int, controls: Mapping[str, tuple[Value, ...]], seed: int
 ) -> Iterator[PromptRequest]:
-    """Yield `count` requests for each template, with each combination of its controls' values equally often.
+    """Yield `count` requests per template, using every combination of its control values equally often.
 
-    `controls` replace values of the templates' controls with the same names. A larger count starts with the same
-    requests. Raises ConfigError if no template has one of the controls.
+    `controls` overrides the values of template controls with the same names. With a larger `count`, the same requests
+    come first. Raises ConfigError if no template has a control that `controls` names.
     """
     if absent := controls.keys() - {name for template in templates.values() for name in template.controls}:
         known = sorted({name for template in templates.values() for name in template.controls})
@@ -70,18 +70,18 @@ def make_requests(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptGeneration(TextWriter):
-    """Writes a prompt for each request; the texts of its rows are requests, `kind` is the sub-skill."""
+    """Chain that writes one prompt per request. Each row's text is the request, and its `kind` is the sub-skill."""
 
     kind: Literal["generation"] = "generation"
 
     def asking(self) -> dict[str, Any]:
-        """Return everything that decides the prompts, except the requests themselves."""
+        """Return everything that affects the prompts, except the requests themselves."""
         words = template_digest(ANOTHER, _describe_json(["Caption"]), str(VERSION))
         sampling = self.options.sampling._asdict()
         return {"templates": words, "sampling": sampling, "replies": self.options.replies}
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Request a prompt from the model; raise UnreadableReply if it does not fit the request."""
+        """Ask the model for a prompt; raise UnreadableReply if the reply does not fit the request."""
         own = read_prompt_request(prompt)
         form = _make_form(own, self.options.replies)
         request = form.request(self.options.sampling, _list_values(own, self.options.replies))
@@ -126,7 +126,10 @@ def _list_values(request: PromptRequest, replies: Replies) -> str:
 
 
 def _read_text_fields(fields: Sequence[str], reply: str) -> list[str]:
-    """Return the fields of a reply; the name of the first field may be missing. Raise UnreadableReply."""
+    """Return the fields of a reply, in which the first field's name is optional.
+
+    Raises UnreadableReply if a field is missing.
+    """
     lines_by_field: dict[str, list[str]] = {fields[0]: []}
     current = fields[0]
     for line in parsing.strip_markup(reply).splitlines():
@@ -152,7 +155,7 @@ def _read_json_fields(fields: Sequence[str], reply: str) -> list[str]:
 
 
 def _read_reply(form: Form[str], request: PromptRequest, reply: str) -> str:
-    """Return the prompt in a reply; raise UnreadableReply if it violates a check of the template."""
+    """Return the prompt in a reply; raise UnreadableReply if it fails one of the template's checks."""
     fields = dict(zip(request.template.fields, map(_remove_quotes, form.pieces(reply)), strict=True))
     for check in request.template.checks:
         _check_field(check, fields[check.field], str({**request.values, **fields}[check.other]))
@@ -160,7 +163,7 @@ def _read_reply(form: Form[str], request: PromptRequest, reply: str) -> str:
 
 
 def _remove_quotes(text: str) -> str:
-    """Remove quotes around the whole text."""
+    """Remove quotation marks that enclose the whole text."""
     quoted = len(text) > 2 and text[0] in _QUOTES and text[-1] in _QUOTES and not set(text[1:-1]) & set('"“”')
     return text[1:-1].strip() if quoted else text
 

@@ -1,4 +1,4 @@
-"""Finds a benchmark's images among the images of a training set, even if they were resized or encoded again."""
+"""Finds a benchmark's images in a training set, even if they were resized or re-encoded."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -12,23 +12,23 @@ from scipy.fft import dctn
 from plumbline.plugins.benchmark_builder.leaks import KINDS, Kind, Match, Matches
 
 SIDE, LOWEST, CELLS = 64, 8, 16
-"""Per side: pixels after scaling, hashed frequencies, and cells with a mean colour."""
+"""Side lengths: of the scaled image in pixels, of the hashed block of frequencies, and of the grid of mean colours."""
 MAX_BITS = 14
-"""Images whose hashes differ in more bits, of 63, are different; the colours of the others are compared."""
+"""Images whose hashes differ in more than this many of 63 bits are different; otherwise their colours are compared."""
 MIN_CORRELATION = 0.95
 MIN_DEVIATION = 4.0
-"""Standard deviation of the cells' brightness (of 255) below which an image cannot be compared."""
+"""Standard deviation of the cells' brightness (0 to 255) below which an image is too plain to be compared."""
 PAIRS_AT_ONCE, IMAGES_AT_ONCE = 2**20, 1024
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
 class Fingerprint(NamedTuple):
-    """A compact description of an image, for comparisons."""
+    """A compact description of an image, used to compare it with others."""
 
     bits: int
-    """The lowest frequencies of the brightness, each 1 if above their median."""
+    """One bit per low frequency of the brightness; a bit is 1 if the frequency's coefficient is above the median."""
     colours: NDArray[np.uint8]
-    """Mean colours of the cells, flat: CELLS x CELLS x 3 values."""
+    """Mean colours of the grid cells, flattened to CELLS x CELLS x 3 values."""
 
 
 class TrainingImage(NamedTuple):
@@ -36,11 +36,11 @@ class TrainingImage(NamedTuple):
 
     file: str
     row: str
-    """Its row or sample."""
+    """The row or sample that contains the image."""
     name: str
-    """Its id, or an empty text."""
+    """The image's id, or an empty string if it has none."""
     fingerprint: Fingerprint | None
-    """None if it is too plain to be compared."""
+    """None if the image is too plain to be compared."""
 
 
 def fingerprint(image: Image.Image) -> Fingerprint | None:
@@ -52,7 +52,7 @@ def fingerprint(image: Image.Image) -> Fingerprint | None:
     small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3), dtype=np.float32)
     width = SIDE // CELLS
     colours = small.reshape(CELLS, width, CELLS, width, 3).mean(axis=(1, 3))
-    if (colours @ GREY).std() < MIN_DEVIATION:  # a fine pattern has cells of one colour, too
+    if (colours @ GREY).std() < MIN_DEVIATION:  # the cells of a fine pattern also have nearly the same mean colour
         return None
     frequencies = dctn(small @ GREY)[:LOWEST, :LOWEST].ravel()[1:]
     bits = int.from_bytes(np.packbits(frequencies > np.median(frequencies)).tobytes())
@@ -60,9 +60,9 @@ def fingerprint(image: Image.Image) -> Fingerprint | None:
 
 
 class ImageFinder:
-    """Compares training images with all images of a benchmark at once; its memory depends only on the benchmark.
+    """Compares training images with all images of a benchmark at once.
 
-    Colours are compared only for pairs with similar hashes.
+    Memory use depends only on the benchmark. Colours are compared only for pairs of images with similar hashes.
     """
 
     def __init__(self, pictures: Sequence[tuple[Kind, Fingerprint]], min_correlation: float = MIN_CORRELATION):
@@ -71,7 +71,7 @@ class ImageFinder:
         self._bits, self._colours = _stack([fingerprint for _, fingerprint in pictures])
 
     def find(self, images: Iterable[TrainingImage]) -> Matches:
-        """Return the matches of the benchmark's images among these training images."""
+        """Return all matches between the benchmark's images and these training images."""
         matches, remaining = Matches(), iter(images)
         size = max(1, min(IMAGES_AT_ONCE, PAIRS_AT_ONCE // max(1, len(self._kinds))))
         while block := list(islice(remaining, size)):
@@ -92,14 +92,14 @@ class ImageFinder:
 
 
 def _stack(fingerprints: Sequence[Fingerprint]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """Return the bits, and the colours with a row for each fingerprint."""
+    """Return the bits (n,) and the colours (n, CELLS * CELLS * 3) of n fingerprints."""
     colours = np.array([fingerprint.colours for fingerprint in fingerprints], dtype=np.uint8)
     bits = np.array([fingerprint.bits for fingerprint in fingerprints], dtype=np.uint64)
     return bits, colours.reshape(-1, CELLS * CELLS * 3)
 
 
 def _correlate(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return Pearson's correlation of each pair of rows, at most 1."""
+    """Return the Pearson correlation of each pair of rows, capped at 1."""
     centred = [colours - colours.mean(axis=1, keepdims=True, dtype=np.float32) for colours in (first, second)]
     scaled = [colours / np.linalg.norm(colours, axis=1, keepdims=True) for colours in centred]
     correlations: NDArray[np.float32] = np.minimum(np.einsum("ij,ij->i", *scaled), 1)

@@ -1,4 +1,4 @@
-"""Reads prompts of any file with ids and skills, and Gecko2K's prompts with sub-skills."""
+"""Reads prompts with ids and skills from any file, and Gecko2K's prompts with their sub-skills."""
 
 import re
 from collections import Counter
@@ -16,12 +16,12 @@ from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, PromptColumnsC
 from plumbline.pipelines.sources.shards import text_id
 
 GECKO = "gecko/gecko_prompts.csv"
-"""Path within the folder of published files."""
+"""Path of the prompt file within the folder of published files."""
 _NUMBER = re.compile(r"_\d+$")
 
 
 class DraftPrompt(NamedTuple):
-    """A prompt of a benchmark that is being made."""
+    """A prompt of a benchmark that is being built."""
 
     prompt_id: str
     text: str
@@ -30,9 +30,9 @@ class DraftPrompt(NamedTuple):
 
 
 def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[DraftPrompt]:
-    """Return the prompts of a file in order; those without an id get a hash of their text.
+    """Return the prompts in a file, in file order; a prompt without an id gets a hash of its text as id.
 
-    Raises SourceError with file and row if a prompt has no text, or an id is not unique.
+    Raises SourceError, with the file and row, if a prompt has no text or an id is not unique.
     """
     records = _read_records(place, columns)
     prompts = [_make_prompt(record, columns, f"{place.url}, row {row}") for row, record in enumerate(records)]
@@ -52,7 +52,7 @@ def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[DraftPrompt
 
 
 def _read_records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
-    """Return the rows of the file under our column names."""
+    """Return the rows of the file, with our names for the columns."""
     suffix = place.path.lower()
     if suffix.endswith(prompt_files.LIST):
         return [{"text": line.strip()} for line in split_lines(read_text(place)) if line.strip()]
@@ -70,9 +70,11 @@ def _make_prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where:
     text, skills = record.get("text"), record.get("skills")
     if not isinstance(text, str) or not text.strip():
         found = "none" if rows.is_missing(text) or text == "" else repr(text)
-        raise SourceError(f"{where}: expected a prompt as {columns.text}, found {found}; fill it in or remove the row")
+        raise SourceError(
+            f"{where}: expected a prompt in column {columns.text}, found {found}; fill it in or remove the row"
+        )
     if not rows.is_missing(skills) and not isinstance(skills, list):
-        raise SourceError(f"{where}: expected {columns.skills} as a list of text, found {skills!r}; write a list")
+        raise SourceError(f"{where}: expected a list of strings in column {columns.skills}, found {skills!r}")
     names = tuple(str(skill) for skill in skills or () if not rows.is_missing(skill) and str(skill))
     return DraftPrompt(id_text(record.get("prompt_id")) or text_id(text), text, names, "read")
 
@@ -80,7 +82,7 @@ def _make_prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where:
 def read_gecko(place: Place) -> list[DraftPrompt]:
     """Return Gecko2K's prompts with their skills and sub-skills (`att/count:additive`), or Gecko(R)'s collections.
 
-    `dataset_id` ends in the sub-skill after a colon, and a number of the prompt.
+    In the file, `dataset_id` ends with a colon, the sub-skill, and the prompt's number.
     """
     prompts = []
     for row, record in enumerate(

@@ -1,4 +1,4 @@
-"""Searches for a benchmark's prompts and images in a training set, and makes leaderboards without them."""
+"""Searches a training set for a benchmark's prompts and images, and makes leaderboards without the leaked prompts."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,61 +59,66 @@ from plumbline.plugins.benchmark_builder.training_images import image_reader
 
 IMAGE = "image"
 BYTES_OF_CAPTION, BYTES_OF_IMAGE = 100, 100_000
-"""Typical sizes of a row, to estimate if this process can read all rows itself."""
+"""Typical size of a row, for estimating whether this process can read all rows by itself."""
 MAX_REJECTIONS = 8
-"""Rejections that are reported for a file."""
+"""Maximum number of rejections reported per file."""
 Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaksConfig(BoundsChecked):
-    """The training set, and the prompts and images to search for."""
+    """The training set to search, and the prompts and images to search for."""
 
     captions: str | None = None
-    """Captions of a training set: a .parquet, .csv, .tsv, .jsonl, .ndjson or .txt file (a caption per line), a
-    WebDataset tar, a folder of these, or a pattern with *."""
+    """Captions of a training set: a .parquet, .csv, .tsv, .jsonl, .ndjson or .txt file (one caption per line), a
+    WebDataset tar, a folder of these, or a pattern with *.
+    """
     images: str | None = None
     """Images of a training set, to compare with the benchmark's images: a .parquet file, a WebDataset tar, a folder
     of these, or a pattern with *."""
     column: str | None = None
-    """Column of the captions in tables and in the .json of tars; null takes caption, text, prompt, TEXT or captions."""
+    """Column of the captions in tables and in the .json of tars; null looks for caption, text, prompt, TEXT or
+    captions.
+    """
     image_column: str | None = None
-    """Column of the images in tables: bytes, {bytes, path}, or addresses as text; null takes image, jpg, png, webp, img
-    or uri."""
+    """Column of the images in tables (bytes, {bytes, path}, or addresses); null looks for image, jpg, png, webp, img or
+    uri.
+    """
     uri_roots: Roots = ()
-    """Folders and cloud prefixes of training images that rows may name, besides the folder of their table."""
+    """Folders and cloud prefixes, besides the folder of the table, that may contain the training images in a table."""
     store: str = "store"
-    """Folder or cloud prefix of the store; the result is written to leaks/ID/ below it."""
+    """Folder or cloud prefix of the store; results are written to leaks/ID/ in it."""
     run: str = "latest"
-    """The run with the prompts and images to search for; its leaderboards are made without the leaked prompts."""
+    """Run whose prompts and images to search for; its leaderboards are also computed without the leaked prompts."""
     benchmark: BenchmarkConfig | None = None
-    """A benchmark with the prompts and images to search for, instead of a run."""
+    """Benchmark whose prompts and images to search for, instead of those of a run."""
     near: SomeShare = 0.8
-    """Fraction of all their runs of three words that a prompt and a near-duplicate caption share."""
+    """Jaccard similarity of three-word sequences from which a caption is a near-duplicate of a prompt."""
     near_images: SomeShare = MIN_CORRELATION
-    """Correlation of the colours of an image and a near-duplicate training image, at 16x16 pixels."""
+    """Correlation of the colours, at 16x16 pixels, from which a training image is a near-duplicate of an image."""
     kinds: tuple[Kind, ...] = KINDS
-    """Kinds of leaks. For captions: the same words (`exact`), the same in another order (`reordered`),
-    `near`-duplicates, and long prompts that are `contained` in a caption. For images: near-duplicates of a benchmark's
-    `source` images, and of a generated `image`."""
+    """Kinds of leaks to look for. For captions: the same words (`exact`), the same words in another order
+    (`reordered`), `near`-duplicates, and long prompts that are `contained` in a caption. For images: near-duplicates of
+    a benchmark's `source` images, and of generated images (`image`).
+    """
     settings: Choice = COMPARE
-    """`ignore` also compares generators whose generation settings differ (docs/decide.md)."""
+    """`ignore` also compares generators that used different generation settings (docs/decide.md)."""
     limits: ImageLimits = field(default_factory=ImageLimits)
-    """Limits of a training image."""
+    """Size limits for training images."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    """The cluster that reads more rows than `cluster.driver_rows`, with a task for each file."""
+    """Cluster that reads training sets of more than `cluster.driver_rows` rows, with one task per file."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.captions is None and self.images is None:
-            raise ConfigError("captions, images: expected one of them, or both, got neither")
+            raise ConfigError("captions, images: expected at least one of them, got neither")
         for key, kinds in (("captions", TEXTS), ("images", PICTURES)):
             if getattr(self, key) is not None and not self.select_kinds(kinds):
                 raise ConfigError(f"kinds: expected some of {', '.join(kinds)} for {key}, got {', '.join(self.kinds)}")
 
     def select_kinds(self, kinds: Sequence[Kind]) -> list[Kind]:
-        """Return those of TEXTS or PICTURES that are configured and have a training set."""
+        """Return the configured kinds among `kinds` (TEXTS or PICTURES), or none if they have no training set."""
         path = self.captions if kinds is TEXTS else self.images
         return [] if path is None else [kind for kind in kinds if kind in self.kinds]
 
@@ -123,57 +128,57 @@ class Board(NamedTuple):
 
     metric: str
     means: Sequence[tuple[str, float, float]]
-    """Each generator with its mean over all prompts, and over the prompts that are not leaked; the best first."""
+    """Generators, best first, with their mean over all prompts and their mean over the prompts that are not leaked."""
     sentences: Sequence[Sentence]
-    """Changes of the order and of clear comparisons."""
+    """Sentences about changes in the ranking and in clear comparisons."""
 
 
 class Scanned(NamedTuple):
-    """Captions or images of a training set that were compared."""
+    """The captions or images of a training set, compared with the benchmark."""
 
     what: str
-    """`caption` or `image`."""
+    """What was compared: `caption` or `image`."""
     files: int
     result: SearchResult
     rejections: Sequence[Rejection]
-    """The first rejections of each file."""
+    """The first rejections from each file."""
     n_rejected: int
 
 
 class FoundLeaks(NamedTuple):
-    """The result of jobs.leaks."""
+    """Result of jobs.leaks."""
 
     leaks_id: str
     leaks: pa.Table
-    """A table of the schema LEAKS."""
+    """Table of leaks, with the schema LEAKS."""
     scanned: Sequence[Scanned]
     unread: Sequence[Rejection]
-    """The benchmark's images that cannot be compared."""
+    """Rejections for benchmark images that cannot be compared."""
     shares: Sequence[Share]
-    """Leaked prompts by skill."""
+    """Number of leaked prompts by skill."""
     image_shares: Sequence[Share]
-    """Leaked images by generator; empty if no images were compared."""
+    """Number of leaked images by generator; empty if no images were compared."""
     boards: Sequence[Board]
     no_boards: str
     """Reason why `boards` is empty."""
 
     @property
     def folder(self) -> str:
-        """Folder in the store."""
+        """Path of the result's folder within the store."""
         return f"leaks/{self.leaks_id}"
 
 
 class _Benchmark(NamedTuple):
-    """Prompts and images to search for."""
+    """The prompts and images to search for."""
 
     prompts: pa.Table
-    """A table of the schema PROMPTS."""
+    """Prompts, with the schema PROMPTS."""
     prompt_shards: Sequence[Shard]
     image_shards: Sequence[Shard]
     limits: ImageLimits
     uris: Uris
     manifest: Mapping[str, Any]
-    """The run's manifest; empty without a run."""
+    """The run's manifest; empty if a benchmark is searched for instead of a run."""
     scores: RunScores | None = None
 
 
@@ -184,14 +189,14 @@ def _open_benchmark(store: Store, config: LeaksConfig) -> _Benchmark:
     manifest = read_manifest(store, run_id)
     originals, reason = find_originals(manifest, store)
     if originals is None:
-        raise ConfigError(f"run={config.run}: its prompts cannot be read any more ({reason}); name benchmark=NAME")
+        raise ConfigError(f"run={config.run}: its prompts can no longer be read ({reason}); set benchmark=NAME instead")
     prompts, shards, prompt_shards, limits, uris = originals
     scores = read_run_scores(store, run_id)
     return _Benchmark(prompts, prompt_shards, [*shards.values()], limits, uris, manifest, scores)
 
 
 def _open_configured(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Benchmark:
-    """Open a benchmark; its images are only opened if they are compared, or their tables have the sources."""
+    """Open a benchmark; open its images only if they are compared or if their tables contain the source images."""
     uris, kinds = benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(PICTURES)
     prompts = open_prompts(benchmark, config.storage, ShardSize()) if benchmark.prompts is not None else None
     edit_columns = prompts.edit_columns if prompts is not None else set()
@@ -200,7 +205,9 @@ def _open_configured(store: Store, config: LeaksConfig, benchmark: BenchmarkConf
         shards = sources.prompt_shards, sources.image_shards
         return _Benchmark(sources.prompts, *shards, config.limits, uris, {})
     if prompts is None:
-        raise ConfigError("benchmark.prompts: expected a file of prompts, got null; name the run of its images")
+        raise ConfigError(
+            "benchmark.prompts: expected a file of prompts, got null; set it, or set run=ID instead of benchmark"
+        )
     return _Benchmark(prompts.table, prompts.shards, [], config.limits, uris, {})
 
 
@@ -211,14 +218,14 @@ class _FileMatches(NamedTuple):
 
 
 class _Scan(NamedTuple, Generic[Row]):
-    """A reader of a training set's files, and a function that compares their rows."""
+    """A reader for the files of a training set, and a function that finds matches in their rows."""
 
     reader: TrainingReader[Row]
     find: Callable[[Iterable[Row]], Matches]
 
 
 def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
-    """Search for prompts and images in a training set, and write the result.
+    """Search a training set for prompts and images, and write the result to the store.
 
     Raises ConfigError if there is nothing to compare.
     """
@@ -246,7 +253,10 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
 def _scan_all(
     store: Store, config: LeaksConfig, benchmark: _Benchmark, prompts: Mapping[str, str]
 ) -> tuple[list[Scanned], Sequence[Rejection]]:
-    """Search all captions for the prompts and all training images for the images; return unreadable images too."""
+    """Search all captions for the prompts and all training images for the benchmark's images.
+
+    Also return rejections for benchmark images that cannot be read or compared.
+    """
     text_kinds, image_kinds = config.select_kinds(TEXTS), config.select_kinds(PICTURES)
     images = image_reader(config.limits, config.uri_roots)
     captions_files = CAPTIONS.files(config.storage, config.captions, config.column) if text_kinds else []
@@ -315,7 +325,7 @@ def _explain_no_boards(prompts: int, leaked: int, scores: RunScores | None) -> s
         return "leave out benchmark to see a run's leaderboards without the leaked prompts"
     if not leaked:
         return "no prompt is leaked, so the leaderboards stay as they are"
-    return "every prompt is leaked, so nothing is left to rank by" if leaked == prompts else ""
+    return "every prompt is leaked, so no prompts are left to rank by" if leaked == prompts else ""
 
 
 def _find_in_file(scan: _Scan[Row], file: TrainingFile) -> _FileMatches:
@@ -338,7 +348,7 @@ def _find_in_file(scan: _Scan[Row], file: TrainingFile) -> _FileMatches:
 def make_boards(
     scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence[str], choice: Choice = COMPARE
 ) -> list[Board]:
-    """Return the leaderboard of each metric that ranks; empty if no prompt is leaked, or all are."""
+    """Return a leaderboard for each metric that ranks generators; none if no prompts are leaked, or all of them."""
     kept = (
         find_sorted(scores.prompts, np.sort(hash_ids(leaked))) < 0 if leaked else np.ones(len(scores.prompts), np.bool_)
     )

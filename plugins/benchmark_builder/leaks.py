@@ -1,4 +1,4 @@
-"""Finds a benchmark's prompts among the captions of a training set; defines tables and shares of all leaks."""
+"""Finds a benchmark's prompts in the captions of a training set; defines the table and the counts for all leaks."""
 
 import math
 import unicodedata
@@ -15,17 +15,20 @@ from plumbline.plugins.benchmark_builder.prompt_sets import shingles, words_of
 
 Kind = Literal["exact", "reordered", "near", "contained", "source", "image"]
 TEXTS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
-"""Kinds of text matches, the surest first: the same words; the same words in another order; most runs of three words;
-all words of a long prompt in order within a longer caption."""
+"""Kinds of text matches, most certain first.
+
+They are: the same words; the same words in another order; most three-word sequences in common; all words of a long
+prompt, in order, within a longer caption.
+"""
 PICTURES: tuple[Kind, ...] = ("source", "image")
-"""Kinds of image matches: the source of an edit, and a generated image."""
+"""Kinds of image matches: the source image of an edit, and a generated image."""
 KINDS = (*TEXTS, *PICTURES)
 MIN_CONTAINED_WORDS = 8
-"""Shorter prompts are within many captions by chance."""
+"""Prompts with fewer words are not searched within captions, because many captions contain them by chance."""
 SOURCES = "sources"
-"""Name of the group of sources among the generators."""
+"""Name under which source images are counted, next to the generators."""
 MAX_ROWS = 5
-"""Training rows that are listed for a prompt or image; all are counted."""
+"""Maximum number of training rows listed per prompt or image; the count includes all of them."""
 
 LEAKS = pa.schema(
     [
@@ -35,32 +38,35 @@ LEAKS = pa.schema(
         ("training_rows", pa.int64()),
     ]
 )
-"""Training rows that match a prompt or image, the surest first. `generator` and `image_id` name a generated image.
-`similarity` is the fraction of all their runs of three words that two texts share, or the correlation of two images'
-colours. `text` is the caption, or the id of the training image. `training_rows` counts the matching rows."""
+"""Training rows that match a prompt or image, best matches first.
+
+`generator` and `image_id` identify a generated image. `similarity` is the Jaccard similarity of two texts' three-word
+sequences, or the correlation of two images' colours. `text` is the caption, or the id of the training image.
+`training_rows` counts the matching rows.
+"""
 
 
 class Target(NamedTuple):
-    """A prompt or an image to search for."""
+    """A prompt or an image to look for in the training set."""
 
     prompt_id: str
     prompt: str
     generator: str | None = None
     image_id: str | None = None
-    """Set for generated images only."""
+    """Id of a generated image; None for other targets."""
 
 
 class Caption(NamedTuple):
-    """A text of a training set."""
+    """A caption from a training set."""
 
     file: str
     row: str
-    """Its row, line or sample."""
+    """The row, line or sample that contains the caption."""
     text: str
 
 
 class Match(NamedTuple):
-    """A row of a training set that matches a target; surer matches sort first."""
+    """A row of a training set that matches a target; better matches sort first."""
 
     kind: int
     """Index into KINDS."""
@@ -73,30 +79,30 @@ class Match(NamedTuple):
 
 @dataclass(slots=True)
 class Matches:
-    """Matches in some rows of a training set."""
+    """The matches found in some rows of a training set."""
 
     scanned: int = 0
-    """Number of rows."""
+    """Number of rows that were compared."""
     rows: Counter[int] = field(default_factory=Counter)
-    """Number of matching rows by index of the target."""
+    """Number of matching rows, by the target's index."""
     surest: dict[int, list[Match]] = field(default_factory=dict)
-    """The surest matches by index of the target."""
+    """The best matches, by the target's index."""
 
     def add(self, place: int, matches: Sequence[Match], rows: int) -> None:
-        """Add a target's matching rows; `matches` are the surest of them."""
+        """Add `rows` matching rows of the target at index `place`; `matches` contains the best of them."""
         self.rows[place] += rows
         self.surest[place] = sorted([*self.surest.get(place, ()), *matches])[:MAX_ROWS]
 
 
 class LeakFinder:
-    """Compares captions with all prompts at once; its memory depends only on the prompts.
+    """Compares captions with all prompts at once; memory use depends only on the prompts.
 
-    All pairs above the threshold are found: a prompt that shares enough runs of words with a caption also shares one of
-    its rarest runs, so only these are looked up (Bayardo, Ma and Srikant 2007, prefix filter).
+    All pairs above the threshold are found. A prompt that shares enough three-word sequences with a caption also shares
+    one of its rarest sequences, so it is enough to look these up (Bayardo, Ma and Srikant 2007, prefix filter).
     """
 
     def __init__(self, prompts: Sequence[Target], threshold: float, kinds: Iterable[Kind] = TEXTS) -> None:
-        """`threshold` is the fraction of runs, in (0, 1], that near-duplicates share."""
+        """`threshold` is the Jaccard similarity, in (0, 1], from which texts are near-duplicates."""
         self.threshold, self.kinds = threshold, frozenset(kinds)
         self._words = [tuple(words_of(_normalize(target.prompt))) for target in prompts]
         self._runs = [shingles(_normalize(target.prompt)) for target in prompts]
@@ -111,7 +117,7 @@ class LeakFinder:
                 self._by_rare_run[run].append(place)
 
     def find(self, captions: Iterable[Caption]) -> Matches:
-        """Return the matches of all prompts in the captions."""
+        """Return all matches between the prompts and the captions."""
         matches = Matches()
         for caption in captions:
             matches.scanned += 1
@@ -147,7 +153,7 @@ class LeakFinder:
 
 
 def _normalize(text: str) -> str:
-    """Replace variants of the same letters, such as full-width letters."""
+    """Replace variants of letters, such as full-width letters, with their standard forms (Unicode NFKC)."""
     return unicodedata.normalize("NFKC", text)
 
 
@@ -162,13 +168,13 @@ def merge(parts: Iterable[Matches]) -> Matches:
 
 
 class SearchResult(NamedTuple):
-    """Targets, and their matches in a training set."""
+    """The targets of a search, and their matches in a training set."""
 
     targets: Sequence[Target]
     matches: Matches
 
     def leaked(self) -> Iterator[tuple[int, Target, Sequence[Match]]]:
-        """Yield each target with matches, with its index and its surest matches."""
+        """Yield the index, the target and the best matches of each target that has matches."""
         return ((place, self.targets[place], matches) for place, matches in sorted(self.matches.surest.items()))
 
 
@@ -190,7 +196,7 @@ def leaks_table(results: Iterable[SearchResult]) -> pa.Table:
 
 
 def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
-    """Return the surest kind of match of each prompt that is leaked, by its text or an image."""
+    """Return, for each leaked prompt, the most certain kind of match of its text or of one of its images."""
     kinds: dict[str, int] = {}
     for result in results:
         for _, target, (surest, *_) in result.leaked():
@@ -199,25 +205,25 @@ def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
 
 
 def count_image_shares(result: SearchResult) -> list["Share"]:
-    """Count the leaked images of each generator, and the leaked sources."""
+    """Count the leaked images of each generator, and the leaked source images."""
     surest = {str(place): KINDS[matches[0].kind] for place, _, matches in result.leaked()}
     return shares({str(place): (target.generator or SOURCES,) for place, target in enumerate(result.targets)}, surest)
 
 
 class Share(NamedTuple):
-    """Leaked prompts of a skill, or leaked images of a generator."""
+    """Number of leaked prompts of a skill, or of leaked images of a generator."""
 
     name: str
     total: int
     leaked: int
     by_kind: Mapping[str, int]
-    """Leaks by their surest kind."""
+    """Number of leaks, by their most certain kind."""
 
 
 def shares(groups: Mapping[str, Sequence[str]], kind_of: Mapping[str, str]) -> list[Share]:
-    """Count the leaks of all ids and of each group, the largest share first.
+    """Count the leaks among all ids and in each group, in order of decreasing fraction.
 
-    `groups` has the groups of each id, `kind_of` the kind of each leaked id.
+    `groups` lists the groups of each id, and `kind_of` gives the kind of each leaked id.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for own_id, own in groups.items():

@@ -1,4 +1,4 @@
-"""Functions on sets of prompts: near-duplicates, a draw that balances skills, and statistics."""
+"""Functions on sets of prompts: near-duplicates, sampling that balances skills, and statistics."""
 
 import hashlib
 import math
@@ -25,10 +25,10 @@ def draw_balanced(
 ) -> list[int]:
     """Draw `count` of the prompts with skills, or all if there are fewer, and return their indices in order.
 
-    A prompt's weight is 1 / (n m): n prompts have the rarest of its skills, and the lengths of m prompts fall between
-    the same `edges`. The paper gives under-represented skills higher weights, but does not specify them. Prompts are
-    drawn by these weights without replacement (Efraimidis and Spirakis 2006). The draw depends only on the ids and the
-    seed, not on the order of the prompts.
+    A prompt's weight is 1 / (n m), where n prompts have the rarest of its skills, and m prompts have a length between
+    the same two `edges`. The paper gives under-represented skills higher weights, but does not specify the weights.
+    Prompts are drawn by weight without replacement (Efraimidis and Spirakis 2006). The draw depends only on the ids and
+    the seed, not on the order of the prompts.
     """
     candidates = [place for place, own in enumerate(skills) if own]
     by_skill = Counter(skill for place in candidates for skill in set(skills[place]))
@@ -54,9 +54,11 @@ def evenness(counts: Sequence[int]) -> float:
 
 
 PRESENT_PERCENT = 2
-"""A skill of more than this percentage of prompts is covered (vqascore_genai_bench.txt, appendix A, table 8)."""
+"""A skill counts as covered if more than this percentage of prompts has it (VQAScore, GenAI-Bench, appendix A, table
+8).
+"""
 RUN = 3
-"""Words of a run."""
+"""Number of consecutive words that are compared as a unit."""
 PERMUTATIONS = 128
 SEED = 1
 
@@ -64,23 +66,23 @@ _WORD = re.compile(r"\w+")
 
 
 def words_of(text: str) -> list[str]:
-    """Return a text's words without case and punctuation, or the text itself if it has no words."""
+    """Return a text's words in lower case without punctuation, or the whole text if it has no words."""
     return _WORD.findall(text.casefold()) or [text]
 
 
 def shingles(text: str) -> frozenset[str]:
-    """Return a text's runs of three words; a shorter text is a single run."""
+    """Return all sequences of three consecutive words in a text; a shorter text is a single sequence."""
     words = words_of(text)
     return frozenset(" ".join(words[start : start + RUN]) for start in range(max(1, len(words) - RUN + 1)))
 
 
 def find_near_duplicates(texts: Sequence[str], threshold: float) -> list[int | None]:
-    """Return for each prompt the index of the first earlier prompt that it repeats, or None.
+    """Return, for each prompt, the index of the first earlier prompt that it nearly duplicates, or None.
 
-    Two prompts are near-duplicates if they share at least the fraction `threshold` of all their runs of three words. So
-    case and punctuation make no difference; another number, colour or order does, unless the prompt is long. Candidates
-    are found by MinHash with locality-sensitive hashing (Broder 1997; datasketch) and then compared exactly: there are
-    no false positives, but pairs close to the threshold may be missed.
+    Two prompts are near-duplicates if the Jaccard similarity of their three-word sequences is at least `threshold`.
+    Case and punctuation therefore make no difference; a different number, colour or order does, unless the prompt is
+    long. Candidates are found by MinHash with locality-sensitive hashing (Broder 1997; datasketch) and then compared
+    exactly, so there are no false positives, but pairs close to the threshold may be missed.
     """
     sets = [shingles(text) for text in texts]
     index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=(0.1, 0.9))
@@ -104,21 +106,21 @@ ALL = "all prompts"
 
 
 class SkillStatistics(NamedTuple):
-    """Statistics of the prompts of one skill."""
+    """Statistics of the prompts that require a skill."""
 
     prompts: int
     characters: float
-    """Mean length."""
+    """Mean length in characters."""
     longest: int
     """Maximum length in characters."""
     means: Mapping[str, float]
-    """Means of the properties; nan if no prompt has the property."""
+    """Mean of each property; nan if it could not be measured for any prompt."""
 
 
 def summarize_skills(
     texts: Sequence[str], skills: Sequence[Sequence[str]], properties: Mapping[str, Property]
 ) -> dict[str, SkillStatistics]:
-    """Return the statistics of all prompts, then those of each skill, sorted by name."""
+    """Return the statistics of all prompts, followed by those of each skill, sorted by name."""
     measured = [(len(text), {name: measure(text) for name, measure in properties.items()}) for text in texts]
     members: dict[str, list[int]] = defaultdict(list)
     for place, own in enumerate(skills):
@@ -141,7 +143,7 @@ Statistics = Mapping[str, SkillStatistics]
 
 
 def make_statistics_table(own: Statistics, published: Mapping[str, Statistics]) -> ShownTable:
-    """Return a table of a benchmark's statistics by skill, with fewer columns for each published benchmark."""
+    """Return a table of statistics by skill: all columns for this benchmark, and fewer for each published one."""
     skills = [ALL, *sorted({skill for statistics in (own, *published.values()) for skill in statistics} - {ALL})]
     properties = [*own[ALL].means]
     names = ["skill", "prompts", "share", "characters", "longest", *properties]

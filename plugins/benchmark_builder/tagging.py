@@ -1,4 +1,4 @@
-"""Lets a language model tag prompts with skills (Gecko, appendix B.1, listing 1)."""
+"""Has a language model tag prompts with skills (Gecko, appendix B.1, listing 1)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
 NONE = "none"
-"""The reply for a prompt without any of the skills."""
+"""The expected reply for a prompt that requires none of the skills."""
 STOP = ("\ninput:",)
-"""Base models continue with a further example here."""
+"""Base models continue with another example at this point."""
 _FORMS: Mapping[Replies, str] = {
     "text": 'Write one line for each: number | tag (words of the text); or "0 | none" where no tag fits.',
     "json": 'Write {"tags": [{"tag": ..., "words": the words of the text}, ...]}, with the tag "none" where none fits.',
@@ -36,11 +36,11 @@ _FORMS: Mapping[Replies, str] = {
 _LINE = re.compile(r"([^()]+?) ?(?:\((.*)\))?\W*")
 _TOKENS_OF_ENTRY = 40
 MAX_LINE = 1000
-"""Characters of a line with a tag; a longer line is not a tag."""
+"""Maximum length of a line with a tag, in characters; longer lines are not parsed as tags."""
 
 
 class WrittenTag(NamedTuple):
-    """A tag with its words in the prompt."""
+    """A tag, with the words of the prompt that it applies to."""
 
     tag: str
     words: str
@@ -48,18 +48,21 @@ class WrittenTag(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tagging(TextWriter):
-    """Writes a row for each tag of a prompt: `kind` is the tag, null if the prompt has no tag; `span` is its words."""
+    """Chain that writes a row for each tag of a prompt.
+
+    `kind` is the tag, or null if the prompt has none; `span` contains the words that the tag applies to.
+    """
 
     kind: Literal["tagging"] = "tagging"
     taxonomy: Taxonomy
 
     def asking(self) -> dict[str, Any]:
-        """Return everything that decides the tags."""
+        """Return everything that affects the tags."""
         identity = (*self._form.identity, *STOP)
         return {"templates": template_digest(*identity), "sampling": self.options.sampling._asdict()}
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Request a prompt's tags; raise UnreadableReply if the reply contains anything but tags of the taxonomy."""
+        """Ask the model for a prompt's tags; raise UnreadableReply unless the reply lists only tags of the taxonomy."""
         request = self._form.request(self.options.sampling, f"input: {parsing.one_line(prompt)}\noutput:")
         tags = yield from ask(request._replace(stop=STOP), partial(_read_reply, self._form, self.taxonomy))
         return list(_make_questions(tags, prompt))
@@ -122,7 +125,7 @@ def _parse_json_tags(reply: str) -> list[WrittenTag]:
 
 
 def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
-    """Return the distinct tags of a reply in the taxonomy's spelling."""
+    """Return the distinct tags in a reply, spelled as in the taxonomy."""
     pieces = [piece for piece in form.pieces(reply) if parsing.normalise(piece.tag) != NONE]
     try:
         tags = [WrittenTag(taxonomy.find(piece.tag).label, parsing.one_line(piece.words)) for piece in pieces]
@@ -132,7 +135,7 @@ def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[
 
 
 def _make_questions(tags: Sequence[WrittenTag], prompt: str) -> Iterator[WrittenQuestion]:
-    """Yield a row for each tag; a prompt without tags has one row without a kind."""
+    """Yield a row for each tag; a prompt without tags gets a single row without a kind."""
     if not tags:
         yield WrittenQuestion("1", NONE, ())
     taken: list[TextSpan] = []

@@ -1,4 +1,4 @@
-"""Taxonomies: skills and sub-skills of prompts, with templates to write prompts of a sub-skill."""
+"""Taxonomies of the skills and sub-skills of prompts, with templates for writing prompts of a sub-skill."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ EMPTY = "nothing"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A condition on a field that the model writes; exactly one of the three options is set."""
+    """A condition on a field that the model writes. Exactly one of the three options is set."""
 
     field: str
     words: str | None = None
-    """The control with the number of words, such as `12` or `8-15`."""
+    """Name of the control that gives the number of words, such as `12` or `8-15`."""
     characters: str | None = None
-    """The control with the number of characters, without quotes around the text."""
+    """Name of the control that gives the number of characters, not counting quotation marks around the text."""
     contains: str | None = None
-    """The control or the field whose words the field must contain."""
+    """Name of the control or field whose words this field must contain."""
 
     @property
     def other(self) -> str:
-        """The control or field to compare with; raises ConfigError unless exactly one is set."""
+        """Name of the control or field to compare with; raises ConfigError unless exactly one option is set."""
         options = [name for name in (self.words, self.characters, self.contains) if name is not None]
         if len(options) != 1:
             raise ConfigError(
@@ -36,15 +36,15 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Template:
-    """Instructions to write prompts of a sub-skill (Gecko, appendix B.3, listing 2)."""
+    """Instructions for writing prompts of a sub-skill (Gecko, appendix B.3, listing 2)."""
 
     instructions: str
     controls: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """Properties of a prompt, each with values that are requested equally often."""
+    """Properties of a prompt, with the values of each; all values are requested equally often."""
     fields: tuple[str, ...] = ("Caption",)
-    """Fields that the model writes in order; the last field is the prompt."""
+    """Fields that the model writes, in this order; the last field is the prompt."""
     examples: tuple[Mapping[str, Value], ...] = ()
-    """Examples with all controls and fields."""
+    """Examples, each with a value for every control and field."""
     checks: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:
@@ -68,25 +68,25 @@ class Template:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubSkill:
-    """A part of a skill."""
+    """A subdivision of a skill."""
 
     about: str = ""
-    """Its description for the model that tags."""
+    """Description of the sub-skill for the model that tags prompts."""
     template: Template | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skill:
-    """An ability that prompts require of generators."""
+    """An ability that prompts require of image generators."""
 
     about: str = ""
-    """Its description for the model that tags."""
+    """Description of the skill for the model that tags prompts."""
     sub_skills: Mapping[str, SubSkill] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaggedExample:
-    """A prompt with its tags in the form that the model must write: `entity - whole (man)`."""
+    """An example of a prompt with its tags, written as the model must write them: `entity - whole (man)`."""
 
     prompt: str
     tags: tuple[str, ...]
@@ -100,23 +100,23 @@ class Tag(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The form that models write (listing 1)."""
+        """The tag as models write it (listing 1)."""
         return self.skill if self.sub_skill is None else f"{self.skill} - {self.sub_skill}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the skill, and the part as `skill:part`, the notation of Gecko2K."""
+        """Return the skill and, if there is a sub-skill, `skill:sub_skill` as in Gecko2K."""
         return (self.skill,) if self.sub_skill is None else (self.skill, f"{self.skill}:{self.sub_skill}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taxonomy:
-    """All skills there are."""
+    """All skills, with examples of tagged prompts."""
 
     name: str
     skills: Mapping[str, Skill]
     examples: tuple[TaggedExample, ...] = ()
-    """Examples for the model that tags."""
+    """Examples for the model that tags prompts."""
 
     def __post_init__(self) -> None:
         if not self.skills:
@@ -132,9 +132,9 @@ class Taxonomy:
             yield from (Tag(name, part) for part in skill.sub_skills)
 
     def find(self, label: str) -> Tag:
-        """Return the tag with this label in any case; text after a skill without sub-skills is ignored.
+        """Return the tag with this label, ignoring case, and any text after a skill that has no sub-skills.
 
-        Raises ConfigError with the nearest tag if the taxonomy has no such tag.
+        Raises ConfigError, suggesting the nearest tag, if the taxonomy has no such tag.
         """
         by_name = {_normalize(name): tag for tag in self.tags() for name in (tag.label, tag.names[-1])}
         whole = {_normalize(name): Tag(name, None) for name, skill in self.skills.items() if not skill.sub_skills}
@@ -145,7 +145,7 @@ class Taxonomy:
         return tag
 
     def templates(self, chosen: Iterable[str] | None = None) -> dict[Tag, Template]:
-        """Return the templates of all sub-skills, or only of the `chosen` skills and sub-skills.
+        """Return the templates of all sub-skills, or only those of the `chosen` skills and sub-skills.
 
         Raises ConfigError if a name has no template.
         """

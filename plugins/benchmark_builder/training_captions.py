@@ -1,4 +1,4 @@
-"""Reads the captions of a training set from tables, lists of texts, and WebDataset tars."""
+"""Reads the captions of a training set from tables, text files, and WebDataset tars."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,11 +24,11 @@ from plumbline.plugins.benchmark_builder.training_files import (
 )
 
 COMMON_COLUMNS = ("caption", "text", "prompt", "TEXT", "captions")
-"""Common names of the column; the first that exists is used."""
+"""Common names of the caption column; the first that exists is used."""
 ROWS_AT_ONCE = 4096
 LIST = ".txt"
 NO_BYTES = 0
-"""Maximum size of the images that are read from a tar."""
+"""Maximum image size, in bytes, when captions are read from a tar: no image is read."""
 
 
 Captions = Iterator[Caption | Rejection]
@@ -71,7 +71,7 @@ def _read_list(file: TrainingFile) -> Captions:
 
 
 def _read_tar(file: TrainingFile) -> Captions:
-    """Yield the .txt of each sample, and the caption in its .json; images are skipped."""
+    """Yield the .txt of each sample and the caption in its .json, skipping images."""
     last: Caption | Rejection | None = None
     for member in read_tar(file, NO_BYTES):
         if isinstance(member, Rejection):
@@ -105,7 +105,7 @@ READERS: Mapping[str, Callable[[TrainingFile], Captions]] = {
     LIST: _read_list,
     **dict.fromkeys(TARS, _read_tar),
 }
-"""Readers by suffix of the file."""
+"""Readers by file suffix."""
 CAPTIONS = TrainingReader(key="captions", readers=READERS)
 
 
@@ -114,7 +114,7 @@ def _choose_column(names: Sequence[str], file: TrainingFile) -> str:
 
 
 def _make_captions(value: Any, file: TrainingFile, row: str) -> Iterator[Caption]:
-    """Yield the captions of a row, which may have several or none."""
+    """Yield the captions in a row's value, of which there may be none or several."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and text.strip():
             yield Caption(file.place.url, row, text.strip())

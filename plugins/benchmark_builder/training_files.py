@@ -24,20 +24,20 @@ class TrainingFile(NamedTuple):
     size: int
     etag: str
     column: str | None
-    """The column or field to read; None for a common name."""
+    """Name of the column or field to read, or None to try the common names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingReader(Generic[Row]):
-    """Reads captions or images of a training set."""
+    """Reader for the captions or images of a training set."""
 
     key: str
-    """Configuration key of the files' path."""
+    """Configuration key that gives the path of the files."""
     readers: Mapping[str, Callable[[TrainingFile], Iterator[Row | Rejection]]]
-    """Readers by suffix of the file."""
+    """Readers by file suffix."""
 
     def files(self, storage: StorageConfig, url: str | None, column: str | None) -> list[TrainingFile]:
-        """List a file, the files below a folder, or the matches of a pattern; raise ConfigError if there are none."""
+        """List a single file, the files in a folder, or the matches of a pattern; raise ConfigError if none exist."""
         place = storage.locate(url or "")
         with readable_errors(place, self.key):
             if "*" in place.path:
@@ -54,7 +54,7 @@ class TrainingReader(Generic[Row]):
         return sorted(found, key=lambda file: file.place.url)
 
     def read(self, file: TrainingFile) -> Iterator[Row | Rejection]:
-        """Yield a file's rows in order, and rejections; raise ConfigError if the file lacks the column."""
+        """Yield the rows and rejections of a file in order; raise ConfigError if the file lacks the column."""
         ending = next(ending for ending in self.readers if file.place.name.lower().endswith(ending))
         with readable_errors(file.place, self.key):
             try:
@@ -67,21 +67,19 @@ class TrainingReader(Generic[Row]):
 
 
 def choose_column(names: Sequence[str], file: TrainingFile, common: Sequence[str], key: str) -> str:
-    """Return the configured column, or the first common one; raise ConfigError if the file lacks it."""
+    """Return the configured column, or the first common name that exists; raise ConfigError if there is none."""
     accepted = (file.column,) if file.column else common
     column = next((name for name in accepted if name in names), None)
     if column is None:
         expected = " or ".join(accepted)
-        raise ConfigError(
-            f"{file.place}: expected a column {expected}, found {', '.join(names)}; name it with {key}=NAME"
-        )
+        raise ConfigError(f"{file.place}: expected a column {expected}, found {', '.join(names)}; set {key}=NAME")
     return column
 
 
 def read_parquet(
     file: TrainingFile, columns: Callable[[Sequence[str]], Sequence[str]], at_once: int
 ) -> Iterator[pa.Table]:
-    """Yield the chosen columns of a table in batches."""
+    """Yield the chosen columns of a table, batch by batch."""
     with file.place.open(size=file.size, block_size=BLOCK_BYTES) as stream, pq.ParquetFile(stream) as table:
         chosen = list(columns(table.schema_arrow.names))
         for batch in table.iter_batches(at_once, columns=chosen, use_threads=False):
@@ -89,7 +87,7 @@ def read_parquet(
 
 
 def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[Member | Rejection]:
-    """Yield the files of a WebDataset tar in order; larger images are not read."""
+    """Yield the files in a WebDataset tar in order, without reading images of more than `max_bytes`."""
     tar = SampleFile(place=file.place, size=file.size, etag=file.etag, name=file.place.name)
     try:
         yield from read_members(tar, max_bytes)

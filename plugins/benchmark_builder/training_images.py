@@ -1,4 +1,4 @@
-"""Reads the images of a training set from Parquet tables and WebDataset tars, and decodes them within limits."""
+"""Reads the images of a training set from Parquet tables and WebDataset tars, and decodes them within size limits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -22,16 +22,16 @@ from plumbline.plugins.benchmark_builder.training_files import (
 )
 
 COMMON_COLUMNS = ("image", "jpg", "png", "webp", "img", "uri")
-"""Common names of columns with images (bytes or {bytes, path}) or addresses; the first that exists is used."""
+"""Common names of columns with images (bytes or {bytes, path}) or their addresses; the first that exists is used."""
 IDS = ("image_id", "id", "key", "__key__")
-"""Common names of columns with ids of images."""
+"""Common names of columns with image ids."""
 ROWS_AT_ONCE = 16
 
 Images = Iterator[TrainingImage | Rejection]
 
 
 def image_reader(limits: ImageLimits, uri_roots: Sequence[str]) -> TrainingReader[TrainingImage]:
-    """Return a reader of images; addresses must be below the table's folder or `uri_roots`."""
+    """Return a reader of images. Addresses must be below the table's folder or one of `uri_roots`."""
     readers = {".parquet": partial(_read_parquet, limits, uri_roots), **dict.fromkeys(TARS, partial(_read_tar, limits))}
     return TrainingReader(key="images", readers=readers)
 
@@ -61,7 +61,7 @@ def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingF
 
 
 def _read_tar(limits: ImageLimits, file: TrainingFile) -> Images:
-    """Yield the images of a tar; the sample's name is the id."""
+    """Yield the images in a tar, using the names of samples as ids."""
     for member in read_tar(file, limits.max_bytes):
         if isinstance(member, Rejection):
             yield member

@@ -1,4 +1,4 @@
-"""Base classes of tagging and generation: a language model writes about texts, without images."""
+"""Base classes for tagging and generation, in which a language model writes about texts, without images."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,19 +11,19 @@ from plumbline.operators.metrics.writing import ReplySampling
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterOptions(BoundsChecked):
-    """The model that writes, and its sampling."""
+    """The language model that writes, and its sampling options."""
 
     section: ClassVar[str] = "writer "
     writer: str = "llm"
-    """Role of the language model."""
+    """Role of the language model that writes."""
     max_tokens: Positive = 512
-    """Tokens after which a reply is cut."""
+    """Maximum number of tokens in a reply; longer replies are cut off."""
     temperature: NotNegative = 0.0
-    """0 always takes the likeliest token."""
+    """Sampling temperature; 0 always selects the likeliest token."""
     seed: int = 0
-    """Seed of replies at a temperature above 0, and of the order of control values in generation."""
+    """Seed for replies at temperatures above 0, and for the order of control values in generation."""
     replies: Replies = "text"
-    """`text`, as in the paper, or `json`, restricted to a schema, which helps small models."""
+    """Format of replies: `text`, as in the paper, or `json`, constrained by a schema, which helps small models."""
 
     @property
     def sampling(self) -> ReplySampling:
@@ -32,7 +32,7 @@ class WriterOptions(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextWriter(GenerationChain):
-    """A chain that ends after a language model has written; its rows have the schema QUESTIONS."""
+    """Chain that ends when a language model has written its texts. Its rows have the schema QUESTIONS."""
 
     chain: ClassVar[tuple[str, ...]] = ("questions",)
     final_stage: ClassVar[str] = "questions"
@@ -41,5 +41,5 @@ class TextWriter(GenerationChain):
 
     @property
     def writer(self) -> str:
-        """Role of its model."""
+        """Role of the language model."""
         return self.options.writer

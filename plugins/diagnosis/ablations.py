@@ -1,4 +1,7 @@
-"""Effects on a metric's scores if it lacks an input, such as the image ("What makes a good metric?", sec. 4)."""
+"""Measures the change in a metric's scores if an input, such as the image, is missing.
+
+See "What makes a good metric?", section 4.
+"""
 
 import math
 from typing import NamedTuple
@@ -14,11 +17,11 @@ SAMPLING = Sampling(resamples=200)
 
 
 class AblationEffect(NamedTuple):
-    """A metric with and without an input, over the images of all generators that have both scores."""
+    """A metric with and without an input, compared on the images of all generators that have both scores."""
 
     metric: str
     denied: str
-    """The missing input, or the model that answered in place of the metric's own."""
+    """The missing input, or the model that answered instead of the metric's own."""
     whole: float
     """Mean score with the input."""
     left: float
@@ -29,17 +32,19 @@ class AblationEffect(NamedTuple):
     """Lower end of the difference's 95% interval, bootstrapped over prompts."""
     high: float
     rho: float
-    """Spearman's rank correlation of the scores with and without; nan if either side is constant."""
+    """Spearman's rank correlation of the scores with and without the input; nan if either set of scores is constant."""
     order: float
-    """Kendall's tau-b of the generators' means with and without; means are rounded to six decimals, because models
-    round differently."""
+    """Kendall's tau-b of the generators' means with and without the input.
+
+    Means are rounded to six decimals, because models round differently.
+    """
     n: int
     n_null: int
-    """Number of images that have a score with the input and none without."""
+    """Number of images that have a score with the input but none without it."""
 
 
 def measure_effect(scores: RunScores, metric: str, denied: str, variant: str) -> AblationEffect:
-    """Compare a metric with its variant that lacks `denied`; `scores` must have both."""
+    """Compare a metric with its variant that lacks `denied`; `scores` must contain both."""
     whole, reduced = scores.select_rows(metric).scored(), scores.select_rows(variant).scored()
     _, rows_whole, rows_reduced = np.intersect1d(whole.image, reduced.image, return_indices=True)
     n, n_null = len(rows_whole), len(whole.row) - len(rows_whole)

@@ -1,4 +1,4 @@
-"""A diagnosis of a sweep's metrics by variants that do not get some of their input."""
+"""Diagnoses a sweep's metrics by running variants of them that lack some of their input."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -31,37 +31,38 @@ from plumbline.plugins.diagnosis.questions import AnswerCounts, AnswerStatistics
 from plumbline.plugins.diagnosis.word_ratings import WordRatings, mean_rating, read_ratings
 
 MAX_NOTES = 5
-"""Number of broken parses that are described; further ones are only counted."""
+"""Maximum number of broken parses that are described; further ones are only counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParseTable:
-    """Constituency parses of prompts, in the bracketed form of the Penn Treebank."""
+    """Constituency parses of prompts, in the Penn Treebank's bracket notation."""
 
     path: str
     prompt_id: str = "prompt_id"
-    """Column of prompt ids."""
+    """Column of the prompt ids."""
     parse: str = "parse"
-    """Column of parses, with one tree for each sentence."""
+    """Column of the parses, with one tree per sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnosisConfig:
-    """Inputs that are withheld from metrics, and properties of prompts that are measured."""
+    """Inputs to withhold from metrics, and properties of prompts to measure."""
 
     ablations: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
-    """Inputs that are withheld from every metric, one at a time."""
+    """Inputs to withhold from every metric, one at a time."""
     vqa_models: tuple[str, ...] = ()
-    """Roles of models that answer in place of each metric's own model, such as a dual encoder and a language model:
-    [clip, llm]."""
+    """Roles of models that answer instead of each metric's own model, such as a dual encoder and a language model:
+    [clip, llm].
+    """
     word_ratings: Mapping[str, WordRatings] = field(default_factory=dict)
-    """Lists of words by property, as {concreteness: {path: FILE, word: Word, rating: Conc.M}}."""
+    """Word lists by property, such as {concreteness: {path: FILE, word: Word, rating: Conc.M}}."""
     parses: ParseTable | None = None
-    """Constituency parses of the prompts, for Yngve's depth: {path: FILE}."""
+    """Constituency parses of the prompts, used to compute Yngve depth: {path: FILE}."""
     parser: str | None = None
-    """An installed spaCy pipeline, such as en_core_web_sm, for the depth of prompts; null leaves that out."""
+    """An installed spaCy pipeline, such as en_core_web_sm, for measuring the depth of prompts; null omits the depth."""
     page: str | None = None
-    """A Markdown page whose section `diagnosis` gets the tables too, as plugins/diagnosis/README.md does."""
+    """A Markdown page; the tables are also written into its section `diagnosis`, as in plugins/diagnosis/README.md."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,29 +80,29 @@ class Variant(NamedTuple):
 
     metric: str
     denied: str
-    """The missing input; empty for the metric itself."""
+    """The missing input; empty for the unchanged metric."""
     options: Metric
 
     @property
     def name(self) -> str:
-        """Name of the metric in its cells."""
+        """Name of the variant in its cells."""
         return f"{self.metric}:{self.denied}" if self.denied else self.metric
 
 
 class PlannedDiagnosis(NamedTuple):
-    """A planned sweep with the variants of its metrics."""
+    """A planned sweep that includes the variants of its metrics."""
 
     sweep: PlannedSweep
     variants: list[Variant]
-    """Variants, beginning with the metrics themselves."""
+    """All variants, starting with the unchanged metrics."""
     measured: Mapping[str, PromptNumbers]
-    """Properties of the prompts."""
+    """Properties of the prompts, by name."""
     notes: list[str]
-    """Reasons why variants are left out."""
+    """Reasons why variants or parses are left out."""
 
 
 def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
-    """Plan the sweep with the variants; raise ConfigError if a list of words or a parser is missing."""
+    """Plan the sweep with its variants; raise ConfigError if a word list or a parser is missing."""
     rated = {
         name: partial(
             mean_rating, read_ratings(f"diagnosis.word_ratings.{name}", words, config.storage.locate(words.path))
@@ -126,7 +127,7 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
 
 
 def _computable_variants(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
-    """Yield the variants that can be computed, and append to `notes` the reason for each of the others."""
+    """Yield the variants that can be computed; for each of the others, append the reason to `notes`."""
     for variant in _variants(config):
         try:
             check_chain(variant.metric, variant.options)
@@ -151,9 +152,9 @@ def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
 
 
 def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes: list[str]) -> PromptNumbers:
-    """Return the mean Yngve depth of each prompt that has a parse, and append to `notes` why others have none.
+    """Return the mean Yngve depth of each prompt that has a valid parse; append problems with the others to `notes`.
 
-    Raises ConfigError if no prompt has one.
+    Raises ConfigError if no prompt has a valid parse.
     """
     sheet = read_sheet(table, [parses.prompt_id, parses.parse])
     remedy = "set diagnosis.parses.prompt_id and diagnosis.parses.parse to its columns"
@@ -168,11 +169,11 @@ def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes
             except BadParse as error:
                 problems.append(f"{sheet.where(row)}: {error}; correct the parse (it is left out)")
     if not depths:
-        first = problems[0] if problems else f"{sheet.url}: none of its prompts is the benchmark's; {remedy}"
+        first = problems[0] if problems else f"{sheet.url}: none of its prompts are in the benchmark; {remedy}"
         raise ConfigError(f"diagnosis.parses: {first}")
     notes += problems[:MAX_NOTES]
     if len(depths) < len(known):
-        notes.append(f"diagnosis.parses: {len(known) - len(depths)} of {len(known)} prompts have no parse that counts")
+        notes.append(f"diagnosis.parses: {len(known) - len(depths)} of {len(known)} prompts have no valid parse")
     return prompt_numbers(hash_ids(ids), [depths.get(prompt_id, math.nan) for prompt_id in ids])
 
 
@@ -183,15 +184,15 @@ def _measure_prompts(sweep: PlannedSweep, wanted: Mapping[str, Property]) -> dic
 
 
 class Diagnosed(NamedTuple):
-    """A diagnosis, and the metrics that are missing from it."""
+    """A diagnosis, and the metrics that could not be computed in full."""
 
     diagnosis: Diagnosis
     failed: Mapping[str, str]
-    """Reason why some cells could not be computed, by metric or variant."""
+    """Reasons why cells could not be computed, by metric or variant."""
 
 
 def diagnose(planned: PlannedDiagnosis, watch: Watch) -> Diagnosed:
-    """Compute the missing cells and read the diagnosis; failed rows of a variant are null and counted."""
+    """Compute the missing cells and return the diagnosis; failed rows of a variant are null and counted."""
     with registered_sweep(planned.sweep, watch) as (sweep, watch):
         sweep, outcomes, diagnosis = compute_whole(
             sweep, watch, lambda now, outcomes: inspect_cells(now, outcomes, partial(_read, planned))
@@ -247,7 +248,7 @@ def _count_answers(variant: Variant, questions: QuestionCounts, cells: CellTable
 
 
 def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
-    """Write the tables into the section `diagnosis` of the page."""
+    """Write the tables into the page's section `diagnosis`."""
     assert config.diagnosis.page is not None, "no page is configured"
     text = diagnosis_markdown(make_tables(diagnosis), 3)
     write_section(config.storage.locate(config.diagnosis.page), "diagnosis", text)

@@ -1,4 +1,4 @@
-"""A diagnosis of a run's metrics, and its tables of text."""
+"""The diagnosis of a run's metrics, and the tables that show it."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,9 +21,9 @@ from plumbline.plugins.diagnosis.ablations import AblationEffect
 from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind, QuestionStatistics
 
 MAX_KINDS = 8
-"""Number of kinds of questions that are shown of a metric."""
+"""Maximum number of question kinds shown per metric."""
 NOTHING = "nothing"
-"""Shown as denied for a metric that lacks no input."""
+"""Shown in the column `denied` for a metric that has all its inputs."""
 
 
 class Diagnosis(NamedTuple):
@@ -35,7 +35,7 @@ class Diagnosis(NamedTuple):
 
 
 def make_tables(diagnosis: Diagnosis) -> list[ShownTable]:
-    """Return the diagnosis as tables of text, without empty tables."""
+    """Return the diagnosis as tables of text, leaving out empty tables."""
     tables = (
         _effects(diagnosis.effects),
         _answers(diagnosis.answers),

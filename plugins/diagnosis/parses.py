@@ -1,4 +1,4 @@
-"""Yngve's complexity of constituency parses in the Penn Treebank's brackets ("What makes a good metric?", sec. 3.1)."""
+"""Computes Yngve's complexity of Penn Treebank constituency parses ("What makes a good metric?", sec. 3.1)."""
 
 import math
 import re
@@ -10,20 +10,20 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.metrics.parsing import shorten
 
 MAX_PARSE = 100_000
-"""Characters."""
+"""Maximum length of a parse, in characters."""
 MAX_DEPTH = 200
-"""Brackets within brackets."""
+"""Maximum nesting depth of brackets."""
 EXAMPLE = "(S (NP (DT a) (NN dog)) (VP (VBZ runs)))"
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _BRACKET = re.compile(r"-[LR][RSC]B-")
-"""A bracket of the text, which the treebank writes as -LRB- and the like."""
+"""A bracket from the text itself, which the treebank writes as -LRB-, -RRB- and so on."""
 _EMPTY = "-NONE-"
-"""Label of an element without words, such as a trace."""
+"""Label of an element that contains no words, such as a trace."""
 
 
 class BadParse(PlumblineError):
-    """A parse that cannot be read, or belongs to another text; the message names the fault."""
+    """Raised for a parse that is malformed or belongs to a different text; the message states the problem."""
 
 
 class _Node(NamedTuple):
@@ -33,13 +33,14 @@ class _Node(NamedTuple):
 
 
 def mean_yngve_depth(parse: str, text: str) -> float:
-    """Return the mean depth of a text's words (Yngve 1960); nan for a text without words.
+    """Return the mean depth of a text's words (Yngve 1960), or nan for a text without words.
 
-    The branches of a node are numbered from right to left, from 0, and a word's depth is the sum of the numbers on the
-    way to it. Punctuation is ignored. A parse of several sentences has a tree for each.
+    The branches of each node are numbered from right to left, starting at 0. A word's depth is the sum of the numbers
+    on the path from the root to the word. Punctuation is ignored. A parse of several sentences contains one tree for
+    each.
 
     Raises:
-        BadParse: Brackets do not close, the parse is too long or too deep, or its words are not the text's.
+        BadParse: Brackets are not closed, the parse is too long or too deep, or its words differ from the text's.
     """
     trees = _read(parse)
     words = " ".join(word for tree in trees for word in _words(tree))
@@ -50,7 +51,7 @@ def mean_yngve_depth(parse: str, text: str) -> float:
 
 
 def _read(parse: str) -> list[_Node]:
-    """Return the trees of a parse without punctuation and empty elements; raise BadParse if it cannot be read."""
+    """Return the trees of a parse, without punctuation and empty elements; raise BadParse if it is malformed."""
     if len(parse) > MAX_PARSE:
         raise BadParse(f"expected at most {MAX_PARSE} characters, found {len(parse)}")
     top = _Node("", [])
@@ -69,7 +70,7 @@ def _read(parse: str) -> list[_Node]:
         elif _is_word(token) and open_nodes[-1].label != _EMPTY:
             open_nodes[-1].children.append(token)
         if len(open_nodes) > MAX_DEPTH:
-            raise BadParse(f"expected at most {MAX_DEPTH} brackets within brackets, found more")
+            raise BadParse(f"expected at most {MAX_DEPTH} levels of nested brackets, found more")
         before = token
     if len(open_nodes) > 1:
         raise BadParse(f"{len(open_nodes) - 1} brackets are not closed in {shorten(parse)}")
@@ -97,5 +98,5 @@ def _depths(node: _Node, depth: int) -> Iterator[int]:
 
 
 def _letters(text: str) -> str:
-    """Return the letters and digits of a text in lower case, because parses change spaces and punctuation."""
+    """Return a text's letters and digits in lower case; parses change spaces and punctuation, so these are dropped."""
     return "".join(filter(str.isalnum, text)).casefold()

@@ -12,13 +12,13 @@ from plumbline.operators.statistics.agreement import STATISTICS
 
 
 class PromptNumbers(NamedTuple):
-    """A number of each prompt; prompts are hashes of their ids, ascending."""
+    """A value for each prompt; prompts are given as the hashes of their ids, in ascending order."""
 
     prompts: Hashes
     values: Floats
 
     def look_up(self, prompts: Hashes) -> Floats:
-        """Return the numbers of these prompts (n,); nan if a prompt has none."""
+        """Return the values of these prompts (n,); nan for a prompt that has none."""
         if not len(self.prompts):
             return np.full(len(prompts), math.nan)
         rows = np.minimum(np.searchsorted(self.prompts, prompts), len(self.prompts) - 1)
@@ -26,7 +26,7 @@ class PromptNumbers(NamedTuple):
 
 
 def prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
-    """Return the numbers of prompts (n,) in any order; if a prompt comes twice, its first number counts."""
+    """Return the values (n,) of prompts in any order; if a prompt is repeated, its first value is used."""
     unique, rows = np.unique(prompts, return_index=True)
     return PromptNumbers(unique, np.asarray(values, np.float64)[rows])
 
@@ -34,7 +34,7 @@ def prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
 def correlate_properties(
     scores: RunScores, properties: Mapping[str, Mapping[str, PromptNumbers]]
 ) -> Iterator[Correlation]:
-    """Correlate the prompts' mean scores by each metric with each of its properties of prompts, by generator."""
+    """Correlate the prompts' mean scores with each of the metric's properties, for each metric and generator."""
     for metric, numbers_by_name in properties.items():
         columns = scores.select_rows(metric).scored()
         for code, generator in enumerate(scores.generators):
@@ -53,9 +53,9 @@ def prompt_means(columns: ScoreColumns) -> PromptNumbers:
 
 
 def rho_of_value_means(means: PromptNumbers, numbers: PromptNumbers) -> float:
-    """Return the rank correlation of a property's distinct values with the mean score of the prompts with each value.
+    """Return the rank correlation of a property's distinct values with the mean score of the prompts that have each.
 
-    It can be high for a weak trend, because each mean is over many prompts.
+    It can be high even for a weak trend, because each mean covers many prompts.
     """
     values = numbers.look_up(means.prompts)
     has = np.isfinite(values)

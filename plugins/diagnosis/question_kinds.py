@@ -1,4 +1,4 @@
-"""Mean scores of a run's questions by the kind of the question, from the scores cells and the questions cells."""
+"""Mean scores of a run's questions by kind, read from the scores cells and the questions cells."""
 
 import math
 from collections import defaultdict
@@ -20,25 +20,26 @@ Kinds = Mapping[tuple[str, str], str | None]
 
 
 class KindScore(NamedTuple):
-    """The questions of one kind about one generator's images."""
+    """Mean score of all questions of one kind about one generator's images."""
 
     generator: str
     level: int
-    """1 for the part of a kind before its dash, or a kind without one; 2 for a whole kind with a dash."""
+    """Level of the kind: 2 for a full kind with a dash; 1 for the text before the dash, or for a kind without a dash.
+    """
     kind: str
     mean: float
     n: int
-    """Number of answers. A question about a row of several images has one answer, their mean."""
+    """Number of answers. A question about a row of several images counts as one answer, the mean over the images."""
 
 
 class KindPool:
-    """The sums of the scores of questions, or of a judge's ratings, by generator and kind."""
+    """Sums of the scores of questions, or of a judge's ratings, by generator and kind."""
 
     def __init__(self) -> None:
         self._scores: dict[tuple[str, int, str], list[float]] = defaultdict(list)
 
     def add(self, scores: pa.Table, kinds: Kinds) -> None:
-        """Add a table of scores (schema ELEMENT_SCORES), without rows with an error and questions left out."""
+        """Add a table of scores (schema ELEMENT_SCORES), skipping rows with errors and questions that were left out."""
         for row in scores.to_pylist():
             if row["error"] is not None:
                 continue
@@ -57,7 +58,7 @@ class KindPool:
 
 
 def _scored_elements(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str, float]]:
-    """Yield the kind and score of each question or rating of an image that has both."""
+    """Yield the kind and score of each of the image's questions or ratings that has both."""
     if row["elements"] is None:
         yield from ((rating["name"].rstrip(" 0123456789"), rating["value"]) for rating in row["ratings"] or ())
         return
@@ -68,24 +69,27 @@ def _scored_elements(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str
 
 
 SHARDS_KEPT = 64
-"""Number of shards whose questions' kinds are cached."""
+"""Maximum number of shards for which the kinds of questions are cached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KindsConfig:
-    """The run and the metric whose questions are shown by kind."""
+    """Options of jobs.kinds: the run, and the metric whose question scores are shown by kind."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     of: str
     """Name of one of the run's metrics."""
     run: str = "latest"
-    """Id of a run (plumbline status); `latest` is the newest."""
+    """Id of a run (plumbline status); `latest` selects the newest."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
 def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
-    """Return the mean scores of a metric's questions; raise ConfigError if it has none or is not in the run."""
+    """Return the mean scores of a metric's questions by kind.
+
+    Raises ConfigError if the metric is not in the run, has no scores, or has questions without kinds.
+    """
     run_id = find_run(store, run)
     metrics = read_manifest(store, run_id)["metrics"]
     if metric not in metrics:
@@ -105,5 +109,5 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
         pool.add(cell.table, {key: kind for kinds in map(kinds_of, inputs) for key, kind in kinds.items()})
     means = pool.mean_scores()
     if not means:
-        raise ConfigError(f"of={metric}: its questions in run {run_id} have no kinds, or it has no scores")
+        raise ConfigError(f"of={metric}: in run {run_id}, its questions have no kinds or it has no scores")
     return means

@@ -22,28 +22,30 @@ from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, promp
 
 
 class QuestionStatistics(NamedTuple):
-    """Statistics of a metric's questions; shares of nothing are nan."""
+    """Statistics of a metric's questions; fractions of zero questions are nan."""
 
     metric: str
     prompts: int
     """Number of prompts with questions."""
     questions: int
     yes_no: float
-    """Share of questions whose choices are yes and no; the others are multiple choice."""
+    """Fraction of questions whose choices are yes and no; the others are multiple choice."""
     yes: float
-    """Share of yes-or-no questions whose right answer is yes."""
+    """Fraction of yes-or-no questions whose right answer is yes."""
     first: float
-    """Share of multiple-choice questions whose right answer is the first choice."""
+    """Fraction of multiple-choice questions whose right answer is the first choice."""
     repeated: float
-    """Share of questions with the content words and right answer of an earlier question about the same prompt."""
+    """Fraction of questions with the same content words and right answer as an earlier question about the same prompt.
+    """
     majority: float
-    """Score of always answering yes, or the first choice: the mean over prompts of the share of right answers."""
+    """Score of always answering yes or the first choice: the fraction of right answers, averaged over prompts."""
     chance: float
-    """Mean score of random answers; a question counts only if the questions that it needs are answered right too."""
+    """Mean score of random answers. A question counts only if the questions that it depends on are also answered right.
+    """
 
 
 class QuestionKind(NamedTuple):
-    """One kind of a metric's questions."""
+    """Statistics of one kind of a metric's questions."""
 
     metric: str
     kind: str
@@ -52,24 +54,24 @@ class QuestionKind(NamedTuple):
 
 
 class AnswerStatistics(NamedTuple):
-    """Statistics of the answers to a metric's questions; shares of nothing are nan."""
+    """Statistics of the answers to a metric's questions; fractions of zero answers are nan."""
 
     metric: str
     denied: str
-    """Missing input, or model that answered in place of the metric's own; empty for the metric itself."""
+    """The missing input, or the model that answered instead of the metric's own; empty for the unchanged metric."""
     answers: int
     right: float
-    """Share of right answers."""
+    """Fraction of right answers."""
     yes_no: int
     """Number of answers to yes-or-no questions."""
     yes: float
-    """Share of answers to yes-or-no questions that are yes."""
+    """Fraction of the answers to yes-or-no questions that are yes."""
     wanted: float
-    """Share of answers to yes-or-no questions whose right answer is yes."""
+    """Fraction of the answers to yes-or-no questions for which the right answer is yes."""
     choices: int
     """Number of answers to multiple-choice questions."""
     first: float
-    """Share of answers to multiple-choice questions that are the first choice."""
+    """Fraction of the answers to multiple-choice questions that are the first choice."""
 
 
 class _KnownQuestion(NamedTuple):
@@ -79,12 +81,12 @@ class _KnownQuestion(NamedTuple):
 
 class _DrawnQuestion(NamedTuple):
     chance: float
-    """Probability that a choice drawn at random is right."""
+    """Probability that a randomly drawn choice is right."""
     parents: Sequence[str]
 
 
 def _sum_chances(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | None) -> float:
-    """Return the expected number of a prompt's questions that count if all answers are random."""
+    """Return the expected number of a prompt's questions that count as right if all answers are random."""
     parents = {name: question.parents for name, question in drawn.items()}
     if zeroing == "in_order":
         needed: dict[str, set[str]] = {}
@@ -99,11 +101,12 @@ def _sum_chances(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | Non
 
 @dataclass(slots=True)
 class QuestionCounts:
-    """Counts of a metric's questions that have a right answer, table by table."""
+    """Counts of a metric's questions that have a right answer, accumulated table by table."""
 
     metric: str
     zeroing: PackZeroing | None = None
-    """Rule for questions that a question needs: it counts only if they are answered right too."""
+    """Rule for dependent questions: a question counts only if the questions that it depends on are also answered right.
+    """
     known: dict[str, _KnownQuestion] = field(default_factory=dict)
     """Questions by question_id."""
     _asked: Counter[str] = field(default_factory=Counter)
@@ -114,10 +117,10 @@ class QuestionCounts:
     _drawn: dict[str, dict[str, _DrawnQuestion]] = field(default_factory=lambda: defaultdict(dict))
     """Questions by prompt_id and question_id."""
     _seen: dict[str, set[tuple[frozenset[str], str]]] = field(default_factory=lambda: defaultdict(set))
-    """Content words and right answers by prompt_id."""
+    """Pairs of content words and right answer that already occurred, by prompt_id."""
 
     def add(self, questions: pa.Table) -> None:
-        """Count the questions of a table (schema QUESTIONS), except those that the metric's filter dropped."""
+        """Count the questions in a table (schema QUESTIONS), except those that the metric's filter dropped."""
         for row in questions.to_pylist():
             if row["error"] is None and is_asked(row["keep"]) and row["answer"] is not None:
                 self._add(row)
@@ -151,28 +154,28 @@ class QuestionCounts:
         )
 
     def _mean(self, sums: Mapping[str, float]) -> float:
-        """Return the mean over prompts of sum / number of questions."""
+        """Return the mean over prompts of the prompt's sum divided by its number of questions."""
         return _share(math.fsum(sums[prompt] / asked for prompt, asked in self._asked.items()), len(self._asked))
 
     def kinds(self) -> list[QuestionKind]:
-        """Return the kinds of questions, most frequent first; questions without a kind count in the total only."""
+        """Return the kinds of questions, most frequent first; questions without a kind only count towards the total."""
         n = self._asked.total()
         return [QuestionKind(self.metric, kind, count, count / n) for kind, count in self._kinds.most_common() if kind]
 
     def per_prompt(self) -> PromptNumbers:
-        """Return the number of questions of each prompt."""
+        """Return the number of questions for each prompt."""
         return prompt_numbers(hash_ids(list(self._asked)), list(map(float, self._asked.values())))
 
 
 class AnswerCounts:
-    """Counts of the answers to a metric's questions, cell by cell."""
+    """Counts of the answers to a metric's questions, accumulated cell by cell."""
 
     def __init__(self, metric: str, denied: str, known: Mapping[str, _KnownQuestion]) -> None:
         self.metric, self.denied, self.known = metric, denied, known
         self._answers: Counter[tuple[str, str, str]] = Counter()
 
     def add(self, elements: pa.ChunkedArray) -> None:
-        """Count the elements (schemas.ELEMENT) of each row of a table of scores, except those without an answer."""
+        """Count the elements (schemas.ELEMENT) in each row of a scores table, skipping elements without an answer."""
         parts = pc.list_flatten(elements)
         fields = [pc.struct_field(parts, name) for name in ("question_id", "wanted", "given")]
         table = pa.table(fields, ["question_id", "wanted", "given"]).drop_null()

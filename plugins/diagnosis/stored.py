@@ -1,4 +1,4 @@
-"""The diagnosis of a run in its folder, and the section of the run's report that shows it."""
+"""Stores the diagnosis of a run in the run's folder, and renders it as a section of the run's report."""
 
 import math
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ QUESTION_STATISTICS = pa.schema(
         *floats("yes_no", "yes", "first", "repeated", "majority", "chance"),
     ]
 )
-"""Shares of a metric's questions by property (questions.py)."""
+"""Properties of a metric's questions, mostly as fractions (see QuestionStatistics in questions.py)."""
 
 QUESTION_KINDS = pa.schema(
     [("metric", pa.string()), ("kind", pa.string()), ("questions", pa.int64()), ("share", pa.float64())]
 )
-"""Number and share of a metric's questions about each kind of thing."""
+"""Number and fraction of a metric's questions by kind."""
 
 ANSWER_STATISTICS = pa.schema(
     [
@@ -41,7 +41,7 @@ ANSWER_STATISTICS = pa.schema(
         ("first", pa.float64()),
     ]
 )
-"""Shares of the answers to a metric's questions, with all inputs and with one input withheld (`denied`)."""
+"""Fractions of the answers to a metric's questions, with all inputs and with one input withheld (`denied`)."""
 
 ABLATION_EFFECTS = pa.schema(
     [
@@ -59,11 +59,11 @@ STORED: Mapping[str, tuple[Any, pa.Schema]] = {
     "answers": (AnswerStatistics, ANSWER_STATISTICS),
     "effects": (AblationEffect, ABLATION_EFFECTS),
 }
-"""Record and schema of each table, by the field of Diagnosis."""
+"""Row class and schema of each table, by the name of its field in Diagnosis."""
 
 
 def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:
-    """Write the tables of a diagnosis as Parquet, and then diagnosis.md."""
+    """Write the tables of a diagnosis as Parquet, followed by diagnosis.md."""
     folder = f"runs/{run_id}/diagnosis"
     for name, (_, schema) in STORED.items():
         records = [_nan_to_null(record) for record in getattr(diagnosis, name)]
@@ -77,7 +77,7 @@ def _nan_to_null(record: Any) -> dict[str, Any]:
 
 
 def read_diagnosis(store: Store, run_id: str) -> Diagnosis | None:
-    """Read the diagnosis of a run; None if it was not diagnosed."""
+    """Return the diagnosis of a run, or None if the run was not diagnosed."""
     folder = f"runs/{run_id}/diagnosis"
     if not store.exists(f"{folder}/diagnosis.md"):  # this file is written last
         return None
@@ -93,7 +93,7 @@ def read_diagnosis(store: Store, run_id: str) -> Diagnosis | None:
 
 
 def read_section(store: Store, run_id: str) -> ReportSection | None:
-    """Return the section of a run's report; None if the run was not diagnosed."""
+    """Return the diagnosis section of a run's report, or None if the run was not diagnosed."""
     diagnosis = read_diagnosis(store, run_id)
     if diagnosis is None:
         return None

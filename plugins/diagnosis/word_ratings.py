@@ -1,4 +1,4 @@
-"""People's ratings of words, and lists of words, as properties of prompts ("What makes a good metric?", sec. 3.2)."""
+"""Word ratings by people, and word lists, as properties of prompts ("What makes a good metric?", sec. 3.2)."""
 
 import math
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
 Unrated = Literal["lowest", "zero", "left_out"]
-"""Rating of an unrated word: the lowest rating (the paper) or 0; or such words are left out (its footnote 3)."""
+"""How an unrated word counts: as the lowest rating (the paper) or 0, or it is left out (the paper's footnote 3)."""
 
 
 class RatedWords(NamedTuple):
-    """Words with people's ratings."""
+    """Words and their ratings by people."""
 
     ratings: Mapping[str, float]
-    """Ratings by word in lower case; at least one."""
+    """Rating of each word, in lower case; contains at least one word."""
     unrated: Unrated = "lowest"
 
 
 def mean_rating(rated: RatedWords, text: str) -> float:
-    """Return the mean of people's ratings of a text's content words; nan without such words."""
+    """Return the mean rating of a text's content words; nan if there are none."""
     words = [text[start:end].casefold() for start, end in content_words(text)]
     if rated.unrated == "left_out":
         words = [word for word in words if word in rated.ratings]
@@ -34,33 +34,38 @@ def mean_rating(rated: RatedWords, text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordRatings:
-    """A list of words, with or without people's ratings."""
+    """A file of words, with or without ratings by people."""
 
     path: str
     word: str = "word"
-    """Column of words; a cell may have several, separated by commas."""
+    """Column of words; a cell may contain several, separated by commas."""
     rating: str | None = "rating"
-    """Column of ratings; null for a list without ratings, such as ImageNet-21k's classes: the property is then the
-    fraction of a prompt's words that are in the list."""
+    """Column of ratings, or null for a list without ratings, such as ImageNet-21k's classes. The property is then the
+    fraction of a prompt's words that are in the list.
+    """
     unrated: Unrated | None = None
-    """Rating of words that are not in the list: `lowest` (the lowest rating), `zero` or `left_out`. Null is lowest, or
-    zero for a list without ratings."""
+    """Rating of words that are not in the list: `lowest` (the lowest rating), `zero` or `left_out`. Null means
+    `lowest`, or `zero` for a list without ratings.
+    """
 
     def __post_init__(self) -> None:
         if self.rating is None and self.unrated not in (None, "zero"):
             raise ConfigError(
-                f"word_ratings.unrated: in a list without ratings every other word is 0, got {self.unrated!r}; "
-                "leave it out, or name the column of ratings"
+                f"word_ratings.unrated: words outside a list without ratings always count as 0, got {self.unrated!r}; "
+                "leave it out, or set word_ratings.rating to the column of ratings"
             )
 
     @property
     def other_words(self) -> Unrated:
-        """Rule for words that are not in the list."""
+        """How words that are not in the list count."""
         return self.unrated or ("lowest" if self.rating is not None else "zero")
 
 
 def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
-    """Return people's ratings by word, or 1 for each word of a list without ratings; the first of a repeated word."""
+    """Return the rating of each word, or 1 for each word of a list without ratings.
+
+    If a word is repeated, its first rating is used.
+    """
     columns = [words.word] if words.rating is None else [words.word, words.rating]
     sheet = read_sheet(table, columns)
     sheet.require(columns, f"set {key}.word and {key}.rating to the columns of words and ratings")

@@ -1,4 +1,4 @@
-"""Edited images: how they follow the instruction, and how much of their sources they keep."""
+"""Metrics for edited images: how well they follow the instruction, and how much of the source image they keep."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""EditScore: a judge trained to rate edits, which may be asked several times (Luo et al. 2025)."""
+"""EditScore: a judge that was trained to rate edits, and can be asked several times (Luo et al. 2025)."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from plumbline.plugins.edits.wordings import EditScoreRelease
 
 EDIT, PERCEPTUAL = "editscore_edit", "editscore_perceptual"
 MAX_RATING = 25
-"""Highest rating of the judge; the score is from 0 to 10."""
+"""The judge's highest rating; ratings are converted to scores from 0 to 10."""
 EDITING = (Scale("editing_success", 0, MAX_RATING), Scale("overediting", 0, MAX_RATING))
 QUALITY = (Scale("naturalness", 0, MAX_RATING), Scale("artifacts", 0, MAX_RATING))
 
@@ -34,29 +34,29 @@ class EditScoreConfig(InspectedConfig):
     kind: Literal["editscore"] = "editscore"
     calls_per_image: ClassVar[int] = 2
     story: ClassVar[str] = (
-        "lets a model that was trained to rate edits see the source and the edited image, and averages what it says "
-        "when it is asked several times"
+        "shows the source and the edited image to a model that was trained to rate edits, and averages its ratings "
+        "if it is asked several times"
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     temperature: NotNegative = 0.7
-    """0 selects the likeliest token each time."""
+    """Sampling temperature; 0 always selects the likeliest token."""
     seed: int = 42
-    """Seed of the first reply; each further one (`repeats`, the release's num_pass) adds 1."""
+    """Seed of the first reply; it increases by 1 for each further reply (`repeats`, the release's num_pass)."""
     rating: Literal["overall", "prompt_following", "consistency", "perceptual_quality"] = "overall"
-    """The number that is the score; the judge gets the same questions for all of them."""
+    """Which rating is used as the score; the judge gets the same questions for all of them."""
     releases: ClassVar[tuple[type[Release], ...]] = (EditScoreRelease,)
     templates: ClassVar[tuple[str, ...]] = (EDIT, PERCEPTUAL)
 
     def judging(self) -> dict[str, Any]:
-        """Return all options that decide a verdict, except the judge."""
+        """Return all options that affect a verdict, except the judge."""
         release = self.released(EditScoreRelease)
         if release is not None:
             return {"wording": release.digest, **self.sampling._asdict()}
         return self.asking(*self.templates)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """Ask for one verdict in two replies: about source and edited image, and about the edited image alone."""
+        """Request a verdict in two replies: on the source and the edited image, and on the edited image alone."""
         release = self.released(EditScoreRelease)
         if release is not None:
             return combine_ratings((yield from release.inspect(prompt, self.sampling)))
@@ -74,9 +74,9 @@ class EditScoreConfig(InspectedConfig):
 
 
 def combine_ratings(verdict: Verdict) -> Verdict:
-    """Return a verdict out of 10 from a judge's ratings, as in the release.
+    """Convert a judge's ratings to a scale of 10, as in the release.
 
-    `overall` is the root of the lower rating of the edit times the lower rating of the quality.
+    `overall` is the square root of the product of the lower edit rating and the lower quality rating.
     """
     success, overediting, naturalness, artifacts = (rating.value * 10 / MAX_RATING for rating in verdict.ratings)
     quality = min(naturalness, artifacts)

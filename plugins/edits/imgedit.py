@@ -1,4 +1,4 @@
-"""ImgEdit-Bench: a model that sees the images rates an edit in three respects, by the kind of edit (Ye et al. 2025)."""
+"""ImgEdit-Bench: a vision-language model rates an edit on three criteria for its kind of edit (Ye et al. 2025)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
 INSPECT, KINDS = "imgedit", "imgedit_kinds"
 NO_KIND = (
-    "expected one kind of edit among the prompt's skills ({kinds}), found {found}; name the column that has it by "
-    "benchmark.prompt_columns.skills, or set the metric's edit_kind"
+    "expected one kind of edit among the prompt's skills ({kinds}), found {found}; set "
+    "benchmark.prompt_columns.skills to the column with the kind, or set the metric's edit_kind"
 )
 
 
 class KindOfEdit(NamedTuple):
-    """A kind of edit with its task and its rating scales."""
+    """A kind of edit, with its task and its rating scales."""
 
     name: str
     task: str
     respects: str
-    """Text for the judge, one line per respect."""
+    """The rating criteria, as text for the judge with one criterion per line."""
     scales: tuple[Scale, ...]
 
 
@@ -33,30 +33,30 @@ class ImgEditConfig(InspectedConfig):
 
     kind: Literal["imgedit"] = "imgedit"
     story: ClassVar[str] = (
-        "lets a model that sees the source and the edited image rate the edit from 1 to 5 in three respects, which "
-        "are those of its kind, such as adding or removing something"
+        "has a model that sees the source and the edited image rate the edit from 1 to 5 on three criteria, which "
+        "depend on the kind of edit, such as adding or removing something"
     )
     views: ClassVar[tuple[View, ...]] = ("edit",)
     score_range: ClassVar[ScoreRange] = (1.0, 5.0)
     edit_kind: (
         Literal["add", "remove", "replace", "adjust", "style", "action", "extract", "background", "compose"] | None
     ) = None
-    """Kind of all edits; null reads it from each prompt's skills."""
+    """Kind of all edits; null reads the kind from each prompt's skills."""
     templates: ClassVar[tuple[str, ...]] = (INSPECT, KINDS)
 
     @property
     def uses_skills(self) -> bool:
-        """True if the question depends on the prompt's skills."""
+        """True if the question depends on the prompt's skills, because no `edit_kind` is set."""
         return self.edit_kind is None
 
     def judging(self) -> dict[str, Any]:
-        """Return all options that decide a verdict, except the judge."""
+        """Return all options that affect a verdict, except the judge."""
         return InspectedConfig.judging(self) | ({} if self.uses_skills else {"edit_kind": self.edit_kind})
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
-        """Ask for a verdict on an edit, of the kind that is among the skills."""
+        """Request a verdict on an edit; its kind is `edit_kind` or the one found among the skills."""
         kinds = read_kinds(self.template_text(KINDS))
         one = find_kind(kinds, skills, self.edit_kind)
         if one is None:
@@ -69,7 +69,8 @@ class ImgEditConfig(InspectedConfig):
 def read_kinds(text: str) -> Mapping[str, KindOfEdit]:
     """Return the kinds of edits by name.
 
-    Blocks are separated by empty lines. The first line of a block has name and task, each further line one respect.
+    Blocks are separated by empty lines. The first line of a block gives the name and task, and every further line gives
+    one criterion.
     """
     kinds = {}
     for block in text.strip().split("\n\n"):

@@ -1,4 +1,4 @@
-"""People's judgements of edited images: ImagenHub's ratings as VIEScore released them, and GenAI-Bench's votes."""
+"""Human judgements of edited images: ImagenHub's ratings as released by VIEScore, and GenAI-Bench's votes."""
 
 import math
 import re
@@ -28,7 +28,7 @@ PAIR = re.compile(r"\[\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\]")
 
 
 def read_imagenhub(place: Place) -> Release:
-    """Return ratings of edits as the templates SC, PQ and O, judges' scores of the same three, and the measures.
+    """Return human ratings of edits (templates SC, PQ and O), judges' scores of the same three, and the measures.
 
     ImagenHub: edits by nine text-guided, four mask-guided and three subject-driven editors, each rated by three people
     for semantic consistency and perceptual quality with 0, 0.5 or 1.
@@ -38,11 +38,11 @@ def read_imagenhub(place: Place) -> Release:
     - _answers/results_<judge>/ImagenHub_<task>_IE/<editor>/SC.json and PQ.json: `{uid: {"score": [0-10, ...]}}`;
     - _answers/results_autometrics/ImagenHub_<task>_IE/<editor>.json: `{uid: {"LPIPS": number}}`.
 
-    As in its analyze_json.ipynb, a judge's SC and PQ are the lowest of a reply's whole numbers, divided by ten and
-    clipped to 0 to 1, if both were answered. O is the root of SC times PQ, for a person as for a judge.
+    As in the release's analyze_json.ipynb, a judge's SC and PQ are the lowest integer in a reply, divided by ten and
+    clipped to 0 to 1; both must have been answered. O is the square root of SC times PQ, for people and judges alike.
 
-    Metrics are named `<judge>_SC`, and measures as in their files. A prompt's skill is its task. An image is named
-    `<task>/<editor>/<uid>`, its prompt `<task>/<uid>`. The tasks of generation are not read.
+    Metrics are named `<judge>_SC` and so on; measures keep the names in their files. A prompt's skill is its task. An
+    image is named `<task>/<editor>/<uid>`, and its prompt `<task>/<uid>`. Generation tasks are not read.
     """
     ratings = [
         rating
@@ -59,7 +59,7 @@ def read_imagenhub(place: Place) -> Release:
 
 
 def _find_files(folder: Place, pattern: re.Pattern[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield each file below a folder whose path matches, with the matched groups; nothing if the folder is missing."""
+    """Yield each file below a folder whose path matches, with the matched groups; yield nothing without a folder."""
     with readable_errors(folder, "release"):
         names = sorted(name for name, _ in folder.files()) if folder.is_folder() else []
     for found in filter(None, map(pattern.fullmatch, names)):
@@ -67,12 +67,12 @@ def _find_files(folder: Place, pattern: re.Pattern[str]) -> Iterator[tuple[Any, 
 
 
 def _make_ids(task: str, editor: str, uid: str) -> tuple[str, str, str]:
-    """Return the ids of image and prompt, and the name of the generator."""
+    """Return the image id, the prompt id, and the name of the generator."""
     return f"{task}/{editor}/{uid}", f"{task}/{uid}", editor
 
 
 def _read_ratings(sheet: Sheet, task: str, rater: str) -> Iterator[Rating]:
-    uids = sheet.require(["uid"], "is this VIEScore's file of a rater?").ids("uid")
+    uids = sheet.require(["uid"], "check that this is one of VIEScore's rater files").ids("uid")
     for editor in (name for name in sheet.names if name != "uid"):
         for row, (uid, cell) in enumerate(zip(uids, sheet.texts(editor), strict=True)):
             where = sheet.where(row)
@@ -81,7 +81,7 @@ def _read_ratings(sheet: Sheet, task: str, rater: str) -> Iterator[Rating]:
 
 
 def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, float, float]:
-    """Return a person's SC and PQ, and the root of their product."""
+    """Return a person's SC and PQ ratings, and the square root of their product."""
     found = PAIR.fullmatch(cell or "")
     values = [rating_value(text, where) for text in found.groups()] if found else []
     shares = [value for value in values if value is not None and 0 <= value <= 1]
@@ -93,7 +93,7 @@ def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, fl
 
 
 def _read_scores(folder: Place) -> Iterator[Score]:
-    """Yield the scores of all judges and measures."""
+    """Yield the scores of all judges, followed by all measures."""
     for file, judge, task, editor in _find_files(folder, OF_JUDGE):
         consistency, quality = _replies(file), _replies(file.parent / "PQ.json")
         for uid in (uid for uid in consistency if uid in quality):
@@ -114,7 +114,7 @@ def _replies(file: Place) -> dict[str, float | None]:
 
 
 def _least(reply: Any, where: str) -> float | None:
-    """Return the lowest of a reply's numbers as a whole number, divided by ten and clipped to 0 to 1."""
+    """Return the lowest number in a reply, truncated to an integer, divided by ten and clipped to 0 to 1."""
     values = as_list(reply if isinstance(reply, list) else [reply], "scores", where)
     numbers = [rating_value(value, where) for value in values]
     whole = [int(number) for number in numbers if number is not None]
@@ -136,14 +136,15 @@ VERDICTS = {
 
 
 def read_genai_arena(place: Place) -> Release:
-    """Return the votes, with the left image as `a`, and the models' verdicts as scores: 1 and 0, or a half each.
+    """Return the votes, with the left image as `a`, and the models' verdicts as scores (1 and 0, or 0.5 each).
 
     GenAI-Bench of TIGER-AI-Lab: people's votes in GenAI-Arena between two edits of an image, and models' votes.
 
-    Source: the folder results/image_edition of TIGER-AI-Lab/GenAI-Bench (read at f0b0334), or its image_generation,
-    which is alike: <model>/pairwise.json, `[{"idx", "human_vote", "model_vote"}]`. A pair is named by its `idx`, its
-    position in the hub's split test_v1, and its images are `<idx>/left` and `<idx>/right`. Ties are `unsure`, whether
-    both are good or both are bad. A reply in which the release found no verdict is no score.
+    Source: the folder results/image_edition of TIGER-AI-Lab/GenAI-Bench (read at f0b0334), or its image_generation
+    folder, which has the same layout: <model>/pairwise.json, `[{"idx", "human_vote", "model_vote"}]`. A pair is named
+    by its `idx`, its position in the split test_v1 on the Hugging Face Hub, and its images are `<idx>/left` and
+    `<idx>/right`. Ties are `unsure`, whether both images are good or both are bad. A reply in which the release found
+    no verdict yields no score.
     """
     votes: dict[str, str] = {}
     places: dict[tuple[str, str], str] = {}

@@ -1,6 +1,6 @@
 """Source comparisons: how much of its source an edited image keeps, pixel by pixel. They do not rank editors.
 
-An editor that changes nothing keeps everything, so use them together with a metric of whether the instruction was
+An editor that changes nothing keeps everything, so combine them with a metric that checks whether the instruction was
 followed.
 """
 
@@ -17,14 +17,16 @@ class SourceComparisonConfig(Metric):
     """Options of a source comparison."""
 
     kind: Literal["source_comparison"] = "source_comparison"
-    story: ClassVar[str] = "compares an edited image with its source, whatever the instruction"
+    story: ClassVar[str] = "compares an edited image with its source, ignoring the instruction"
     chain: ClassVar[tuple[str, ...]] = ("source_comparisons", "scores")
     views: ClassVar[tuple[View, ...]] = ("edit",)
     role_keys: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[bool] = False
     comparison: Comparison
-    """`l1`, the mean absolute difference of the pixels, and `l2`, the mean squared difference, both 0 for unchanged
-    images; `ssim`, the structural similarity, 1 for unchanged images (plugins/edits/source_comparisons_stage.py)."""
+    """Measure to compute (plugins/edits/source_comparisons_stage.py): `l1`, the mean absolute difference of the pixels;
+    `l2`, the mean squared difference; or `ssim`, the structural similarity. Unchanged images have an `l1` and `l2` of 0
+    and an `ssim` of 1.
+    """
 
     @property
     def score_range(self) -> ScoreRange | None:
@@ -34,5 +36,5 @@ class SourceComparisonConfig(Metric):
         return {"comparison": self.comparison}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the comparison of the image."""
+        """Return the image's value of the chosen comparison."""
         return Scored(evidence.row[self.comparison])

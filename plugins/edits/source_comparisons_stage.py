@@ -1,4 +1,4 @@
-"""The source_comparisons stage: how similar edited images are to their sources by their pixels, without a model."""
+"""The source_comparisons stage: compares the pixels of edited images with those of their sources, without a model."""
 
 from typing import NamedTuple
 
@@ -15,41 +15,43 @@ from plumbline.operators.stages.images import PixelsStage
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 
 MAX_SIDE = 1024
-"""Side in pixels of scaled-down larger sources and their edited images, so that all cost the same."""
+"""Longest side, in pixels, at which images are compared; larger sources are scaled down so that costs are bounded."""
 RADIUS, SIGMA = 5, 1.5
-"""Radius and sigma in pixels of SSIM's window, which is Gaussian and 11 x 11."""
+"""Radius and standard deviation, in pixels, of SSIM's Gaussian window of 11 x 11 pixels."""
 MIN_SIDE = 2 * RADIUS + 1
 C1, C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
 WHITE = 128
-"""Least brightness of a white pixel in a mask."""
+"""Minimum brightness of a white pixel in a mask."""
 CLEAR, MAX_GREY = 64, 0.1
-"""Distance in brightness from black or white of a mask's pixels, except for this share on edges that were scaled."""
+"""Grey pixels of a mask are at least CLEAR levels from black and from white; at most this fraction may be grey."""
 
 
 class SourceComparison(NamedTuple):
     """Differences between an edited image and its source."""
 
     l1: float
-    """Mean absolute difference of RGB values, in [0, 1]; the edited image is first scaled to the size of the source, as
-    in MagicBrush (OSU-NLP-Group/MagicBrush, evaluation/image_eval.py, `eval_distance`)."""
+    """Mean absolute difference of RGB values, in [0, 1]. The edited image is first scaled to the size of the source, as
+    in MagicBrush (OSU-NLP-Group/MagicBrush, evaluation/image_eval.py, `eval_distance`).
+    """
     l2: float
     """Mean squared difference of RGB values, in [0, 1], as in MagicBrush."""
     ssim: float
-    """Mean structural similarity of brightness (Rec. 601's luma), in [-1, 1] (Wang et al. 2004, Image Quality
-    Assessment, eq. 13, with its window and constants)."""
+    """Mean structural similarity of brightness (Rec. 601 luma), in [-1, 1] (Wang et al. 2004, Image Quality Assessment,
+    eq. 13, with the window and constants used there).
+    """
 
 
 def compare_with_source(
     image: Image.Image, source: Image.Image, mask: Image.Image | None = None
 ) -> SourceComparison | RowError:
-    """Compare two RGB images by the pixels outside a mask, or by all pixels.
+    """Compare the pixels of two RGB images, ignoring those inside the mask, if any.
 
     Returns an error if the source is smaller than SSIM's window, or if the mask is invalid.
     """
     scale = min(MAX_SIDE / max(source.size), 1)
     width, height = (max(round(side * scale), 1) for side in source.size)
     if min(width, height) < MIN_SIDE:
-        found = f"{source.width}x{source.height} pixels, where the comparison needs {MIN_SIDE} a side"
+        found = f"{source.width}x{source.height} pixels, but the comparison needs at least {MIN_SIDE} per side"
         return edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
     kept = np.ones((height, width), bool) if mask is None else _outside(mask, source, (width, height))
     if isinstance(kept, RowError):
@@ -65,24 +67,26 @@ def compare_with_source(
 
 
 def _outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> NDArray[np.bool_] | RowError:
-    """Return which pixels (height, width) of the compared images the mask leaves, at this width and height."""
+    """Return an array (height, width) that is True for pixels outside the mask, at the size of the compared images."""
     if mask.size != source.size:
         found, expected = (f"{one.width}x{one.height}" for one in (mask, source))
         return mask_error(f"it has {found} pixels, and the source {expected}; make it as large as the source")
     luma = np.asarray(mask.convert("L"))
     if np.mean((luma >= CLEAR) & (luma < 256 - CLEAR)) > MAX_GREY:
-        return mask_error("expected black and white, found other shades; draw it white where the edit is, else black")
+        return mask_error("expected black and white, found other shades; make the edited area white and the rest black")
     kept = np.asarray(mask.convert("L").resize(size, Image.Resampling.NEAREST)) < WHITE
     if not kept[RADIUS:-RADIUS, RADIUS:-RADIUS].any():
-        return mask_error("it is white all over, which leaves no pixel to compare; leave the row out, or correct it")
+        return mask_error(
+            "it is entirely white, so there are no pixels to compare; leave the row out, or correct the mask"
+        )
     return kept
 
 
 def _ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[np.bool_]) -> float:
-    """Return the SSIM of brightness (height, width), 0 to 255.
+    """Return the mean SSIM of two brightness arrays (height, width) with values from 0 to 255.
 
-    It is the mean over the windows that lie inside the image and have a `kept` centre, each weighted by its kept
-    pixels.
+    The mean is over all windows that lie inside the image and have a `kept` centre. Within a window, only `kept` pixels
+    count.
     """
     middles = kept[RADIUS:-RADIUS, RADIUS:-RADIUS]
     weights = _windows(kept.astype(np.float64))[middles]
@@ -106,7 +110,7 @@ def _windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class SourceComparisonsStage(PixelsStage):
-    """Edited images and sources to comparisons, one per image of the row, for all metrics of this kind."""
+    """Stage that compares edited images with their sources, once per image of a row, for all metrics of this kind."""
 
     name = "source_comparisons"
     version = 1

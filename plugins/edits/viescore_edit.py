@@ -1,4 +1,4 @@
-"""VIEScore of edits: a model that sees both images rates the edit, and then the edited image (Ku et al. 2024)."""
+"""VIEScore for edits: a vision-language model rates the edit, and then the edited image (Ku et al. 2024)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class VieScoreEditConfig(TwoQuestionsConfig):
 
     kind: Literal["viescore_edit"] = "viescore_edit"
     story: ClassVar[str] = (
-        "lets a model that sees the source and the edited image rate whether the edit does what the instruction says "
-        "and nothing else, and how well the edited image is made, and takes the root of the product"
+        "has a model that sees the source and the edited image rate how well the edit follows the instruction without "
+        "other changes, and the quality of the edited image, and takes the square root of the product"
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
     consistency = EDITING
@@ -29,6 +29,6 @@ class VieScoreEditConfig(TwoQuestionsConfig):
     templates: ClassVar[tuple[str, ...]] = (EDIT, PERCEPTUAL)
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
-        """Return a question about source and edited image, and one about the edited image alone."""
+        """Return a question about the source and the edited image, and a question about the edited image alone."""
         edit = fill(self.template_text(EDIT), instruction=prompt)
         return JudgeQuestion(edit, EDITING), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY, view=1)

@@ -1,4 +1,4 @@
-"""Releases that ask about edits: VIEScore and GEdit-Bench's copy of it, and EditScore."""
+"""The releases with questions about edits: VIEScore, GEdit-Bench's copy of VIEScore, and EditScore."""
 
 from typing import ClassVar, Self
 
@@ -7,7 +7,7 @@ from plumbline.operators.metrics.wording import Checkout
 
 
 class VieScoreEditRelease(VieScoreRelease):
-    """The rules for images edited by an instruction."""
+    """VIEScore's rules for images that were edited by an instruction."""
 
     __slots__ = ()
     rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_two_image_edit_rule", "_prompts_0shot_tie_rule_SC")
@@ -17,7 +17,7 @@ class VieScoreEditRelease(VieScoreRelease):
 
 
 class GEditRelease(VieScoreEditRelease):
-    """GEdit-Bench's copy of these rules (stepfun-ai/Step1X-Edit at 570eba6)."""
+    """GEdit-Bench's copy of VIEScore's rules (stepfun-ai/Step1X-Edit at 570eba6)."""
 
     __slots__ = ()
     repository: ClassVar[str] = "stepfun-ai/Step1X-Edit"
@@ -25,11 +25,11 @@ class GEditRelease(VieScoreEditRelease):
 
 
 MAX_RATING, TRIES = 25, 3
-"""score_range, which replaces 10 in the rules, and the number of tries after which EditScore.evaluate guesses."""
+"""The score_range that replaces 10 in the rules, and the number of tries after which EditScore.evaluate guesses."""
 
 
 class EditScoreRelease(VieScoreEditRelease):
-    """VIEScore's rules with ratings up to 25 (VectorSpaceLab/EditScore at 6e0f1b9, editscore/vie_prompts.py)."""
+    """VIEScore's rules, with ratings of up to 25 (VectorSpaceLab/EditScore at 6e0f1b9, editscore/vie_prompts.py)."""
 
     __slots__ = ()
     repository: ClassVar[str] = "VectorSpaceLab/EditScore"

@@ -1,4 +1,4 @@
-"""Rows of exported tables: flat, each with a unique key and the part of the run that it comes from."""
+"""Makes the rows of exported tables: flat, each with a unique key and the part of the run that it comes from."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError
 
 KEY = ("benchmark", "generator", "metric", "row_id")
-"""Columns that together identify a row."""
+"""Columns that together identify a row uniquely."""
 _ERROR_COLUMNS = {f"error_{name}": name for name in schemas.ERROR.names}
 EXPORTED = pa.schema(
     [
@@ -26,34 +26,35 @@ EXPORTED = pa.schema(
         *schemas.texts("run_id", "part"),
     ]
 )
-"""Scores, with one column per field of an error.
+"""Schema of exported scores, with one column per field of an error.
 
-`row_id` is the image_id, or `missing/` and the prompt_id for a row without an image; a repeated one ends in `#2`, `#3`
-and so on. `part` is a digest of the scores file that the row comes from, and `run_id` the run that first exported it.
+`row_id` is the image_id, or `missing/` followed by the prompt_id for a row without an image; repeated ids end in `#2`,
+`#3` and so on. `part` is a digest of the scores file that the row comes from, and `run_id` is the run that first
+exported it.
 """
 
 
 class PartRows(NamedTuple):
-    """Rows of one file of a run's scores, ready to be written."""
+    """Rows from one file of a run's scores, ready to be written."""
 
     name: str
-    """Value of the column `part`."""
+    """Value of the rows' `part` column."""
     table: pa.Table
-    """Schema EXPORTED, then extra columns."""
+    """Rows with the schema EXPORTED, followed by extra columns."""
 
 
 class RowMaker:
-    """Makes the rows of one run part by part, and keeps eight bytes per row to recognize repeated names."""
+    """Converts the scores of a run to rows, part by part; stores eight bytes per row to recognize repeated names."""
 
     def __init__(self, benchmark: str, run_id: str, columns: Sequence[str] | None) -> None:
-        """`columns` are the extra columns to keep; None keeps all."""
+        """`columns` lists the extra columns to keep; None keeps all."""
         self.benchmark, self.run_id, self.columns = benchmark, run_id, columns
         self._seen: dict[tuple[str, str], list[NDArray[np.uint64]]] = {}
 
     def make(self, scores: pa.Table, digest: str) -> PartRows:
-        """Return the rows of a part (schema SCORES, then extra columns), whose file has this digest.
+        """Return the rows of a part of the scores (schema SCORES, then extra columns) whose file has this digest.
 
-        Raise ConfigError if an extra column is missing, or is named like a column of the table.
+        Raise ConfigError if an extra column is missing, or has the same name as one of the table's own columns.
         """
         extra = self._select_extra(scores)
         row_ids, renamed = self._make_row_ids(scores)
@@ -83,12 +84,12 @@ class RowMaker:
         kept = [column for column in kept if not _is_untyped(scores.schema.field(column).type)]
         if own := [column for column in kept if column in EXPORTED.names]:
             raise ConfigError(
-                f"columns: {own[0]!r} is a column of the table's own; name the others, as in columns=[seed]"
+                f"columns: {own[0]!r} is one of the table's own columns; list only others, as in columns=[seed]"
             )
         return kept
 
     def _make_row_ids(self, scores: pa.Table) -> tuple[pa.Array, list[tuple[int, str]]]:
-        """Return each row's name, and position and new name of rows whose name was taken."""
+        """Return the id of each row, and the position and new id of every row whose id was already taken."""
         missing = pc.binary_join_element_wise("missing", pc.fill_null(scores.column("prompt_id"), ""), "/")
         names = pc.coalesce(scores.column("image_id"), missing).to_numpy(zero_copy_only=False).astype(object)
         renamed: list[tuple[int, str]] = []
@@ -104,7 +105,7 @@ class RowMaker:
 
 
 def _is_untyped(dtype: pa.DataType) -> bool:
-    """Return True for the type of a column without values; tables need a type, which the run does not record."""
+    """Return True for the type of a column without values. Tables need a type, but the run does not record one."""
     return bool(pa.types.is_null(dtype) or (pa.types.is_list(dtype) and _is_untyped(dtype.value_type)))
 
 
@@ -113,7 +114,7 @@ def _column(scores: pa.Table, column: str) -> pa.ChunkedArray | None:
 
 
 def _group_rows(scores: pa.Table) -> Iterator[tuple[tuple[str, str], NDArray[np.int64]]]:
-    """Yield each pair of generator and metric with the positions of its rows."""
+    """Yield each pair of generator and metric, with the positions of its rows."""
     frame = scores.select(["generator", "metric"]).to_pandas()
     for group, places in frame.groupby(["generator", "metric"], sort=False, observed=True).indices.items():
         generator, metric = group
@@ -121,7 +122,7 @@ def _group_rows(scores: pa.Table) -> Iterator[tuple[tuple[str, str], NDArray[np.
 
 
 def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
-    """Return a mask of the hashes that any of the sorted arrays contains."""
+    """Return a mask of the hashes that are in any of the sorted arrays."""
     known = np.zeros(len(hashes), bool)
     for chunk in seen:
         places = np.minimum(np.searchsorted(chunk, hashes), len(chunk) - 1)
@@ -130,7 +131,7 @@ def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) 
 
 
 def _remember(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> None:
-    """Add hashes to the sorted arrays; each array is kept longer than the next, so that available are few."""
+    """Add hashes to the sorted arrays, keeping each array longer than the next so that there are only a few."""
     chunk = np.sort(hashes)
     while seen and len(seen[-1]) <= len(chunk):
         chunk = np.sort(np.concatenate([seen.pop(), chunk]), kind="stable")
@@ -138,7 +139,7 @@ def _remember(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> Non
 
 
 def _make_unique(name: str, seen: list[NDArray[np.uint64]]) -> str:
-    """Return the first of `name#2`, `name#3`, ... that no row has, and remember it."""
+    """Return the first of `name#2`, `name#3`, ... that no row has yet, and remember it."""
     number = 2
     while _find_known(digest := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen)[0]:
         number += 1

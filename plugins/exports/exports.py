@@ -1,4 +1,4 @@
-"""Exports a run's scores into a table part by part, and skips parts that the table already has."""
+"""Exports a run's scores to a table part by part, skipping parts that are already in the table."""
 
 import re
 from collections import Counter
@@ -27,18 +27,19 @@ class ExportConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     format: str
-    """iceberg or lance (plugins/exports/README.md): a name of plugins/exports/formats."""
+    """Format of the table: iceberg or lance (plugins/exports/README.md), a name in plugins/exports/formats."""
     output: str
-    """Folder or cloud prefix that holds the table; several runs may be exported into one."""
+    """Folder or cloud prefix that contains the table; several runs can be exported to the same one."""
     run: str = "latest"
-    """A run's id (plumbline status); `latest` is the newest."""
+    """Id of a run (plumbline status); `latest` selects the newest."""
     table: str = "scores"
-    """The table's name; in Iceberg its namespace is `plumbline`."""
+    """Name of the table; in Iceberg, its namespace is `plumbline`."""
     catalog: str | None = None
-    """Iceberg's catalog, as SQLAlchemy names a database (sqlite:////absolute/path.db), or a REST catalog's https://
-    address; null is `catalog.db` in the output folder."""
+    """Iceberg's catalog: a database address as in SQLAlchemy (sqlite:////absolute/path.db), or the https:// address of
+    a REST catalog; null uses `catalog.db` in the output folder.
+    """
     columns: tuple[str, ...] | None = None
-    """Extra columns of scores.parquet (benchmark.columns.extra) to export; null exports all."""
+    """Extra columns of scores.parquet (benchmark.columns.extra) to export; null exports all of them."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class ExportConfig:
 
 
 ROWS_PER_COMMIT = 1 << 18
-"""Approximate; this many rows are in memory at a time."""
+"""Approximate number of rows per commit; this many rows are in memory at a time."""
 
 
 class ExportedScores(NamedTuple):
@@ -57,15 +58,16 @@ class ExportedScores(NamedTuple):
     run_id: str
     url: str
     rows: int
-    """Rows of the run."""
+    """Number of rows in the run."""
     written: int
-    """Rows written by this call."""
+    """Number of rows written by this call."""
     removed: int
-    """Rows without an image removed by this call, because this run has the images that an earlier one lacked."""
+    """Number of rows without an image that this call removed, because this run has the images that were missing before.
+    """
 
 
 def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda written: None) -> ExportedScores:
-    """Write the rows that the table lacks, and call `report` with the number of rows written after each commit.
+    """Write the rows that the table lacks; after each commit, call `report` with the number of rows written so far.
 
     Raise ConfigError if the run or the table cannot be used, and ExportError if the table cannot be written.
     """
@@ -92,7 +94,7 @@ def _read_parts(store: Store, run_id: str, maker: RowMaker) -> Iterator[PartRows
 
 
 class _Writer:
-    """Writes parts that the table lacks, several per commit."""
+    """Writer of the parts that the table lacks; it writes several parts per commit."""
 
     def __init__(self, table: ScoreTable, stored_parts: Sequence[StoredPart], report: Callable[[int], None]) -> None:
         self._table, self._stored_parts, self._report = table, stored_parts, report
@@ -105,7 +107,7 @@ class _Writer:
         self.rows = self.written = 0
 
     def add(self, part: PartRows) -> None:
-        """Queue a part unless the table has all of its rows, and write the queue once it is long enough."""
+        """Queue a part unless the table already has all of its rows; write the queue when it is long enough."""
         self.rows += len(part.table)
         self._run_parts.add(part.name)
         if self._row_counts[part.name] < len(part.table):
@@ -126,7 +128,10 @@ class _Writer:
                 self._report(self.written)
 
     def remove_stale(self, benchmark: str, manifest: Mapping[str, Any]) -> int:
-        """Remove rows without an image that the table has of this run's generators and metrics, but the run has not."""
+        """Remove rows without an image that the run no longer contains.
+
+        Only rows of this run's generators and metrics are removed. Return the number of removed rows.
+        """
         if not any(self._is_stale(part, manifest) for part in self._stored_parts):
             return 0
         stale = [part for part in self._table.stored_parts(benchmark) if self._is_stale(part, manifest)]
@@ -140,6 +145,6 @@ class _Writer:
 
 
 def _list_groups(rows: pa.Table) -> set[tuple[str, str]]:
-    """Return the pairs of generator and metric."""
+    """Return the distinct pairs of generator and metric."""
     pairs = pa.TableGroupBy(rows, ["generator", "metric"], use_threads=False).aggregate([])
     return set(zip(*(column.to_pylist() for column in pairs.columns), strict=True))

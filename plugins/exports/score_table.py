@@ -1,4 +1,4 @@
-"""The interface of table formats: list stored parts, write rows by key and remove stale rows."""
+"""The interface of table formats: list the stored parts, write rows by key, and remove stale rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,22 +12,22 @@ from plumbline.pipelines.base.storage import Place, first_line
 
 
 class ExportError(PlumblineError):
-    """Scores could not be written into a table."""
+    """Raised if scores could not be written to a table."""
 
 
 class StoredPart(NamedTuple):
-    """Number of rows that a table has from one part of a run's scores."""
+    """Number of rows in the table that come from one part of a run's scores."""
 
     generator: str
     metric: str
     part: str
     rows: int
     unnamed: int
-    """Rows without an image."""
+    """Number of rows without an image."""
 
 
 class ScoreTable(Protocol):
-    """A table of schema EXPORTED with extra columns."""
+    """A table with the schema EXPORTED and extra columns."""
 
     @property
     def url(self) -> str:
@@ -38,20 +38,20 @@ class ScoreTable(Protocol):
         """Columns of the table."""
 
     def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
-        """Count the stored rows of a benchmark by part; reads few columns, batch by batch."""
+        """Count a benchmark's stored rows by part, reading few columns, batch by batch."""
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Write rows of one benchmark in one commit; they replace rows with the same key.
+        """Write the rows of one benchmark in one commit; they replace rows with the same key.
 
-        `fresh` means that the table has no rows of their generators and metrics. Raise ExportError on failure.
+        `fresh` means that the table has no rows for the same generators and metrics. Raise ExportError on failure.
         """
 
     def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove the rows of these parts without an image, in one commit."""
+        """Remove the rows without an image from these parts, in one commit."""
 
 
 class Target(NamedTuple):
-    """Location of a table."""
+    """Where a table is stored: its folder, name and catalog."""
 
     place: Place
     table: str
@@ -59,12 +59,12 @@ class Target(NamedTuple):
 
 
 OpenTable = Callable[[Target, pa.Schema], ScoreTable]
-"""Opens a table, creates it if it does not exist, and adds columns of the schema that it lacks."""
+"""Opens the table or creates it, and adds the columns of the schema that it lacks."""
 
 
 @contextmanager
 def export_errors(url: str) -> Iterator[None]:
-    """Turn any exception of a format's library into an ExportError that names the table."""
+    """Convert any exception raised by a format's library to an ExportError that names the table."""
     try:
         yield
     except PlumblineError:
@@ -77,9 +77,10 @@ def export_errors(url: str) -> Iterator[None]:
 
 
 def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
-    """Return rows cast to the table's types; raise ExportError if a value cannot be cast.
+    """Return the rows cast to the table's types; raise ExportError if a value cannot be cast.
 
-    Runs may differ in the type of an extra column, such as a seed, or lack it: then it is null.
+    An extra column, such as a seed, may have different types in different runs. If the rows lack a column of the table,
+    it is null.
     """
     for position, field in enumerate(rows.schema):
         stored = schema.field(field.name).type
@@ -89,8 +90,8 @@ def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
             rows = rows.set_column(position, pa.field(field.name, stored), rows.column(position).cast(stored))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ExportError(
-                f"{url}: the column {field.name!r} holds {stored} in the table and {field.type} in this run "
-                f"({first_line(error)}); leave it out by naming the others in columns=[...], or export into another "
+                f"{url}: column {field.name!r} has type {stored} in the table and {field.type} in this run "
+                f"({first_line(error)}); leave it out by listing the others in columns=[...], or export into another "
                 "table (table=NAME)"
             ) from error
     for name in schema.names:
@@ -103,7 +104,7 @@ PART_COLUMNS = ("generator", "metric", "part", "image_id")
 
 
 def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StoredPart]:
-    """Count rows by part, from batches with the columns PART_COLUMNS."""
+    """Count rows by part, given batches with the columns PART_COLUMNS."""
     rows: Counter[tuple[str, str, str]] = Counter()
     named: Counter[tuple[str, str, str]] = Counter()
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Sweeps in separate processes, with their own Ray or on a cluster of several nodes, that tests can disturb."""
+"""Runs sweeps that tests can disturb, in separate processes with their own Ray or on a cluster of several nodes."""
 
 import os
 import signal
@@ -20,11 +20,11 @@ POLL_SECONDS = 0.05
 MAX_WAIT_SECONDS = 240
 ORPHAN_SECONDS = 10
 MARK = "PLUMBLINE_TEST_MARK"
-"""Environment variable that marks a driver and all processes that it starts."""
+"""Environment variable that marks a driver and all the processes that it starts."""
 
 
 def until(met: Callable[[], bool], seconds: float = MAX_WAIT_SECONDS) -> bool:
-    """Wait until a condition is met; return False if it takes too long."""
+    """Wait until a condition is met; return False if this takes too long."""
     waiting = threading.Event()
     ends = time.monotonic() + seconds
     while not (now := met()) and time.monotonic() < ends:
@@ -33,7 +33,7 @@ def until(met: Callable[[], bool], seconds: float = MAX_WAIT_SECONDS) -> bool:
 
 
 def killed(pid: int) -> bool:
-    """Send a process SIGKILL; return False if it has ended already."""
+    """Send SIGKILL to a process; return False if it has already ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -42,7 +42,7 @@ def killed(pid: int) -> bool:
 
 
 def small_sweep(bench: Path | str, store: str, *overrides: str) -> list[str]:
-    """Return the arguments of a sweep over a small benchmark, on Ray."""
+    """Return the command-line arguments of a sweep over a small benchmark, on Ray."""
     return [
         *UNJUDGED, "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
         f"benchmark.images={bench}/images", f"store={store}", "cluster=local", *overrides,
@@ -50,7 +50,7 @@ def small_sweep(bench: Path | str, store: str, *overrides: str) -> list[str]:
 
 
 class Driver:
-    """A sweep in a separate process, and all the processes that it starts."""
+    """A sweep in a separate process, including all the processes that it starts."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self.mark = uuid.uuid4().hex
@@ -68,16 +68,16 @@ class Driver:
         return self.process.poll() is not None
 
     def kill(self) -> None:
-        """Kill only the driver, as the system does without memory."""
+        """Kill only the driver, as the system does when it runs out of memory."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def processes(self) -> list[int]:
-        """Return its running processes, recognised by the mark in their environment."""
+        """Return the sweep's running processes, recognised by the mark in their environment."""
         return list(marked(MARK, self.mark))
 
     def end(self) -> None:
-        """Wait for the remaining processes to end, and kill those that do not."""
+        """Wait for the remaining processes to end, and kill those that do not end in time."""
         until(lambda: not self.processes(), ORPHAN_SECONDS)
         for pid in self.processes():
             killed(pid)
@@ -86,7 +86,7 @@ class Driver:
 
 @contextmanager
 def driver(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Driver]:
-    """Start a sweep that prints to a file of the folder; end everything that it started afterwards."""
+    """Start a sweep that prints to a file in the folder; at the end, stop everything that it started."""
     started = Driver(arguments, folder, environment)
     try:
         yield started
@@ -97,7 +97,7 @@ def driver(arguments: Sequence[str], folder: Path, environment: Mapping[str, str
 
 
 class Cluster(NamedTuple):
-    """A head, and the folder of its logs."""
+    """A Ray cluster: its head, and the folder with the head's logs."""
 
     head: RayHead
     logs: Path
@@ -113,22 +113,22 @@ class Cluster(NamedTuple):
     def sweep(
         self, bench: Path | str, store: str, *overrides: str, environment: Mapping[str, str] | None = None
     ) -> Iterator[Driver]:
-        """Start the job on this cluster, in a process whose environment has what workers need."""
+        """Start the job on this cluster, in a process whose environment contains what workers need."""
         arguments = small_sweep(bench, store, f"cluster.address={self.head.address}", *overrides)
         with driver(arguments, self.folder, head_environment() | dict(environment or {})) as started:
             yield started
 
 
 def working(nodes: Sequence[RayNode]) -> list[RayNode]:
-    """Return the nodes with an actor of a stage."""
+    """Return the nodes on which an actor of a stage is running."""
     return [node for node in nodes if workers_on(node)]
 
 
 def workers_on(node: RayNode) -> list[int]:
-    """Return the processes on a node that are actors of a stage, by Ray Data's name for them."""
+    """Return the processes on a node that are actors of a stage, recognised by the name that Ray Data gives them."""
     return actors(node, "MapWorker")
 
 
 def actors(node: RayNode, kind: str) -> list[int]:
-    """Return the processes on a node that are actors of a class."""
+    """Return the processes on a node whose command contains this class of actors."""
     return [pid for pid, command in node.processes().items() if kind in command]

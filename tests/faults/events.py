@@ -1,4 +1,4 @@
-"""Faults of the sweeps of a soak, and their moments, drawn from a seed."""
+"""Draws the faults of a soak's sweeps, and when they occur, from a seed."""
 
 import random
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tests.histories.damage import KINDS
 
 DAMAGED = tuple(f"damaged-{kind.replace(' ', '-')}" for kind in KINDS)
-"""Flipped bits, or a lost end, in a file of a kind."""
+"""Events that damage a file of each kind, by flipping bits or cutting off its end."""
 
 ANYWHERE = (
     "driver-killed",
@@ -26,12 +26,12 @@ ANYWHERE = (
 ON_S3 = ("s3-errors", "s3-slow", "s3-resets", "s3-truncated", "credentials-expire")
 ON_DISK = ("disk-full",)
 OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
-"""Further options of a round's sweep; an adaptive sweep compares generators, and needs two."""
+"""Additional options of a round's sweep; an adaptive sweep compares generators, so it needs two."""
 JOBS = ("rewards", "report", "export", "generate")
-"""Jobs that read the run of a finished sweep; `generate` draws the prompts, and replaces damaged images."""
+"""Jobs that read the run of a finished sweep; `generate` creates images for the prompts and replaces damaged ones."""
 STORES = ("s3", "s3", "folder")
 FIRST, LATER = (2, 4), (1, 2)
-"""Range of the number of events during the first sweep of a store, and during a later one."""
+"""Minimum and maximum number of events during the first sweep on a store, and during later sweeps."""
 SHARE_OF_JOBS = 0.4
 MAX_SHARE = 0.9
 MAX_PAUSE = 3.0
@@ -39,41 +39,41 @@ MIN_SECONDS, MAX_SECONDS = 1.0, 12.0
 
 
 class Event(NamedTuple):
-    """A fault during a sweep."""
+    """A fault that occurs during a sweep."""
 
     kind: str
     share: float
-    """Fraction of the sweep's missing cells that are committed before the event; 0 means at once."""
+    """Fraction of the sweep's missing cells that are committed before the event; 0 means that there is no wait."""
     pause: float
-    """Seconds from that moment to the event."""
+    """Seconds from that moment until the event."""
     seconds: float
-    """Duration of a lasting event."""
+    """Duration in seconds of an event that lasts."""
     choice: float
-    """Number from 0 to 1 that selects one of the possible victims."""
+    """Number from 0 to 1 that selects one of the possible targets."""
 
 
 class Phase(NamedTuple):
-    """A sweep over a benchmark in some state, until it is complete."""
+    """A sweep over one state of the benchmark, repeated until it is complete."""
 
     bench: str
-    """fresh, grown (by a generator) or edited (a prompt)."""
+    """State of the benchmark: fresh, grown (with another generator) or edited (with a changed prompt)."""
     options: str
-    """Further options of the sweep, as words of its command line."""
+    """Additional options of the sweep, as command-line words."""
     events: tuple[Event, ...]
     jobs: tuple[str, ...] = ()
-    """Jobs that read the run afterwards."""
+    """Jobs that read the run after the sweep."""
 
 
 class Round(NamedTuple):
-    """Consecutive sweeps on a separate store."""
+    """A sequence of sweeps on a separate store."""
 
     store: str
-    """s3 or folder."""
+    """Kind of store: s3 or folder."""
     phases: tuple[Phase, ...]
 
 
 def draw_rounds(seed: int) -> Iterator[Round]:
-    """Yield rounds without end. Every kind of event occurs once before any occurs again, if its store allows."""
+    """Yield rounds indefinitely. Each kind of event occurs once before any kind repeats, if its store allows."""
     chance = random.Random(seed)
     deck: list[str] = []
     while True:
@@ -86,13 +86,13 @@ def draw_rounds(seed: int) -> Iterator[Round]:
             options = chance.choice(OPTIONS[: 3 if bench == "fresh" else 4])
             jobs = tuple(job for job in JOBS if chance.random() < SHARE_OF_JOBS)
             if "adaptive" in options:
-                jobs = tuple(job for job in jobs if job != "rewards")  # which refuses a subsample's scores
+                jobs = tuple(job for job in jobs if job != "rewards")  # it rejects the scores of a subsample
             phases.append(Phase(bench, options, tuple(sorted(events, key=lambda e: (e.share, e.pause))), jobs))
         yield Round(store, tuple(phases))
 
 
 def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
-    """Draw the top card that suits the store, after adding a new deck if none does."""
+    """Draw the top card that suits the store, adding a new deck if no card does."""
     suitable = {*ANYWHERE, *(ON_S3 if store == "s3" else ON_DISK)}
     if not suitable & set(deck):
         deck += chance.sample([*ANYWHERE, *ON_S3, *ON_DISK], len(ANYWHERE) + len(ON_S3) + len(ON_DISK))

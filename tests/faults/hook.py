@@ -1,6 +1,7 @@
 """Ways to disturb a worker through its data.
 
-Images can end or block the process that decodes them, or report its id, and a store can run out of space.
+An image can end or block the process that decodes it, or make the process report its id; and a store can run out of
+space.
 """
 
 import errno
@@ -13,19 +14,22 @@ from typing import Any, NamedTuple
 DEADLY = b"this image ends the process that decodes it"
 HANGING = b"decoding this image never ends"
 HANGING_CALL = "the model never answers about this image"
-"""The image_id of such an image."""
+"""The image_id of images for which the model never replies."""
 BAIT = b"the process that decodes this image writes its id to the file named here and waits to be killed: "
 ROOM = "room"
-"""File in a local store with a number n: the write that finds n cells fails once, as on a full disk."""
+"""A file in a local store that contains a number n.
+
+The next write after n cells are committed fails once, as on a full disk.
+"""
 
 NOTES = "PLUMBLINE_TEST_NOTES"
-"""Environment variable with a folder of notes to the workers of a cluster."""
+"""Environment variable that names a folder with notes to a cluster's workers."""
 MEMORY = "memory"
-"""Note that makes the next batch of a model run out of device memory, once."""
+"""Name of the note that makes a model's next batch run out of device memory, once."""
 
 
 class Bait(NamedTuple):
-    """The position of an image that carries BAIT, and the file that gets the process id."""
+    """Position of an image that carries BAIT, and the file to which the process id is written."""
 
     generator: str
     row: int
@@ -33,10 +37,10 @@ class Bait(NamedTuple):
 
 
 def install() -> None:
-    """Install the faults; runs in every Ray worker before anything else."""
+    """Install the faults; this runs in every Ray worker before anything else."""
     from plumbline.operators.base import batches
 
-    batches.isolate = run_out_of_memory(batches.isolate)  # before the stages and models import it by name
+    batches.isolate = run_out_of_memory(batches.isolate)  # must run before stages and models import the name
 
     import plumbline.operators.images.decoding as module
     from plumbline.operators.stages.similarities import SimilaritiesStage
@@ -54,7 +58,7 @@ def install() -> None:
 
 
 def run_out_of_memory(isolate: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap isolate so that one call runs out of memory if there is a MEMORY note."""
+    """Wrap isolate so that a single call runs out of memory if there is a MEMORY note."""
 
     def crowded_isolate(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         def crowded_call(batch: Any) -> Any:
@@ -70,7 +74,7 @@ def run_out_of_memory(isolate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_note(note: str) -> bool:
-    """Return True if the note exists and this process, of several at the same moment, took it."""
+    """Return True if the note existed and was taken by this process, rather than by another at the same time."""
     folder = os.environ.get(NOTES)
     if folder is None:
         return False
@@ -82,7 +86,7 @@ def _take_note(note: str) -> bool:
 
 
 def hang(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap measure so that it never ends for images with the name HANGING_CALL."""
+    """Wrap measure so that it never returns for images named HANGING_CALL."""
 
     def hanging_measure(stage: Any, images: Any, *arguments: Any) -> Any:
         if images.pixels and any(row.image_id == HANGING_CALL for row in images.rows):
@@ -102,7 +106,7 @@ def _hurt(image: bytes) -> None:
 
 
 def _wait_to_be_killed(note: Path) -> None:
-    """Write the process id and wait; a second process continues."""
+    """Write the process id and wait to be killed; return at once if another process has already done so."""
     if not note.exists():
         draft = note.with_name(f"{note.name}.draft")
         draft.write_text(str(os.getpid()))
@@ -111,7 +115,7 @@ def _wait_to_be_killed(note: Path) -> None:
 
 
 def _take_room(room: Path) -> bool:
-    """Return True if enough cells are committed and this process, of several at the same moment, removed the file."""
+    """Return True if enough cells are committed and this process, rather than another, removed the file."""
     try:
         if len(list(room.parent.glob("*/*/*/[!.]*.parquet"))) < int(room.read_text()):
             return False
@@ -122,7 +126,7 @@ def _take_room(room: Path) -> bool:
 
 
 def fill_disk(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
-    """Wrap write so that it fails half way for the cell that a ROOM file selects."""
+    """Wrap write so that it fails halfway through the cell that a ROOM file selects."""
 
     def scarce_write(path: Path, data: bytes) -> None:
         if _take_room(path.parents[3] / ROOM):

@@ -1,4 +1,4 @@
-"""A cluster that loses and gains machines, including its head."""
+"""A cluster that loses and gains machines, and can lose its head."""
 
 import shutil
 import tempfile
@@ -9,13 +9,13 @@ from tests.faults.driving import Cluster, actors, killed, workers_on
 from tests.ray_head import RayNode, run_head
 
 MIN_MACHINES, MAX_MACHINES = 2, 4
-"""Limits of the number of machines besides the head."""
+"""Minimum and maximum number of machines in addition to the head."""
 MAX_ATTEMPTS = 3
-"""Attempts to start a machine: on a busy host, it may take longer than Ray allows."""
+"""Maximum number of attempts to start a machine, which may take longer than Ray allows on a busy host."""
 
 
 class Machines:
-    """A head and some nodes; leaving the context ends them all."""
+    """A head and some nodes; all are stopped when the context ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,14 +35,14 @@ class Machines:
         self.close()
 
     def close(self) -> None:
-        """End all of them."""
+        """Stop the head and all nodes."""
         for node in list(self.nodes):
             self.lose(node)
         self.stack.close()
 
     def start(self, address: str | None = None) -> None:
-        """Start a head with its own logs and the minimum number of nodes."""
-        logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # for sockets, whose names must be short
+        """Start a head with separate logs, and the minimum number of nodes."""
+        logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Ray puts sockets here, and their paths must be short
         self.stack.callback(shutil.rmtree, logs, ignore_errors=True)
         self.folder.mkdir(exist_ok=True)
         log = self.folder / f"head-{logs.name}.log"
@@ -52,12 +52,12 @@ class Machines:
         self.fill()
 
     def fill(self) -> None:
-        """Add machines up to the minimum."""
+        """Add machines until there are as many as the minimum."""
         while len(self.nodes) < MIN_MACHINES:
             self.join()
 
     def join(self) -> bool:
-        """Add a machine; return False if there are enough."""
+        """Add a machine; return False if the maximum is reached."""
         if len(self.nodes) == MAX_MACHINES:
             return False
         for _ in range(MAX_ATTEMPTS):
@@ -70,32 +70,32 @@ class Machines:
         raise failure
 
     def leave(self, node: RayNode) -> None:
-        """Tell a machine to stop."""
+        """Ask a machine to stop."""
         self.nodes.pop(node).close()
 
     def lose(self, node: RayNode) -> None:
-        """Kill a machine, like a power failure."""
+        """Kill a machine abruptly, as in a power failure."""
         node.kill()
         self.leave(node)
 
     def lose_raylet(self, node: RayNode) -> None:
-        """Kill a machine's raylet; its other processes end with it."""
+        """Kill a machine's raylet, which ends its other processes as well."""
         for pid in actors(node, "raylet/raylet"):
             killed(pid)
         self.leave(node)
 
     def lose_head(self) -> None:
-        """Kill the head with the GCS and the progress log; the other machines no longer belong to a cluster.
+        """Kill the head, including the GCS and the progress log; the other machines are then without a cluster.
 
-        Another head takes its address, as behind a service's name. It answers the old machines, but with nothing they
-        wait for.
+        A new head is started at the same address, as behind the name of a service. It answers the old machines, but not
+        with anything that they wait for.
         """
         self.cluster.head.node.kill()
         self.close()
         self.start(self.cluster.head.address)
 
     def workers(self) -> list[int]:
-        """Return the processes of stages, the largest first, which the kernel would kill."""
+        """Return the stage processes, largest first (the order in which the kernel's OOM killer would pick them)."""
         nodes = (self.cluster.head.node, *self.nodes)
         return sorted((pid for node in nodes for pid in workers_on(node)), key=_memory, reverse=True)
 
@@ -104,7 +104,7 @@ class Machines:
 
 
 def _memory(pid: int) -> int:
-    """Return the resident pages of a process; 0 if it is gone."""
+    """Return a process's number of resident memory pages, or 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:

@@ -1,4 +1,4 @@
-"""Comparison of a disturbed sweep's tables with an undisturbed run's, and of the remaining files."""
+"""Compares the tables and remaining files of a disturbed sweep with those of an undisturbed one."""
 
 import json
 from collections.abc import Sequence
@@ -17,27 +17,27 @@ ORDERS = {
     "summary": ["metric", "generator", "skill"],
     "errors": [*ORDER, "kind", "row"],
 }
-"""The tables of a run that only depend on its sources, and the columns that order their rows."""
+"""The tables of a run that depend only on its sources, with the columns that determine row order."""
 STATED_FIELDS = ("benchmark", "generators", "metrics", "lower_is_better", "exit_code", "limited", "seen", "errors")
 COUNTED_FIELDS = ("rows", "rows_null", "rows_truncated", "coverage")
 
 
 def scores(folder: str) -> pd.DataFrame:
-    """Read a run's scores from its store in a fixed order."""
+    """Read the scores of a run from its store, in a fixed order."""
     return table(folder, "scores", ORDER, StorageConfig())
 
 
 def table(folder: str, name: str, order: Sequence[str], storage: StorageConfig) -> pd.DataFrame:
-    """Read a table of a run in a fixed order."""
+    """Read a table of a run, in a fixed order."""
     location = storage.locate(folder)
     rows = pq.read_table((location / f"{name}.parquet").path, filesystem=location.fs).to_pandas()
     return rows.sort_values(list(order), ignore_index=True)
 
 
 def assert_same_tables(folder: str, undisturbed: str, *, rtol: float = 0, storage: StorageConfig | None = None) -> None:
-    """Assert that the tables of two runs are equal, given the addresses of their folders; `storage` reaches both.
+    """Assert that the tables of two runs are equal, given the addresses of the runs' folders.
 
-    Scores are between about 0 and 1, so `rtol` is relative to 1 for scores near 0.
+    `storage` must give access to both. Scores are between about 0 and 1, so `rtol` is relative to 1 for scores near 0.
     """
     reached = storage or StorageConfig()
     for name, order in ORDERS.items():
@@ -46,7 +46,7 @@ def assert_same_tables(folder: str, undisturbed: str, *, rtol: float = 0, storag
 
 
 def assert_same_counts(folder: str, undisturbed: str, *, storage: StorageConfig | None = None) -> None:
-    """Assert that the manifests of two runs state the same, except how much was computed in each run."""
+    """Assert that the manifests of two runs are equal, except for how much was computed in each run."""
     one, other = (_manifest(run, storage or StorageConfig()) for run in (folder, undisturbed))
     assert {name: one.get(name) for name in STATED_FIELDS} == {name: other.get(name) for name in STATED_FIELDS}
     for name in COUNTED_FIELDS:
@@ -60,5 +60,5 @@ def _manifest(folder: str, storage: StorageConfig) -> dict[str, Any]:
 
 
 def leftovers(store: Path) -> list[Path]:
-    """Return files that are neither cells, nor a run's, nor the store's own."""
+    """Return the draft files and hidden files that are left in a store."""
     return [path for path in store.rglob("*") if path.name.startswith(".") or ".draft." in path.name]

@@ -1,4 +1,4 @@
-"""The benchmark and the store of a soak's round, in a folder or on S3, accessed without any faults."""
+"""Locations of a soak round's benchmark and store, in a folder or on S3, accessed without any faults."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,15 +22,15 @@ BENCHES = {
     "grown": {PROMPTS: "prompts", ATLAS: "atlas", FLINT: "flint"},
     "edited": {PROMPTS: "edited", ATLAS: "atlas", FLINT: "flint"},
 }
-"""The files in each state of the benchmark.
+"""The benchmark's files in each of its states.
 
-No file is ever removed, because some S3 servers keep listing a folder that has become empty, and a sweep then correctly
-reports that it lacks images.
+No file is ever removed: some S3 servers keep listing a folder that has become empty, and a sweep would then correctly
+report that its images are missing.
 """
 
 
 def write_masters(folder: Path) -> Path:
-    """Write the files of the benchmark in all its states."""
+    """Write the files for all states of the benchmark."""
     texts = prompts(IMAGES)
     write_rows(folder / "prompts", texts)
     texts[0] = {**prompts(2 * IMAGES)[-1], "prompt_id": texts[0]["prompt_id"]}
@@ -41,14 +41,14 @@ def write_masters(folder: Path) -> Path:
 
 
 class Damaged(NamedTuple):
-    """A damaged file of a store."""
+    """A damaged file in a store."""
 
     path: str
     content: bytes
 
 
 class RoundPlaces(NamedTuple):
-    """The locations of a round's benchmark and store, accessed without disturbance."""
+    """The locations of a round's benchmark and store, accessed without faults."""
 
     root: Place
     masters: Path
@@ -62,12 +62,15 @@ class RoundPlaces(NamedTuple):
         return Store(self.root / "store")
 
     def show(self, bench: str) -> None:
-        """Bring the benchmark into a state without touching files that stay."""
+        """Bring the benchmark into the given state by putting that state's files in place."""
         for name, master in BENCHES[bench].items():
             self._put(self.masters / master, self.root / f"bench/{name}")
 
     def _put(self, master: Path, place: Place) -> None:
-        """Keep the time of a file on disk; on S3, the same content has the same ETag."""
+        """Put a file in place without changing its identity.
+
+        On disk its time is kept; on S3 its ETag depends only on its content.
+        """
         if not place.is_local:
             place.write(master.read_bytes())
             return
@@ -77,18 +80,18 @@ class RoundPlaces(NamedTuple):
         target.hardlink_to(master)
 
     def files(self) -> Mapping[str, Entry]:
-        """List all files in the store by their path."""
+        """List all files in the store, by path."""
         store = self.store.place
         return dict(store.files()) if store.exists() else {}
 
     def cells(self) -> dict[str, tuple[str, float]]:
-        """Return an identity of each committed cell's file, which changes only if the cell is computed again."""
+        """Return an identity for each committed cell's file, which changes only if the cell is computed again."""
         return {path: (entry.etag, entry.modified) for path, entry in self.files().items() if kind_of(path) == "cell"}
 
     def damage(self, kind: str, choice: float) -> Damaged | None:
-        """Flip a bit of one of the newest files of a kind, or cut off its end; return None if no file is damaged.
+        """Flip a bit in one of the newest files of a kind, or cut off its end; return None if no file was damaged.
 
-        On a disk, half of the flipped bits leave the file's size, its time and its other names as they were.
+        On disk, half of the flipped bits leave the file's size, time and other hard links unchanged.
         """
         files = {path: entry for path, entry in self.files().items() if kind_of(path) == kind}
         if not files:
@@ -108,14 +111,14 @@ class RoundPlaces(NamedTuple):
         return Damaged(path, left)
 
     def read(self, path: str) -> bytes | None:
-        """Read a file of the store; return None if it is gone."""
+        """Return the content of a file in the store, or None if the file no longer exists."""
         try:
             return (self.store.place / path).read()
         except FileNotFoundError:
             return None
 
     def _put_bytes(self, content: bytes, path: str) -> None:
-        """Write a new file, so that a hard link in another run stays intact, as on S3."""
+        """Write a new file, so that a hard link to the old one in another run stays intact, as on S3."""
         (self.store.place / path).write(content)
 
     def newest(self) -> str:
@@ -123,9 +126,9 @@ class RoundPlaces(NamedTuple):
         return f"{self.store.place}/runs/{newest_run(self.store)}"
 
     def collect_garbage(self, damaged: Collection[str]) -> None:
-        """Remove what `jobs.gc` would remove once the heartbeats of killed drivers count as dead.
+        """Remove what `jobs.gc` would remove once the heartbeats of killed drivers have expired.
 
-        First delete the earlier runs with damaged files, as `jobs.gc` asks.
+        First delete earlier runs with damaged files, as `jobs.gc` tells its user to do.
         """
         newest = newest_run(self.store)
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
@@ -135,7 +138,7 @@ class RoundPlaces(NamedTuple):
         collect_garbage(GcConfig(store=self.store.place.url, storage=self.root.storage, delete=True, grace_days=0.0))
 
     def leftovers(self) -> list[str]:
-        """Return files that are neither a committed cell, nor a complete run's, nor the store's own."""
+        """Return the files that belong neither to a committed cell, nor to a complete run, nor to the store itself."""
         files = self.files()
         whole = {path.split("/")[1] for path in files if path.endswith("/manifest.json")}
         return [path for path in files if not _is_expected(path, whole)]

@@ -1,4 +1,4 @@
-"""A faulty network: a loopback proxy in front of a real object store that fails a fraction of the calls, by a seed."""
+"""Simulates a faulty network: a local proxy makes a fraction of the calls to a real object store fail, by a seed."""
 
 import asyncio
 import random
@@ -15,20 +15,21 @@ SHARE = 0.2
 DELAY_SECONDS = 0.3
 CODES = {400: "ExpiredToken", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}
 GARBLED_BYTES = 8
-"""Bytes in the middle of an answer's body."""
+"""Number of bytes that are changed in the middle of a response body."""
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """SO_LINGER value with which closing a socket resets the connection."""
 FAULTS = ("429", "500", "503", "reset", "delay", "truncated", "lost-500", "lost-reset")
 """Kinds of faults.
 
-The lost faults do what was asked at the server, and then keep its answer from the client; truncated keeps half of it.
-There is also garbled: an object with other bytes in its middle than the server's.
+For `lost-500` and `lost-reset`, the server carries out the request, but its response is withheld from the client; for
+`truncated`, half of the response is. There is also `garbled`: bytes in the middle of the object differ from the
+server's.
 """
 CONNECTION_ERRORS = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
 
 
 class Server(Protocol):
-    """An object store."""
+    """A server with an object store."""
 
     @property
     def endpoint(self) -> str: ...
@@ -42,7 +43,7 @@ class Stream(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The first lines of a request or an answer, unchanged."""
+    """The first lines of a request or a response, unchanged."""
 
     raw: bytes
     start: str
@@ -54,10 +55,10 @@ class Head(NamedTuple):
 
 
 class FaultProxy:
-    """Passes calls on unchanged, except a fraction that it answers badly, late or not at all.
+    """Proxy that passes calls on unchanged, except for a fraction that it answers wrongly, late or not at all.
 
-    Its behaviour may be changed at any time. With `once`, each call fails at most once. If `valid` is an access key,
-    the sessions of all other keys have expired.
+    Its behaviour can be changed at any time. With `once`, each call fails at most once. If `valid` is set to an access
+    key, the sessions of all other keys count as expired.
     """
 
     def __init__(
@@ -78,12 +79,12 @@ class FaultProxy:
         self.valid: str | None = None
         self.counts: Counter[str] = Counter()
         self.requests: list[str] = []
-        """The first line of each, in the order they came."""
+        """The first line of each request, in order of arrival."""
         self.bytes: Counter[str] = Counter()
-        """Bytes of the bodies of calls without a fault, by PUT and GET, and by these with the path."""
+        """Number of body bytes in calls without a fault, by method (PUT or GET), and by method and path."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection of a client with one connection to the server, for as many calls as the client makes."""
+        """Serve a client's connection with a connection to the server, for as many calls as the client makes."""
         client = Stream(reader, writer)
         with suppress(*CONNECTION_ERRORS):
             server = Stream(*await asyncio.open_connection(*self.upstream))
@@ -95,7 +96,7 @@ class FaultProxy:
         writer.close()
 
     async def _call(self, client: Stream, server: Stream) -> bool:
-        """Serve one call; return True if the connection may continue."""
+        """Serve one call; return True if the connection can stay open."""
         request = await read_head(client.reader)
         repeated = self.once and request.start in self.requests
         self.requests.append(request.start)
@@ -120,7 +121,7 @@ class FaultProxy:
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head:
-    """Read up to and including the empty line."""
+    """Read up to and including the empty line that ends the head."""
     raw = await reader.readuntil(b"\r\n\r\n")
     start, *lines = raw.decode("latin-1").rstrip().split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -128,7 +129,7 @@ async def read_head(reader: asyncio.StreamReader) -> Head:
 
 
 async def copy_body(head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter | None) -> None:
-    """Copy a body unchanged, whole or in chunks; a writer of None discards it."""
+    """Copy a body unchanged, as a whole or in chunks; if the writer is None, discard it."""
     if head.headers.get("transfer-encoding", "").lower() == "chunked":
         size = -1
         while size:
@@ -151,7 +152,7 @@ async def _put(writer: asyncio.StreamWriter | None, part: bytes) -> None:
 
 
 async def ask(request: Head, client: Stream, server: Stream) -> Head:
-    """Send a request to the server and return the head of its answer; 100 Continue is passed on to the client."""
+    """Send a request to the server and return the head of the response, passing 100 Continue on to the client."""
     server.writer.write(request.raw)
     body = asyncio.create_task(copy_body(request, client.reader, server.writer))
     try:
@@ -164,7 +165,7 @@ async def ask(request: Head, client: Stream, server: Stream) -> Head:
 
 
 async def pass_on(request: Head, client: Stream, server: Stream, counted: Counter[str]) -> bool:
-    """Pass on a call without a fault, and count its bytes by method; return True if the connection may continue."""
+    """Pass on a call without a fault, counting its bytes by method; return True if the connection can stay open."""
     answer = await ask(request, client, server)
     method, target, _ = request.start.split()
     body = answer if method == "GET" else request
@@ -176,7 +177,7 @@ async def pass_on(request: Head, client: Stream, server: Stream, counted: Counte
 
 
 async def garble(request: Head, client: Stream, server: Stream) -> bool:
-    """Flip some bytes in the middle of an object; return True if the connection may continue."""
+    """Pass on a call, flipping some bytes in the middle of the object; return True if the connection can stay open."""
     answer = await ask(request, client, server)
     await _put(client.writer, answer.raw)
     size = int(answer.headers.get("content-length", 0))
@@ -191,7 +192,7 @@ async def garble(request: Head, client: Stream, server: Stream) -> bool:
 
 
 async def cut(request: Head, client: Stream, server: Stream) -> bool:
-    """Send half of an answer, then close the connection; a chunked body lacks its first chunk."""
+    """Send half of a response, then close the connection; of a chunked body, send nothing."""
     answer = await ask(request, client, server)
     await _put(client.writer, answer.raw)
     body = 0 if request.start.startswith("HEAD ") else int(answer.headers.get("content-length", 0))
@@ -200,7 +201,7 @@ async def cut(request: Head, client: Stream, server: Stream) -> bool:
 
 
 async def swallow(request: Head, client: Stream, server: Stream) -> None:
-    """Forward the request, and drop the answer."""
+    """Forward the request, and discard the response."""
     answer = await ask(request, client, server)
     await _copy_answer(request, answer, server, None)
 
@@ -211,14 +212,14 @@ async def _copy_answer(request: Head, answer: Head, server: Stream, writer: asyn
 
 
 async def take_body(request: Head, client: Stream) -> None:
-    """Read a request to its end, like a server that fails afterwards."""
+    """Read the whole request, like a server that fails afterwards."""
     if request.headers.get("expect", "").lower() == "100-continue":
         await _put(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
     await copy_body(request, client.reader, None)
 
 
 async def refuse(request: Head, client: Stream, fault: str) -> None:
-    """Reset the connection, or send S3's error document and close it."""
+    """Reset the connection, or send S3's error document and close the connection."""
     if fault == "reset":
         connection = client.writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
@@ -248,7 +249,7 @@ def faulty(proxy: FaultProxy) -> Iterator[str]:
 
 
 async def _end(listening: asyncio.Server) -> None:
-    """Stop listening and end the open connections."""
+    """Stop listening, and close the open connections."""
     listening.close()
     calls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in calls:

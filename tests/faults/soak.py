@@ -1,4 +1,4 @@
-"""Hours of faults in minutes: random faults disturb sweeps on a real cluster and S3 server, which must still end alike.
+"""Disturbs sweeps on a real cluster and S3 server with random faults; their results must not be affected.
 
 python -m tests.faults.soak SEED MINUTES
 """
@@ -47,18 +47,18 @@ OVERRIDES = (
     *(f"cluster.pools.answers.{name}=1" for name in ("threads", "min_size", "max_size")),
 )
 REWARD = f"reward={{weights: {{{', '.join(f'{metric}: 1' for metric in METRICS)}}}}}"
-"""The reward in the metrics' own units, because a few images of a few prompts have no noise to measure by."""
+"""The reward in the metrics' own units, because so few images of so few prompts give no estimate of their noise."""
 RUNTIME_ENVIRONMENT = json.dumps({"runtime_env": {"worker_process_setup_hook": "tests.faults.hook.install"}})
-"""A runtime environment as `ray job submit` passes it to a driver."""
+"""A runtime environment, in the form in which `ray job submit` passes it to a driver."""
 POLL_SECONDS = 0.5
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
-"""A traceback that a job printed; lines that Ray relays from its workers start with `(raylet)`."""
+"""Matches tracebacks printed by a job itself; lines that Ray relays from workers start with `(raylet)`."""
 MIN_ROUNDS = 20
-"""Number of rounds that include all states of the benchmark."""
+"""Number of rounds after which every state of the benchmark has occurred."""
 MAX_TRY_SECONDS = 900
-"""Seconds after which a sweep counts as hanging."""
+"""Number of seconds after which a sweep is considered to hang."""
 TOLERANCE = 1e-5
-"""Relative tolerance: other rows in a batch change the last bits."""
+"""Relative tolerance, because the last bits of scores depend on the other rows in a batch."""
 S3_FAULTS = {
     "s3-errors": ("429", "500", "503", "lost-500"),
     "s3-slow": ("delay",),
@@ -72,7 +72,7 @@ class SoakError(Exception):
 
 
 class Log:
-    """Writes every event as a line of JSON with its time."""
+    """Log of all events, with one line of JSON per event and its time."""
 
     def __init__(self, *streams: TextIO) -> None:
         self.streams = streams
@@ -103,21 +103,21 @@ class Soak:
         self.notes = folder / "notes"
         self.notes.mkdir()
         self.undisturbed: dict[tuple[str, str], str] = {}
-        """By a state of the benchmark and a sweep's options, the address of the run."""
+        """Address of the undisturbed run, by state of the benchmark and options of the sweep."""
         self.seconds_undisturbed: dict[tuple[str, str], float] = {}
         self.cells_of: dict[tuple[str, str], int] = {}
         self.events: Counter[str] = Counter()
-        """Those that bit, by kind."""
+        """Number of events that had an effect, by kind."""
         self.idle: Counter[str] = Counter()
-        """Those that came and met nothing."""
+        """Number of events that occurred without an effect, by kind."""
         self.totals: Counter[str] = Counter()
         self.seconds_lost = 0.0
         self.key = 0
-        os.environ[NOTES] = str(self.notes)  # the machines inherit it from here
+        os.environ[NOTES] = str(self.notes)  # inherited by the machines
         self.give_credentials()
 
     def give_credentials(self) -> None:
-        """Write the currently valid credentials into the sweep's file, like an external program."""
+        """Write the currently valid credentials to the file that the sweep reads, as an external program would."""
         draft = self.credentials.with_suffix(".draft")
         now = self.server.other(self.key)
         draft.write_text(f"[default]\naws_access_key_id = {now.key}\naws_secret_access_key = {now.secret}\n")
@@ -128,7 +128,7 @@ class Soak:
         self.proxy.valid = self.server.other(self.key).key
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that a driver needs besides the usual ones."""
+        """Return the environment variables that a driver needs in addition to the usual ones."""
         return {
             "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
             "AWS_ENDPOINT_URL": self.endpoint,
@@ -138,7 +138,7 @@ class Soak:
         }
 
     def place(self, kind: str, name: str) -> RoundPlaces:
-        """Return a new location for a round."""
+        """Return a new location for a round's benchmark and store."""
         if kind == "folder":
             return RoundPlaces(StorageConfig().locate(str(self.folder / name)), self.masters)
         bucket = f"soak-{name}"
@@ -150,7 +150,7 @@ class Soak:
 
 
 class Disturbed:
-    """A sweep over one state of a benchmark that is restarted until it is complete, and its faults."""
+    """A sweep over one state of a benchmark, with its faults, that is restarted until it is complete."""
 
     def __init__(self, soak: Soak, machines: Machines, place: RoundPlaces, phase: Phase) -> None:
         self.soak = soak
@@ -164,13 +164,13 @@ class Disturbed:
         self.ending: list[tuple[float, Event]] = []
         self.rivals: list[tuple[Driver, ExitStack]] = []
         self.disturbed = False
-        """Whether anything befell this try."""
+        """True if an event occurred during the current attempt."""
         self.damaged: list[Damaged] = []
         self.bites: list[tuple[str, Callable[[], bool]]] = []
-        """What came, by kind, and what tells whether it met anything."""
+        """Events that occurred: their kind, and a function that returns True if the event had an effect."""
 
     def run(self) -> None:
-        """Run until a try is complete; raise SoakError if a try fails by itself or prints a traceback."""
+        """Run until an attempt is complete; raise SoakError if one fails without a fault, or prints a traceback."""
         try:
             self._until_complete()
             while self._damage_at_rest():
@@ -184,10 +184,10 @@ class Disturbed:
     def _until_complete(self) -> None:
         while (code := self._try()) != 0:
             if not self.disturbed:
-                raise SoakError(f"exit code {code} of a sweep that nothing disturbed")
+                raise SoakError(f"an undisturbed sweep ended with exit code {code}")
 
     def _damage_at_rest(self) -> bool:
-        """Do the damage for which there was no file until the sweep had ended; return False if there is none to do."""
+        """Do the damage for which there was no file until the sweep had ended; return False if there was none to do."""
         due = [event for event in self.pending if event.kind in DAMAGED and self._damaged(event) is not None]
         for event in due:
             self._has_come(event, self.damaged[-1].path)
@@ -195,7 +195,7 @@ class Disturbed:
         return bool(due)
 
     def _try(self) -> int:
-        """Run one driver from its start to its end; return its exit code."""
+        """Run one driver from start to end, and return its exit code."""
         soak = self.soak
         self.machines.fill()
         soak.totals["tries"] += 1
@@ -215,11 +215,11 @@ class Disturbed:
         )
 
     def _watch(self, job: Driver) -> None:
-        """Trigger events when they are due, until the driver has ended."""
+        """Trigger events when they are due, until the driver ends."""
         waiting, ends = threading.Event(), time.monotonic() + MAX_TRY_SECONDS
         while not job.ended():
             if time.monotonic() > ends:
-                raise SoakError(f"a sweep has not ended for {MAX_TRY_SECONDS} s; see {job.printed}")
+                raise SoakError(f"a sweep has not ended after {MAX_TRY_SECONDS} s; see {job.printed}")
             self._end_what_lasts()
             stand = len(self.place.cells()) - self.before if self.pending else 0
             for event in [event for event in self.pending if self._is_due(event, stand)]:
@@ -228,7 +228,7 @@ class Disturbed:
             waiting.wait(POLL_SECONDS)
 
     def _is_due(self, event: Event, stand: int) -> bool:
-        """Return True if the event's share of the cells is committed, and its pause is over."""
+        """Return True if the event's fraction of the cells is committed, and its pause has passed."""
         if event not in self.due:
             if stand < event.share * self.soak.cells_of[self.phase.bench, self.phase.options]:
                 return False
@@ -236,7 +236,7 @@ class Disturbed:
         return time.monotonic() >= self.due[event]
 
     def _happens(self, event: Event, job: Driver) -> bool:
-        """Trigger an event; return False if there is no possible victim yet."""
+        """Trigger an event; return False if there is no possible target yet."""
         befall = getattr(
             self, "_" + event.kind.replace("-", "_"), self._damaged if event.kind in DAMAGED else self._s3_faults
         )
@@ -252,7 +252,10 @@ class Disturbed:
         self.soak.log.write(event.kind, victim=victim, cells=len(self.place.cells()) - self.before)
 
     def _bite(self, event: Event) -> Callable[[], bool]:
-        """Return a check, for after the sweep, that the event had an effect: after damage, something is made again."""
+        """Return a function that checks, after the sweep, whether the event had an effect.
+
+        For damage, the effect is that a file or a run was written again.
+        """
         proxy, refused, badly = self.soak.proxy, self.soak.proxy.counts["400"], self._answered_badly()
         if event.kind in S3_FAULTS:
             return lambda: self._answered_badly() > badly
@@ -280,7 +283,10 @@ class Disturbed:
         return f"pid {job.process.pid}"
 
     def _damaged(self, event: Event, job: Driver | None = None) -> str | None:
-        """Damage a file of the store between two runs: one of the newest, which the next run most likely reads."""
+        """Damage one of the store's newest files, which the next run is most likely to read.
+
+        If a driver is running, it is killed first.
+        """
         kind = event.kind.removeprefix("damaged-").replace("-", " ")
         if not any(kind_of(path) == kind for path in self.place.files()):
             return None
@@ -298,7 +304,7 @@ class Disturbed:
         return _kill(workers[int(event.choice * len(workers))]) if workers else None
 
     def _worker_out_of_memory(self, event: Event, job: Driver) -> str | None:
-        """Kill the largest worker, as the kernel does."""
+        """Kill the largest worker, as the kernel does when it runs out of memory."""
         workers = self.machines.workers()
         return _kill(workers[0]) if workers else None
 
@@ -311,14 +317,14 @@ class Disturbed:
         return _kill(logs[0]) if logs else None
 
     def _raylet_killed(self, event: Event, job: Driver) -> str | None:
-        """Kill a raylet; another machine joins."""
+        """Kill a raylet, and add another machine."""
         node = self._node(event)
         self.machines.lose_raylet(node)
         self.machines.join()
         return f"machine {node.mark}"
 
     def _node_lost(self, event: Event, job: Driver) -> str | None:
-        """Kill a node; another machine joins."""
+        """Kill a node, and add another machine."""
         node = self._node(event)
         self.machines.lose(node)
         self.machines.join()
@@ -338,7 +344,7 @@ class Disturbed:
         return nodes[int(event.choice * len(nodes))]
 
     def _head_lost(self, event: Event, job: Driver) -> str | None:
-        """Kill the machine of driver, progress log and GCS; the driver ends by itself, the next gets another head."""
+        """Kill the machine with the driver, progress log and GCS; the driver ends, and the next one gets a new head."""
         self.machines.lose_head()
         return "the whole cluster"
 
@@ -354,7 +360,7 @@ class Disturbed:
         return f"{self.soak.proxy.share:.2f} of the calls for {event.seconds} s"
 
     def _credentials_expire(self, event: Event, job: Driver) -> str | None:
-        """Let credentials expire; new ones are in the file at once, or only after some seconds."""
+        """Let the credentials expire; new ones are written to the file at once, or only after some seconds."""
         self.soak.expire_credentials()
         if event.choice < 0.5:
             self.soak.give_credentials()
@@ -385,7 +391,7 @@ class Disturbed:
             self.soak.log.write("over", kind=event.kind)
 
     def _settle(self) -> None:
-        """Count the sweep's events, and end those that would affect the next sweep."""
+        """Count the sweep's events, and end those that would otherwise affect the next sweep."""
         self._end_what_lasts(now=float("inf"))
         self._count_bites()
         self._end_rivals()
@@ -404,7 +410,7 @@ class Disturbed:
             self.rivals.pop()[1].close()
 
     def _count_again(self) -> None:
-        """Count the committed cells that were computed again; only damaged or outdated cells may be."""
+        """Count the committed cells that were computed again; raise SoakError if any committed cell is gone."""
         now = self.place.cells()
         again = [path for path, state in self.standing.items() if path in now and now[path] != state]
         gone = [path for path in self.standing if path not in now]
@@ -425,13 +431,13 @@ def _last_line(printed: Path) -> str:
 
 
 def require_no_traceback(printed: Path) -> None:
-    """Raise SoakError if a job printed a traceback."""
+    """Raise SoakError if the job printed a traceback."""
     if TRACEBACK.search(printed.read_text(errors="replace")):
         raise SoakError(f"a traceback in {printed}")
 
 
 def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
-    """Run these sweeps, by the benchmark's state and their options, in turn on one store without a fault."""
+    """Run the sweeps, given by state of the benchmark and options, one after the other on one store without faults."""
     place = soak.place("folder", "undisturbed")
     for bench, options in sorted(wanted, key=lambda one: (list(BENCHES).index(one[0]), one[1])):
         place.show(bench)
@@ -445,7 +451,7 @@ def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]
 
 
 def run_round(soak: Soak, machines: Machines, place: RoundPlaces, drawn: Round) -> None:
-    """Run a round's sweeps and compare each with the undisturbed one; in the end, `jobs.gc` must find nothing."""
+    """Run a round's sweeps, comparing each with the undisturbed one; at the end, `jobs.gc` must find nothing."""
     damaged: list[str] = []
     for number, phase in enumerate(drawn.phases):
         soak.log.write("sweep", store=place.store.place.url, bench=phase.bench, options=phase.options,
@@ -482,7 +488,7 @@ def run_job(soak: Soak, place: RoundPlaces, job: str, name: str) -> None:
 
 
 def run_generation(soak: Soak, place: RoundPlaces, bench: str) -> None:
-    """Draw the benchmark's prompts, and again after damage to the files; every image must be the original."""
+    """Generate images for the benchmark's prompts, also after damage to the files; all images must be correct."""
     chance, images = Random(f"{soak.seed} {soak.totals['jobs']}"), soak.folder / "drawn"
     words = [f"prompts={place.root}/bench/prompts.parquet", f"images={images}", "cluster=here", f"shard_rows={SHARD}"]
     prompts = pq.read_table(place.masters / BENCHES[bench][PROMPTS]).to_pylist()
@@ -495,7 +501,7 @@ def run_generation(soak: Soak, place: RoundPlaces, bench: str) -> None:
 
 
 def _run_well(soak: Soak, job: str, name: str, words: Sequence[str]) -> None:
-    """Run a job; raise SoakError if it does not end well."""
+    """Run a job; raise SoakError if it fails."""
     printed = soak.folder / f"{job}-{name}.printed"
     with printed.open("wb") as file:
         code = subprocess.run(
@@ -517,7 +523,7 @@ def _assert_equal(soak: Soak, place: RoundPlaces, phase: Phase) -> None:
 
 
 def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
-    """Run rounds until the time is over, and at least one; return their part of the summary."""
+    """Run at least one round, and more until the time is over; return "equal" or "failed" for the summary."""
     place = None
     with Machines(soak.folder / "machines") as machines:
         try:
@@ -538,11 +544,11 @@ def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the log and the summary; return 0 if all tables were equal."""
+    """Run the soak and print the summary; return 0 if all tables were equal."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("minutes", type=float)
-    parser.add_argument("--rounds", type=int, help="at most so many, however long it takes")
+    parser.add_argument("--rounds", type=int, help="maximum number of rounds, regardless of the time")
     parser.add_argument("--folder", type=Path, help="a new folder for logs and stores; build/soak/SEED by default")
     given = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,4 +1,4 @@
-"""One sweep over every kind of bad row and bad shard: each keeps its place with its reason, and all else is scored."""
+"""Every kind of bad row and bad shard in a sweep is reported with its reason, and all other rows are scored."""
 
 import io
 import math
@@ -41,13 +41,13 @@ def chunk(name: bytes, content: bytes) -> bytes:
 
 
 def png(width: int, height: int, pixels: bytes, *, depth: int = 8, colour: int = 0, extra: bytes = b"") -> bytes:
-    """Return a PNG written by hand, so that it may lie."""
+    """Return a PNG assembled from its parts, so that its header can be wrong."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + extra + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
 
 
 def flip_bits(content: bytes, start: float, stop: float) -> bytes:
-    """Flip every bit between two fractions of the content's length."""
+    """Flip every bit between two positions, given as fractions of the content's length."""
     first, last = int(len(content) * start), int(len(content) * stop)
     return content[:first] + bytes(byte ^ 0xFF for byte in content[first:last]) + content[last:]
 
@@ -70,25 +70,25 @@ def two_frames(image_format: str) -> bytes:
 
 
 def scans(count: int) -> bytes:
-    """Return a progressive JPEG whose last scan is repeated."""
+    """Return a progressive JPEG whose last scan is repeated `count` times."""
     content = encoded(PICTURE, "JPEG", progressive=True)
     last = content.rindex(b"\xff\xda")
     return content[:last] + content[last:-2] * count + content[-2:]
 
 
 class Kind(NamedTuple):
-    """A kind of row: bad, or unusual but valid."""
+    """A kind of row: either bad, or unusual but valid."""
 
     name: str
-    """The name here and in docs/failures.md, which is also the image_id."""
+    """Name of the kind here and in docs/failures.md; also the image_id of its row."""
     row: Mapping[str, Any]
     error: str | None = None
-    """The kind of the error; None if the row is scored."""
+    """Kind of the error, or None if the row is scored."""
     found: str = ""
     remedy: str = ""
     retried: bool = False
     file: str = "bytes"
-    """The file, and the generator, whose columns can store the row."""
+    """Name of the file (and generator) whose columns can store the row."""
     prompt: Mapping[str, Any] | None = None
     copies: int = 1
 
@@ -171,7 +171,7 @@ KINDS = [
     bad_id("prompt_id that became a float", 7.0, "unknown_prompt", "'7.0' is not in", "correct the id", "floats"),
     bad_id("unknown prompt_id", "nobody's", "unknown_prompt", "\"nobody's\" is not in", "add the prompt"),
     bad_id("prompt_id that is not UTF-8", b"caf\xe9", "unknown_prompt", "'caf\ufffd' is not in", "correct", "latin1"),
-    # From here on, rows that are odd and yet scored.
+    # The rows from here on are unusual but are scored.
     bad_id("numeric prompt_id", 7, None, "", "", "integers"),
     bad_prompt("10,000-character prompt", "a red circle " * 770, file="long"),
     bad_prompt("control characters", "a red\x00 circle\x07 \x1b[31mleft of\u200b a blue square"),
@@ -209,18 +209,18 @@ FILES: Mapping[str, Mapping[str, pa.DataType]] = {
     "floats": {"prompt_id": pa.float64()},
     "latin1": {"prompt_id": pa.binary()},
 }
-"""The generators of bad rows, and their differing columns."""
+"""The files (and generators) of bad rows, and the columns in which each differs."""
 
 
 class BadShard(NamedTuple):
-    """A file that cannot be read or is empty: a separate generator, next to a sound file."""
+    """A file that is empty or cannot be read; it belongs to a separate generator, next to an intact file."""
 
     name: str
     spoil: Callable[[bytes], bytes]
     found: str
-    """Text of the message besides the file; empty if nothing is wrong."""
+    """Text of the message, without the file; empty if there is no error."""
     error: str = "broken_file"
-    """`shard_failed` if the ids of the lost rows can still be read."""
+    """Kind of the error; `shard_failed` if the ids of the lost rows can still be read."""
 
 
 def parquet(
@@ -236,7 +236,7 @@ LOST = [dict(row, image_id=f"lost-{n}") for n, row in enumerate(SOUND)]
 
 
 def corrupt_page(_: bytes) -> bytes:
-    """Flip bytes in the middle of a page of images, which is in the middle of the file."""
+    """Flip bytes in the middle of the file, which lie within a page of images."""
     return flip_bits(parquet(LOST, compression="gzip"), 0.45, 0.5)
 
 
@@ -254,7 +254,7 @@ SHARDS = [
 
 
 class Sweep(NamedTuple):
-    """Results of the only sweep."""
+    """Results of the sweep that all tests share."""
 
     scores: list[dict[str, Any]]
     errors: list[dict[str, Any]]
@@ -271,7 +271,7 @@ def slug(name: str) -> str:
 
 
 def write_bad_rows(folder: Path) -> None:
-    """Write a generator per file of KINDS; in the largest, every bad row is between sound ones."""
+    """Write a generator for each file in KINDS; in the largest file, every bad row is between valid rows."""
     (folder / "images").mkdir()
     (folder / "images" / "empty.png").write_bytes(b"")
     (folder / "images" / "outside.png").symlink_to(folder / "prompts.parquet")

@@ -1,4 +1,4 @@
-"""The same seed draws the same events, and a soak that is long enough draws every kind of them."""
+"""The same seed always draws the same events, and a soak that is long enough draws every kind of event."""
 
 from itertools import islice
 

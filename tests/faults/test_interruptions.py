@@ -1,4 +1,4 @@
-"""Interrupted sweeps give an undisturbed run's tables: faulty networks, killed processes, rivals, full disks."""
+"""Sweeps interrupted by network faults, killed processes, rivals or full disks give the undisturbed tables."""
 
 import os
 import random
@@ -29,22 +29,22 @@ GENERATORS = ("atlas", "flint")
 IMAGES, SHARD = 12, 2
 CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
-"""No worker has to import a model's libraries."""
+"""Options of sweeps in which no worker has to import the libraries of a model."""
 ON_RAY = "cluster=local"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 Etags = Mapping[str, object]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
-"""Each seed draws other faults, moments or victims; all but the first are run by make slow."""
+"""Each seed draws different faults, times or targets; all but the first are only run by `make slow`."""
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a benchmark of 24 images in 12 shards."""
+    """Write a benchmark of 24 images in 12 shards, and return its folder."""
     return write_bench(tmp_path_factory.mktemp("bench"))
 
 
 def write_bench(folder: Path, baited: Bait | None = None) -> Path:
-    """Write the benchmark, of which one image may be bait."""
+    """Write the benchmark, in which one image may be bait."""
     write_rows(folder / "prompts.parquet", prompts(IMAGES))
     for generator in GENERATORS:
         rows = images(generator, IMAGES)
@@ -56,7 +56,7 @@ def write_bench(folder: Path, baited: Bait | None = None) -> Path:
 
 @pytest.fixture(params=["cluster=here", pytest.param(ON_RAY, marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> str:
-    """Name the cluster of a sweep whose faults have the same effect in this process and on Ray."""
+    """Return the cluster for a sweep whose faults have the same effect in this process and on Ray."""
     if request.param == ON_RAY:
         request.getfixturevalue("ray_cluster")
     return str(request.param)
@@ -81,7 +81,7 @@ def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
 
 
 def etags(store: Store) -> Etags:
-    """Return the identity of the file at each cell's path: S3's ETag and time, or inode and modification time."""
+    """Return the identity of each cell's file, by path: S3's ETag and time, or inode and modification time."""
     location = store.place
     with suppress(FileNotFoundError):
         found = location.fs.find(location.path, detail=True)
@@ -100,7 +100,7 @@ def _etag(entry: Mapping[str, object]) -> object:
 
 @contextmanager
 def driver(bench: Path, store: Store, cluster: str = ON_RAY) -> Iterator[Driver]:
-    """Start a sweep in a separate process, on its own Ray."""
+    """Start a sweep in a separate process, with its own Ray."""
     arguments = small_sweep(bench, store.place.url, "cluster.num_cpus=2", *OVERRIDES, cluster)
     with driving.driver(arguments, bench, os.environ) as started:
         yield started
@@ -123,7 +123,7 @@ def test_failing_every_fifth_call_changes_no_score(
 def test_a_killed_driver_loses_no_committed_cell(
     seed: int, bench: Path, store: Store, cluster: str, undisturbed: FinishedSweep
 ) -> None:
-    """There are one to three kills, ever later in the sweep."""
+    """The driver is killed one to three times, later in the sweep each time."""
     committed: Etags = {}
     for count in sorted(random.Random(seed).sample(range(1, CELLS), 1 + seed % 3)):
         with driver(bench, store, cluster) as started:
@@ -190,7 +190,7 @@ def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
 def test_a_write_to_a_full_disk_only_fails_its_cell(
     seed: int, bench: Path, tmp_path: Path, cluster: str, undisturbed: FinishedSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "write_new", fill_disk(disk.write_new))  # as Ray's workers inherit it
+    monkeypatch.setattr(disk, "write_new", fill_disk(disk.write_new))  # Ray's workers inherit this
     store = tmp_path / "store"
     store.mkdir()
     (store / ROOM).write_text(str(random.Random(seed).randrange(CELLS // 2)))
@@ -209,7 +209,7 @@ def test_a_sweep_on_a_disk_that_fills_up_continues_when_there_is_space(
     bench: Path, tmp_path: Path, cluster: str, undisturbed: FinishedSweep
 ) -> None:
     with mount_small_disk(tmp_path / "disk", count_pages(Path(undisturbed.folder).parent.parent) // 2) as disk:
-        with suppress(WriteError):  # for the run's tables, if there is no space for them either
+        with suppress(WriteError):  # raised if there is no space for the run's tables either
             assert run(bench, str(disk), cluster).exit_code == 1
         assert leftovers(disk) == []
         committed = etags(store_at(disk))
@@ -221,13 +221,13 @@ def test_a_sweep_on_a_disk_that_fills_up_continues_when_there_is_space(
 
 
 def count_pages(store: Path) -> int:
-    """Return the pages of memory that a store's files would take."""
+    """Return the number of memory pages that a store's files would occupy."""
     return sum(-(-path.stat().st_size // PAGE) for path in store.rglob("*") if path.is_file())
 
 
 @contextmanager
 def mount_small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """Mount a disk of this many pages, if the system allows it."""
+    """Mount a disk of this many pages; skip the test if the system does not allow it."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size * PAGE}", "tmpfs", folder], capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""Runs on several machines, some of which join late, are lost, or do not see the driver's files."""
+"""Sweeps run on several machines, even if some join late, are lost, or cannot see the driver's files."""
 
 import os
 import shutil
@@ -26,20 +26,20 @@ from tests.s3 import S3Server
 ROOT = Path(__file__).parent.parent.parent
 IMAGES, SHARD = 24, 2
 MANY = 128
-"""Number of images of which enough are left when a first worker is stopped."""
+"""Number of images, large enough for some to be left when the first worker is stopped."""
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
-"""No worker has to import a model's libraries."""
+"""Options of sweeps in which no worker has to import the libraries of a model."""
 WORKER = "--labels=kind=worker"
 WORKER_POOLS = ("+cluster.pools.image_statistics.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
-"""Pools that do not fit on the head."""
+"""Options for pools that do not fit on the head."""
 SECRET = "a-word-that-no-log-may-have"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a head without credentials and with its own logs."""
+    """Start a head without credentials and with separate logs."""
     folder = tmp_path_factory.mktemp("cluster")
-    logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # for sockets, whose names must be short
+    logs = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Ray puts sockets here, and their paths must be short
     with run_head(folder / "head.log", "--num-cpus=1", f"--temp-dir={logs}") as head:
         yield Cluster(head, logs, folder)
     shutil.rmtree(logs, ignore_errors=True)
@@ -55,7 +55,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def undisturbed(bench: Path, tmp_path: Path) -> pd.DataFrame:
-    """Return the scores of a run in this process."""
+    """Return the scores of an undisturbed run in this process."""
     store = str(tmp_path / "undisturbed")
     run_bench(bench, store, *OVERRIDES)
     return newest_scores(store_at(store))
@@ -79,7 +79,7 @@ def sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Iterato
 def test_a_sweep_waits_for_late_machines_and_loses_nothing_with_a_lost_machine(
     cluster: Cluster, bench: Path, bucket: str, s3_server: S3Server, undisturbed: pd.DataFrame
 ) -> None:
-    """The logs of the machines contain no credential that the driver passes to them."""
+    """The logs of the machines contain none of the credentials that the driver passes to them."""
     store = store_at(bucket)
     with sweep(cluster, bench, bucket, *WORKER_POOLS) as job, ExitStack() as stack:
         assert until(lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.ended())
@@ -109,7 +109,7 @@ def test_a_raylet_that_dies_while_workers_start_costs_nothing_and_leaves_no_trac
 
 
 def find_secret(folder: Path, secret: str) -> list[str]:
-    """Return the files below a folder that contain a secret."""
+    """Return the files in a folder that contain a secret."""
     found = subprocess.run(["grep", "-rlas", "--devices=skip", secret, folder], capture_output=True, text=True)
     return found.stdout.splitlines()
 
@@ -169,7 +169,7 @@ def test_an_ingest_uses_no_machine_that_does_not_see_the_images_or_the_output(
 def test_a_run_that_lost_all_workers_continues_when_a_machine_joins(
     cluster: Cluster, bench: Path, bucket: str, undisturbed: pd.DataFrame
 ) -> None:
-    """The same holds if the progress log's process is killed."""
+    """The run also continues if the process of the progress log is killed."""
     store = store_at(bucket)
     with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *WORKER_POOLS) as job:
         assert until(lambda: committed(store) > 2 or job.ended())
@@ -209,10 +209,10 @@ SHARED = (
     "+cluster.pools.image_statistics={num_cpus:2.75,labels:{kind:room}}",
     "+cluster.pools.scores={num_cpus:1,labels:{kind:room}}",
 )
-"""Pools of four CPUs.
+"""Options for two pools that together need four CPUs.
 
-While another driver holds two CPUs, each of two sweeps could take its second pool alone, and then neither would ever
-get its first.
+If another driver holds two CPUs, each of two sweeps could take its second pool alone, and then neither would ever get
+its first pool.
 """
 
 
@@ -247,7 +247,7 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
 
 @pytest.mark.slow
 def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path: Path) -> None:
-    """The worker of the first machine is stopped, so that only a worker of the second can continue."""
+    """The worker on the first machine is stopped, so only a worker on the second can continue."""
     write_rows(tmp_path / "prompts.parquet", prompts(MANY))
     write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", MANY), row_group=SHARD)
     store = store_at(tmp_path / "store")

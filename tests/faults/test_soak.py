@@ -1,4 +1,4 @@
-"""A short soak: one round of faults on a real cluster gives the undisturbed tables, and leaves nothing behind."""
+"""In a short soak, a round of faults on a real cluster gives the undisturbed tables and leaves nothing behind."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from tests.faults.hook import NOTES
 from tests.ray_head import marked
 
 SEED = 26
-"""Draws one sweep in a folder: a worker is killed, and a table of the run and a digest are damaged."""
+"""Seed that draws one sweep in a folder: a worker is killed, and a table of the run and a digest are damaged."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Dead or hanging workers do not affect other rows, and a stage that cannot start gives its reason."""
+"""Workers that die or hang do not affect other rows, and a stage that cannot start reports the reason."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 def sweep_marked(
     marks: dict[int, bytes], tmp_path: Path, *overrides: str
 ) -> tuple[FinishedSweep, list[dict[str, Any]]]:
-    """Sweep twelve images in three shards, some of which carry a mark."""
+    """Sweep twelve images in three shards; the images at the keys of `marks` carry the marks."""
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=12)
     rows = images("atlas", 12)
     for row, mark in marks.items():
@@ -44,10 +44,10 @@ def failed_ids(done: FinishedSweep) -> set[str]:
 BOTH = {5: DEADLY, 10: HANGING}
 CASES = [("edge_density", 3, {6: HANGING}), *(pytest.param(*case, BOTH, marks=pytest.mark.slow) for case in
          (("edge_density", 3), ("edge_density", 1), ("clipscore", 2), ("vqascore", 1)))]  # fmt: skip
-"""Metric, shards per call, and marks.
+"""Metric, shards per call, and marked images.
 
-The first case has no model, whose libraries every replacement worker would import, and only the row that the deadline
-has to end.
+The first case uses no model, because every replacement worker would import the model's libraries, and contains only the
+row that the deadline must end.
 """
 
 
@@ -90,7 +90,7 @@ def test_a_shard_that_keeps_killing_workers_fails_alone_and_the_next_run_tries_i
 
 @pytest.mark.slow
 def test_a_sweep_with_retry_failed_tries_an_abandoned_shard_again(tmp_path: Path) -> None:
-    """Its image blocks the first process that decodes it, which the deadline ends, but not the second."""
+    """The image of the shard blocks the first process that decodes it, until the deadline, but not the second."""
     overrides = ("metric=[edge_density]", "cluster.max_attempts=1", "cluster.default.deadline=5")
     done, rows = sweep_marked({5: BAIT + str(tmp_path / "pid").encode()}, tmp_path, *overrides)
     assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}

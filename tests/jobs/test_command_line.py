@@ -1,4 +1,4 @@
-"""The command line and the configuration keys are a promise: changing them breaks someone's nightly run."""
+"""The command line and the configuration keys are stable: changing them would break someone's nightly run."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def example(name: str) -> list[str]:
 
 
 def options(config: Any, path: str = "") -> Iterator[str]:
-    """Yield the fields of a configuration and of the configurations in it, as keys."""
+    """Yield the fields of a configuration, including nested configurations, as keys."""
     inner = {field.name: getattr(config, field.name) for field in fields(config)} if is_dataclass(config) else config
     if isinstance(inner, Mapping):
         for name, value in inner.items():
@@ -50,7 +50,7 @@ def options(config: Any, path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_option_of_a_job_is_a_key_of_its_configuration(name: str) -> None:
-    """Each can be set by KEY=VALUE, without a +."""
+    """Each option can be set with KEY=VALUE, without a +."""
     config = understood(name, *example(name))
     written = set(dotted_keys(yaml.safe_load(printed(name, *example(name), "--config"))))
     assert {key for key in set(options(config)) - written if not key.startswith("taxonomy.")} == set()
@@ -135,7 +135,7 @@ EVERYWHERE = [
     ("shapes", "auto"),
     ("gecko_ablation", "auto"),
 ]
-"""One sweep on every cluster, and the other sweeps on one cluster."""
+"""One sweep paired with every cluster, and the other sweeps paired with one cluster each."""
 
 
 @pytest.mark.parametrize(("sweep", "cluster"), EVERYWHERE)
@@ -238,7 +238,7 @@ def test_a_command_line_that_names_something_missing_has_another_exit_code(word:
 
 
 def understood(job: str, *words: str) -> Any:
-    """Return the configuration that a job reads from these words."""
+    """Return the configuration that a job reads from the given command-line words."""
     given: list[Any] = []
     assert run_job(command_of(job), lambda config: given.append(config) or 0, words) == 0
     return given[0]
@@ -248,7 +248,7 @@ SWEEPING = (
     "sweep shapes", "score outputs", "nightly shapes", "diagnose shapes", "serve models=shapes",
     "metaeval tifa160 protocol.path=p",
 )  # fmt: skip
-"""Commands that take metrics; some are jobs of plugins."""
+"""Commands that take metrics; some of them are jobs of plugins."""
 SWEEP_WORDS = ["metric=vqascore", "metrics=vqascore", "metric=[vqascore]", "metrics=[vqascore]"]
 
 
@@ -295,7 +295,7 @@ def test_every_path_is_read_literally(path: str) -> None:
 # Imports of a command
 
 SLOW = {"torch", "transformers", "ray", "scipy.stats", "evalica", "huggingface_hub"}
-"""Libraries that take a second or more to import, and that help, status and report must not import."""
+"""Libraries that take a second or more to import, so that help, status and report must not import them."""
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_output_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -
 
 @pytest.mark.parametrize("megabytes", [1023, 700, 340, 260])
 def test_too_little_address_space_is_refused_before_libraries_are_loaded(tmp_path: Path, megabytes: int) -> None:
-    """Below some 350 MB, libraries hang or crash at sizes that differ by interpreter and machine."""
+    """Below about 350 MB, libraries hang or crash at sizes that depend on the interpreter and the machine."""
     command = [sys.executable, "-X", "importtime", "-m", "jobs.status", f"store={tmp_path}"]
     limit = f"ulimit -v {megabytes << 10}; exec {shlex.join(command)}"
     done = subprocess.run(["/bin/sh", "-c", limit], capture_output=True, text=True, cwd=ROOT)
@@ -345,7 +345,7 @@ def test_too_little_address_space_is_refused_before_libraries_are_loaded(tmp_pat
 
 
 def test_memory_that_runs_out_later_is_reported_in_one_line() -> None:
-    program = "import jobs; jobs.prepare_process(); bytearray(1 << 62)"  # more than any address space
+    program = "import jobs; jobs.prepare_process(); bytearray(1 << 62)"  # larger than any address space
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert_in_one_line(done, "memory ran out: raise its limit (ulimit -v)")
@@ -397,7 +397,7 @@ DOUBLING = {
     "mapping": "{x: '${cluster.%s}', y: '${cluster.%s}'}",
     "name": "${name_of:${cluster.%s}}${name_of:${cluster.%s}}",
 }
-"""Values that contain another value twice."""
+"""Values that refer to another value twice."""
 
 
 def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> None:
@@ -409,7 +409,7 @@ def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> No
 
 @pytest.mark.parametrize("value", DOUBLING.values(), ids=DOUBLING)
 def test_values_that_double_in_each_of_30_steps_are_refused_at_once(value: str, tmp_path: Path) -> None:
-    """The last step comes first in the file, so that each step would resolve the step before it twice."""
+    """The last step comes first in the file, so that each step would resolve the preceding one twice."""
     steps = {f"a{n}": value.replace("%s", f"a{n - 1}") for n in range(30, 0, -1)}
     assert_refused_for_its_length(tmp_path, {**steps, "a0": "1"})
 
@@ -425,14 +425,14 @@ def test_a_users_configuration_may_name_a_value_a_thousand_times(tmp_path: Path)
 
 
 def test_the_texts_of_help_are_only_gathered_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The texts come from all of conf/, and reading it would take most of the time of a command line."""
+    """Help texts come from all of conf/, and reading it would take most of the time needed to parse a command line."""
 
     def unasked(*_: object, whole: bool) -> str:
-        raise AssertionError("nobody asked for help")
+        raise AssertionError("the help texts were gathered")
 
     monkeypatch.setattr("plumbline.jobs.command.describe", unasked)
     assert run_job(COMMAND, lambda config: 0, ["sweep=shapes"]) == 0
-    with pytest.raises(AssertionError, match="nobody asked"):
+    with pytest.raises(AssertionError, match="texts were gathered"):
         run_job(COMMAND, main, ["--help"])
 
 

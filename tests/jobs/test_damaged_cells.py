@@ -13,7 +13,7 @@ ADAPTIVE = ("adaptive=betting", "adaptive.range=[0,1]")
 
 @pytest.fixture(scope="module")
 def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Score a benchmark, so that all cells are in its store."""
+    """Score a benchmark completely, so that the store contains all its cells."""
     bench = Bench(tmp_path_factory.mktemp("damaged"), "metric=[gecko]", count=4)
     assert bench.run().code == 0
     return bench
@@ -38,10 +38,12 @@ def test_a_command_that_finds_damage_reports_its_repair_and_succeeds(
 
 
 def assert_repaired(bench: Bench, job: str, stage: str, *overrides: str) -> None:
-    """Damage a cell of the stage, run the job, and assert that it shows the repair."""
+    """Damage a cell of the stage, run the job, and assert that the job reports the repair."""
     bench.flip(stage)
     code, printed, _ = bench.run(*overrides, job=job)
     assert code == 0
-    assert not re.search(rf"│ {stage}\S* +│ +\d+ │ +\d+ │ +[1-9]", printed), "the plan takes its cells for cached"
+    assert not re.search(rf"│ {stage}\S* +│ +\d+ │ +\d+ │ +[1-9]", printed), (
+        "the plan counts its damaged cells as cached"
+    )
     lines = re.findall(rf"^{stage}\S*: (\d+)/(\d+) cells", printed, flags=re.MULTILINE)
     assert lines and lines[-1][0] == lines[-1][1] != "0", printed

@@ -1,4 +1,4 @@
-"""Prompts that were edited under the same ids are excluded when a report or a nightly run compares images."""
+"""When a report or a nightly run compares images, prompts that were edited under the same id are excluded."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ MESSAGE = f"{EDITED} prompts have another text under the same id in the earlier 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Ended]:
-    """Run two nights by CLIPScore over the same images; 20 random prompts are edited before the second night."""
+    """Run two nightly runs with CLIPScore on the same images; 20 random prompts are edited between them."""
     folder = tmp_path_factory.mktemp("edited")
     random = np.random.default_rng(0)
     given = prompts(PROMPTS)

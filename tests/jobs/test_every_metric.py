@@ -21,31 +21,34 @@ from tests.serving import pack_pairs
 
 
 def read_choice(file: Path) -> list[str]:
-    """Return the metrics of a choice: the metric with the choice's name, or all metrics that the file lists."""
+    """Return the metrics that a choice configures: the one with the choice's name, or all that the file lists."""
     several = file.read_text().startswith("# @package metrics\n")
     return [str(key) for key in OmegaConf.load(file) if key != "defaults"] if several else [file.stem]
 
 
 TESTED_APART = {file.parents[1] for file in (ROOT / "plugins").glob("*/tests/test_every_metric.py")}
-"""Plugins with a test of their own, as their metrics need other input."""
+"""Plugins that have their own version of this test, because their metrics need other inputs."""
 FILES = [
     *(ROOT / "conf/metric").glob("*.yaml"),
     *(file for file in (ROOT / "plugins").glob("*/conf/metric/*.yaml") if file.parents[2] not in TESTED_APART),
 ]
 CHOICES = {name: file.stem for file in FILES for name in read_choice(file)}
-"""The choice that brings each metric."""
+"""The choice in conf/ that configures each metric."""
 NAMES = sorted(CHOICES)
 FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
-"""Options for VPEval's form, which the embedded world's writer has not learnt."""
+"""Options for the reply format of VPEval, which the embedded world's writer has not learned."""
 PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
-"""Question packs by the metrics that score by a benchmark's own questions."""
+"""Question packs, by the metric that uses the benchmark's own questions."""
 VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xclip"))}
-"""Inputs of metrics that only look at videos; an image is a video of equal frames."""
+"""Kind of input for metrics that accept only videos; an image is turned into a video of identical frames."""
 SCORELESS = {"vq2_released", "text"}
-"""Metrics without scores here: the embedded world's writer is unreadable at vq2_released's temperature of 1, and its
-prompts want no text in the image."""
+"""Metrics that give no scores in this test.
+
+The embedded world's writer gives unreadable replies at vq2_released's temperature of 1, and its prompts request no text
+in the image.
+"""
 EDITS = {"editreward": "edits"}
-"""Options of metrics that compare with a source; here every image is its own source."""
+"""Kind of input for metrics that compare with a source; in this test every image is its own source."""
 GROUPS = PACKS | VIDEOS | EDITS
 Rows = Sequence[Mapping[str, Any]]
 
@@ -57,10 +60,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Callable[[str], Rows]:
-    """Return a metric's rows. One sweep covers all metrics with the same inputs.
+    """Return a function that gives a metric's rows; a single sweep covers all metrics with the same kind of input.
 
-    The groups are metrics without a pack of questions, metrics with the same pack, metrics of videos and metrics of
-    edits.
+    The groups are metrics without a question pack, metrics with the same pack, metrics of videos, and metrics of edits.
     """
     bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 
@@ -109,7 +111,7 @@ def test_a_scorer_with_a_pack_returns_the_sweeps_scores(
 
 
 def assert_scorer_gives(rows_by_metric: Mapping[str, Rows], pack: str, path: Path, models: Sequence[str]) -> None:
-    """Fail unless a scorer with the pack gives the scores of a sweep by these metrics."""
+    """Assert that a scorer with the question pack gives the same scores as a sweep with these metrics."""
     config = config_of("scorer", f"metric=[{','.join(rows_by_metric)}]", "models=shapes", *models)
     file = PackFile(pack=pack, place=StorageConfig().locate(str(path)))
     scorer = Scorer(config, pack=read_pack(file, "suite").questions)

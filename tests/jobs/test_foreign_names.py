@@ -1,4 +1,4 @@
-"""Names and lists of other programs are understood: partitions, both forms of Unicode, and pandas' lists."""
+"""Partition names, both Unicode forms of file names, and lists written by pandas are read correctly."""
 
 import re
 from pathlib import Path

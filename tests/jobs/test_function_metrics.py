@@ -1,4 +1,4 @@
-"""A function in a file, a package or a program is a metric like any other; only code that a person names is run."""
+"""A function in a file, a package or a program works like any metric, and only code that the user names is run."""
 
 import io
 import json
@@ -66,7 +66,7 @@ def brightness(encoded_image: bytes) -> float:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Score uneven shards of three generators once; the example of docs/plugins.md is in the same folder."""
+    """Score uneven shards of three generators once; the folder also contains the example from docs/plugins.md."""
     folder = tmp_path_factory.mktemp("functions")
     (folder / "mine.py").write_text(EXAMPLE)
     (folder / "many.py").write_text(MANY.format(odd=f"[{', '.join(ODD)}]", limit=LIMIT))
@@ -82,7 +82,7 @@ def read(bench: Bench, name: str = "scores") -> pd.DataFrame:
 
 
 def encoded_image(row: Any) -> bytes:
-    """Return the image of a row of scores."""
+    """Return the encoded image of a row of scores."""
     found = {each["image_id"]: each["image"] for each in images(row.generator, COUNT)}
     return bytes(found[row.image_id])
 
@@ -116,7 +116,7 @@ def test_the_error_names_the_function_its_file_and_the_line(bench: Bench) -> Non
 
 def test_a_function_cannot_change_the_image_for_another_function(bench: Bench) -> None:
     alone = read(bench).query("metric == 'edge_density'")["score"]
-    assert alone.gt(0).all(), "hash_of paints over what it is given"
+    assert alone.gt(0).all(), "hash_of overwrites the image that it is given"
 
 
 def test_a_function_is_in_the_report_and_ranks_in_the_direction_that_it_declares(bench: Bench) -> None:
@@ -251,7 +251,7 @@ def test_anything_but_a_function_is_refused_in_one_line_before_any_work(word: st
 
 @pytest.mark.slow
 def test_workers_on_ray_receive_the_text_of_the_file(ray_cluster: None, tmp_path: Path) -> None:
-    """The file is gone when they start."""
+    """The file no longer exists when the workers start."""
     file = tmp_path / "gone.py"
     file.write_text(EXAMPLE)
     bench = Bench(tmp_path, f"metric=[{file}:brightness]", generators=["atlas"], count=7)

@@ -1,4 +1,4 @@
-"""The command line of an ingest: exit codes, output, and errors in one line."""
+"""The ingest command prints its output and one-line errors, and ends with the right exit codes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.commands import printed, run
 
 
 def write_input(folder: Path, *, absent: int = 0) -> Path:
-    """Write a table of eight images and the image files; the last `absent` files are missing."""
+    """Write a table of eight images and the image files, except the last `absent` files."""
     lines = []
     for number, row in enumerate(images("atlas", 8)):
         if number < 8 - absent:

@@ -1,4 +1,4 @@
-"""Commands that a newcomer would type score images in any layout: no conversion, nothing lost."""
+"""Commands that a new user would type score images in any layout, without converting or losing any of them."""
 
 import io
 import json
@@ -38,7 +38,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def score_them(tmp_path: Path, *words: str, job: str = "score") -> Ended:
-    """Score by a metric that needs no model."""
+    """Score with a metric that needs no model."""
     return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", "cluster=here", *words)
 
 
@@ -47,7 +47,7 @@ def manifest(tmp_path: Path) -> dict[str, Any]:
 
 
 def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
-    """Return the number of images with a score by generator and prompt."""
+    """Count the images that have a score, by generator and prompt."""
     of_run = manifest(tmp_path)
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
     known = sources_of(benchmark).prompts.to_pylist()
@@ -57,7 +57,7 @@ def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
 
 
 def paths_only(folder: Path) -> Path:
-    """Write a Hugging Face dataset whose rows name files in its folder."""
+    """Write a Hugging Face dataset whose rows contain the paths of files in its folder."""
     put(folder, {f"files/{n}.png": png for n, png in enumerate(PNGS)})
     rows = [{"image": {"bytes": None, "path": f"files/{n}.png"}, "text": text} for n, text in enumerate(TEXTS)]
     return parquet(folder / "train-00000-of-00001.parquet", rows).parent
@@ -115,7 +115,7 @@ def names_alone(folder: Path) -> Path:
 
 
 def models_in_a_dataset(folder: Path) -> Path:
-    """Write a Hugging Face dataset as it is downloaded; its column of generators is `model`, and rows are mixed."""
+    """Write a Hugging Face dataset as downloaded, with generators in the column `model` and rows in mixed order."""
     rows = [{"image": {"bytes": png, "path": None}, "caption": text, "model": name, "steps": 4}
             for png, text in zip(PNGS, TEXTS, strict=True) for name in ("sdxl", "flux")]  # fmt: skip
     return parquet(folder / "data/train-00000-of-00001.parquet", rows).parent.parent
@@ -131,7 +131,7 @@ def models_in_tars(folder: Path) -> Path:
 
 
 def table_next_to_images(folder: Path) -> Path:
-    """Write a CSV and folders of images whose names could be mistaken for prompts."""
+    """Write a CSV, and folders of images whose names could be mistaken for prompts."""
     files = {f"img/{name}_dev_{n}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
     rows = [f'img/{name}_dev_{n}.png,"{text}",{name}' for n, text in enumerate(TEXTS) for name in ("flux", "sdxl")]
     return put(folder, {**files, "images.csv": "\n".join(["filename,prompt,model_name", *rows])})
@@ -197,7 +197,7 @@ EXPECTED_LINES: dict[str, list[str]] = {
         "generators: 1, from the name of {mine}: mine (3 images)",
     ],
 }  # fmt: skip
-"""Lines about the origins of prompts and generators, with counts and pairs."""
+"""Lines about where prompts and generators were found, with counts and example pairs."""
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
@@ -269,7 +269,7 @@ def test_every_folder_is_a_separate_benchmark(tmp_path: Path) -> None:
         assert score_them(tmp_path, f"images={names_alone(tmp_path / name)}").code == 0
         assert manifest(tmp_path)["benchmark"] == name
     store = store_at(f"{tmp_path}/store")
-    assert not drop_runs(store, KeepRuns(last=1)), "the newest run of either folder stays"
+    assert not drop_runs(store, KeepRuns(last=1)), "the newest run of each folder is kept"
     with pytest.raises(ConfigError, match=r"cannot be compared with it \(it is of the benchmark 'first'"):
         write_report(store, compare="previous")
     assert score_them(tmp_path, f"images={tmp_path}/first", "name=renders").code == 0
@@ -287,7 +287,7 @@ def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
 
 
 def write_table(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: Sequence[str] = TEXTS) -> Path:
-    """Write a CSV with absolute paths and skills between semicolons, like a script."""
+    """Write a CSV with absolute paths, and skills separated by semicolons, as a script would."""
     put(folder, {f"{generator}/{n}.png": png for n, png in enumerate(pngs)})
     rows = [f'{folder}/{generator}/{n}.png,"{text}",counting; colour' for n, text in enumerate(texts)]
     return put(folder, {f"{generator}.csv": "\n".join(["file,prompt,skills", *rows])}) / f"{generator}.csv"
@@ -319,7 +319,7 @@ def test_ingesting_adds_one_generator_and_refreshes_another(tmp_path: Path) -> N
     assert take_in(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_them(tmp_path).code == 0
     counts = manifest(tmp_path)["counts"]
     assert count_scored(tmp_path) == BOTH and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
-    assert counts["rows_kept"] == 2, "of three images one is another"
+    assert counts["rows_kept"] == 2, "one of the three images was replaced"
 
 
 def test_a_subset_of_the_prompts_is_a_benchmark(tmp_path: Path) -> None:

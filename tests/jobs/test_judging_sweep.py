@@ -1,4 +1,4 @@
-"""One sweep, typed as a command, by every metric that has a model describe or judge an image, with tiny checkpoints."""
+"""One sweep command runs all metrics that have a model describe or judge an image, with tiny checkpoints."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,17 +20,17 @@ EXPECTED = {
     "viescore": (8 * 6) ** 0.5,
     "gpt4v_eval": 7.0,
 }
-"""Expected scores from a judge's statements, which have their own file."""
+"""Expected scores, given a judge's statements, which are in a separate file."""
 MATCHING = ("capclip", "capmeteor", "descclip", "descmeteor")
 UNREADABLE = "babble"
-"""LLMScore by a judge of random weights, whose replies match no schema."""
+"""LLMScore with a judge that has random weights, so that its replies match no schema."""
 
 ASKED_TWICE = "twice"
 
 
 @pytest.fixture(scope="module")
 def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the words of a sweep, without its store."""
+    """Return the command-line words of a sweep, without its store."""
     folder = tmp_path_factory.mktemp("judging")
     write_benchmark(folder / "bench", ["atlas"], count=4)
     tiny.save_causal_lm(folder / "babbler", max_position_embeddings=4096)
@@ -41,7 +41,7 @@ def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module", params=["here", pytest.param("local", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run a sweep in which only the judge of random weights fails; return its store."""
+    """Run a sweep in which only the judge with random weights fails; return its store."""
     store = tmp_path_factory.mktemp(request.param)
     metrics = f"metric=[{','.join([*EXPECTED, *MATCHING])}]"
     babble = f"+metrics.{UNREADABLE}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
@@ -52,7 +52,7 @@ def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_facto
 
 @pytest.fixture(scope="module")
 def scores(store: Path) -> Mapping[str, list[dict[str, Any]]]:
-    """Return the rows of the run by metric."""
+    """Return the rows of the run, by metric."""
     table = pq.read_table(newest(store) / "scores.parquet").to_pylist()
     return {metric: [row for row in table if row["metric"] == metric] for metric in (*EXPECTED, *MATCHING, UNREADABLE)}
 

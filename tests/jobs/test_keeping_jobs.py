@@ -1,4 +1,4 @@
-"""The commands of docs/keeping.md keep the page's promises, and other processes see running sweeps."""
+"""The commands in docs/keeping.md do what the page promises, and other processes can see running sweeps."""
 
 import io
 import os
@@ -105,14 +105,14 @@ def test_ctrl_c_ends_the_view_cleanly_without_a_message_about_a_sweep(
         raise stop
 
     monkeypatch.setattr(status, "watch", stopped)
-    store_at(tmp_path).check()  # it makes a store
+    store_at(tmp_path).check()  # creates the store
     assert run("status", f"store={tmp_path}", "--watch") == Ended(code, "", said)
 
 
 def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_or_stopped(
     tmp_path: Path,
 ) -> None:
-    """It also reports the number of cells; a killed sweep is forgotten once another sweep has made its run."""
+    """The number of cells is also reported, and a killed sweep is forgotten once another sweep has made its run."""
     bench, store = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=120), tmp_path / "store"
     given = [*UNJUDGED, *SMALL, "metric=[edge_density]", "benchmark.name=small", f"store={store}"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
@@ -156,7 +156,7 @@ def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatc
         for event in events:
             watch(event)
         said: list[StageState] = []
-        while not any(state.done for state in said):  # its file is rewritten all the time
+        while not any(state.done for state in said):  # the sweep rewrites its file continually
             said = [sweep.status.stages["image_statistics"] for sweep in running_sweeps(planned.store, 0.0)]
     assert ([state.seconds_left for state in said], seen) == ([2.0], events)
     assert not running_sweeps(planned.store, 0.0)
@@ -166,7 +166,7 @@ def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("rights", [0o2775, 0o2755])
 def test_everyone_who_may_write_to_a_stores_folder_may_write_to_a_sweeps_files(rights: int, tmp_path: Path) -> None:
-    """The usual umask applies. Parts of an earlier run are linked, and a file that is made again is replaced."""
+    """The umask is the usual one. Parts of an earlier run are linked, and a file that is rewritten is replaced."""
     bench = Bench(tmp_path, "metric=[edge_density]")
     store = Path(bench.store.place.url)
     store.mkdir()
@@ -185,7 +185,7 @@ def test_everyone_who_may_write_to_a_stores_folder_may_write_to_a_sweeps_files(r
 
 
 def test_folders_that_several_writers_make_at_once_are_writable_by_the_group(tmp_path: Path) -> None:
-    """A thread may write into a folder at the moment when another thread makes it."""
+    """A thread may write to a folder at the moment when another thread creates it."""
     tmp_path.chmod(0o2775)
     before = os.umask(0o022)
     try:

@@ -1,4 +1,4 @@
-"""The terminal shows reasons with their complete messages, and ranks only generators with a score."""
+"""The terminal shows reasons with their full messages, and ranks only generators that have a score."""
 
 import io
 import re
@@ -18,7 +18,7 @@ from tests.operators.tallied import summarise
 
 
 def results(*failed: dict[str, Any]) -> Any:
-    """Return equal scores of two generators for a prompt, and the failed rows."""
+    """Return equal scores of two generators for one prompt, plus the given failed rows."""
     scored = [{"generator": name, "metric": "m", "prompt_id": "p", "score": 0.5} for name in ("atlas", "cobalt")]
     lost = [{"generator": row["generator"], "metric": "m", "prompt_id": "p", "score": None} for row in failed]
     scores = rows.table([*scored, *lost], schemas.SCORES)
@@ -42,7 +42,7 @@ def printed(show: Any, *arguments: Any) -> str:
 
 
 NO_STORE: Any = None
-"""The leaderboards of a run that was just computed read nothing from a store."""
+"""The leaderboards of a run that was just computed need no store."""
 
 
 def boards(console: Console, finished: Any) -> None:
@@ -56,7 +56,7 @@ def finished_sweep(results: Any, lower_is_better: Collection[str] = ()) -> Any:
 
 
 def ranks(said: str) -> list[tuple[str, str]]:
-    """Return the generators of a leaderboard by rank."""
+    """Return the rank and generator in each row of a leaderboard."""
     return re.findall(r"│ (\S) │ (\w+) +│", said)
 
 

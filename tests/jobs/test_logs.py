@@ -1,4 +1,4 @@
-"""The log of a run has one line for each event, as text or JSON, and never contains a secret."""
+"""A run's log has one line for each event, as text or JSON, and never contains a secret."""
 
 import json
 import logging
@@ -78,7 +78,7 @@ def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Pa
         worker.error("no luck", exc_info=ValueError("why"))
     worker.info("it goes on")
     (lines,) = sent
-    assert [line["message"] for line in forwarder.take()] == ["it goes on"], "a line that may wait for a report"
+    assert [line["message"] for line in forwarder.take()] == ["it goes on"], "a line that is kept until the next report"
     record = logging.makeLogRecord({"msg": "later"})
     assert lines[0]["time"] < to_line(record)["time"]
     with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NONE), add_log_fields(run="r"):

@@ -1,4 +1,4 @@
-"""A nightly run scores new images, reports regressions, excludes other nightly runs, and cleans up."""
+"""A nightly run scores new images, reports regressions, excludes concurrent nightly runs, and cleans up."""
 
 import json
 import os
@@ -43,11 +43,11 @@ def send(url, message):
 regressions.post_json = send
 sys.exit(run_job(COMMAND, main, sys.argv[1:]))
 """
-"""Script of a nightly run that waits after publishing its run and before reporting it, until it gets input."""
+"""Script for a nightly run that waits for input after publishing its run and before reporting it."""
 
 
 class JumpingClock(Clock):
-    """A clock whose time only passes during waits, which return at once."""
+    """A clock that only advances during waits, which return immediately."""
 
     time = 0.0
 
@@ -59,7 +59,7 @@ class JumpingClock(Clock):
 
 
 class FrozenClock(Clock):
-    """A clock whose time never passes, so that no process counts as dead."""
+    """A clock that never advances, so that no process is ever considered dead."""
 
     def now(self) -> float:
         return 0.0
@@ -69,9 +69,9 @@ class FrozenClock(Clock):
 
 
 class Nights(Bench):
-    """Nightly runs of two generators with invented scores and without models.
+    """Nightly runs of two generators with invented scores, without models.
 
-    The prompts have no skills, because each skill would add a chart to every night's trends.
+    The prompts have no skills, because each skill would add a chart to the trends of every run.
     """
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -82,9 +82,9 @@ class Nights(Bench):
         self.seconds = 1_800_000_000
 
     def add(self, generator: str, quality: float) -> None:
-        """Add a generator, or change its images."""
+        """Add a generator, or replace its images."""
         path = self.write(generator, images("atlas", PROMPTS))
-        self.seconds += 1  # a file's time is its etag
+        self.seconds += 1  # a file's modification time is its ETag
         os.utime(path, (self.seconds, self.seconds))
         self.quality[generator] = quality
 
@@ -107,7 +107,7 @@ class Nights(Bench):
         return self.store.read_text("latest/report.html") or ""
 
     def runs_in_trends(self) -> set[str]:
-        """Return the runs on the page of trends."""
+        """Return the runs shown on the trends page."""
         return set(self.store.read_table("trends/small/trends.parquet", ["run_id"]).column("run_id").to_pylist())
 
     @contextmanager
@@ -184,7 +184,7 @@ def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator
     assert f"latest report: {url}/latest/report.html" in printed
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
     assert nights.runs_in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
-    assert nights.run().code == 0, "it has been told"
+    assert nights.run().code == 0, "the regression has already been reported"
     assert read_lease(nights.store, LEASE).is_free
 
 
@@ -242,7 +242,7 @@ def test_nights_of_two_benchmarks_share_a_store_and_are_compared_with_their_own_
     assert other is not None
     assert other["not_compared"] == f"{first} cannot be compared with it (it is of the benchmark 'small')"
     assert nights.run().code == 0 and nights.run("benchmark.name=other").code == 0
-    assert len(run_ids(nights.store)) == 2, "each finds its own run, and nothing new"
+    assert len(run_ids(nights.store)) == 2, "each job finds its own run and nothing new"
     nights.add("flint", 0.4)
     assert nights.run().code == 3
 
@@ -270,7 +270,7 @@ def test_a_night_with_mostly_missing_scores_fails_like_a_sweep_and_is_never_comp
 
 
 class Rival:
-    """Another night, which takes the lease and publishes a run just before ours renews its lease for the nth time."""
+    """Another nightly run, which takes the lease and publishes a run just before the nth renewal of our lease."""
 
     ID = "2099-01-01"
 
@@ -311,7 +311,7 @@ def test_a_night_that_lost_its_lease_overwrites_nothing_of_the_other_night(
     assert nights.latest_report() == "the rival's"
     if at < 7:
         assert nights.runs_in_trends() == {first}
-    assert not read_lease(nights.store, LEASE).is_free, "the rival's lease stands"
+    assert not read_lease(nights.store, LEASE).is_free, "the rival still has the lease"
 
 
 def test_a_second_night_is_refused_and_the_night_after_a_killed_one_reports_its_run(
@@ -330,7 +330,7 @@ def test_a_second_night_is_refused_and_the_night_after_a_killed_one_reports_its_
     assert killed != first and nights.outcome() is None
     use(JumpingClock, monkeypatch)
     ended = nights.run()
-    assert ended.code == 3, "nothing is new, but of that run nothing was told"
+    assert ended.code == 3, "nothing is new, but that run was never reported"
     assert newest_run(nights.store) == killed and nights.outcome() is not None
     assert "for a sign of life" in ended.out
 
@@ -369,7 +369,7 @@ def test_a_night_that_died_between_manifest_and_report_is_reported_and_not_repea
         patch.setattr(Store, "write_text", write)
         assert nights.run().code == 130
     (left,) = {*run_ids(nights.store)} - {first}
-    assert nights.run().code == 3, "nothing is new, but of that run nothing was told"
+    assert nights.run().code == 3, "nothing is new, but that run was never reported"
     outcome = nights.outcome(left)
     assert run_ids(nights.store) == [first, left] and newest_run(nights.store) == left
     assert outcome is not None and outcome["compared_with"] == first
@@ -378,7 +378,7 @@ def test_a_night_that_died_between_manifest_and_report_is_reported_and_not_repea
 
 @pytest.mark.parametrize("way", ROT)
 def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchanged(way: str, nights: Nights) -> None:
-    """A damaged part leads to another run; a damaged page is only written again. Then nothing is new."""
+    """A damaged part causes a new run, whereas a damaged page is only rewritten. After that, nothing is new."""
     nights.run()
     (first,) = run_ids(nights.store)
     folder, chance = Path(nights.store.place.url) / "runs", Random(way)
@@ -390,7 +390,9 @@ def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchange
     assert nights.run().code == 0
     second = newest_run(nights.store)
     outcome = nights.outcome(second)
-    assert second != first and outcome is not None and outcome["compared_with"] == first, "which is mended"
+    assert second != first and outcome is not None and outcome["compared_with"] == first, (
+        "the first run was not repaired"
+    )
     assert not outcome["regressions"] and f"nothing new since run {second}" in nights.run().out
 
 
@@ -437,7 +439,9 @@ def test_expired_runs_are_removed_after_the_night_has_reported(
     assert shown.code == 3 and outcome["compared_with"] == first
     assert outcome["dropped"] == ["2020-01-01", "2020-01-02"]
     assert "runs dropped by nightly.keep_runs: 2020-01-01, 2020-01-02" in shown.err
-    assert run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], "with what it was compared with"
+    assert run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], (
+        "the run that it was compared with is kept"
+    )
     assert read_lease(nights.store, LEASE).is_free
 
 
@@ -462,7 +466,7 @@ def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_cont
 ) -> None:
     def never(*_: Any) -> None:
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 3600
-        signal.setitimer(signal.ITIMER_REAL, 0.01)  # the hour is over
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # simulate the end of the hour
         signal.pause()
 
     monkeypatch.setattr(regressions, "_make_outcome", never)

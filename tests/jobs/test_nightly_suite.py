@@ -1,4 +1,4 @@
-"""A nightly run of several benchmarks: one lease, a comparison per benchmark, one correction, one report."""
+"""A nightly run of several benchmarks has one lease, a comparison for each benchmark, one correction and one report."""
 
 import json
 import os
@@ -36,11 +36,11 @@ def hold(planned, *rest, **more):
 run_sweep, JOB.run_sweep = JOB.run_sweep, hold
 sys.exit(run_job(JOB.COMMAND, JOB.main, sys.argv[1:]))
 """
-"""Script of a job that waits after writing the run of its first benchmark and before that of the second."""
+"""Script for a job that waits after writing the run of its first benchmark and before that of its second."""
 
 
 class Suite:
-    """Two benchmarks of the same prompts, without skills, and two generators each; the scores are invented."""
+    """Two benchmarks with the same prompts, no skills, two generators each, and invented scores."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, store_at(folder / "store")
@@ -61,9 +61,9 @@ class Suite:
         return [*words, f"store={self.store.place.url}"]
 
     def fall(self, name: str) -> None:
-        """Change flint's images of a benchmark for worse ones."""
+        """Replace flint's images in a benchmark with worse ones."""
         self.quality[name, "flint"] -= 0.1
-        self.seconds += 1  # a file's time is its etag
+        self.seconds += 1  # a file's modification time is its ETag
         os.utime(self.folder / name / "images/flint/0.parquet", (self.seconds, self.seconds))
 
     def score(self) -> None:
@@ -82,7 +82,7 @@ class Suite:
         return sorted(self.store.folders("suites"))
 
     def runs(self) -> dict[str, str]:
-        """Return the runs of the newest suite by benchmark."""
+        """Return the run of each benchmark in the newest suite."""
         return dict((self.store.read_json(f"suites/{self.suites()[-1]}/suite.json") or {})["runs"])
 
 
@@ -92,7 +92,7 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: Suite) -> None:
-    """Flint falls on all of 8 prompts, which chance does once in 2^7; each benchmark compares two generators."""
+    """Flint gets worse on all 8 prompts, which has a probability of 1 in 2^7 by chance; two generators are compared."""
     with serve([200] * 3) as hook:
         webhook = f"nightly.webhook={hook.url}"
         suite.score()
@@ -110,7 +110,7 @@ def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: 
         suite.score()
         unread = suite.folder / "numbers/images/flint/0.parquet"
         state, content = unread.stat(), unread.read_bytes()
-        unread.write_bytes(bytes(len(content)))  # restore it, because nobody opens it
+        unread.write_bytes(bytes(len(content)))  # unreadable, because no one should open it
         os.utime(unread, ns=(state.st_atime_ns, state.st_mtime_ns))
         second = suite.run(webhook)
         assert second.code == 3, second
@@ -137,12 +137,14 @@ def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: 
         shown = json.loads(third.out)
         assert third.code == shown["exit_code"] == 3 and shown["new"] and shown["dropped"] == [before["places"]]
         falls = [worse for one in shown["benchmarks"] for worse in one["regressions"]]
-        assert [(one["p_value"], one["p_holm"]) for one in falls] == [(1 / 128, 4 / 128)] * 2, "of four comparisons"
+        assert [(one["p_value"], one["p_holm"]) for one in falls] == [(1 / 128, 4 / 128)] * 2, (
+            "corrected for four comparisons"
+        )
         assert "flint by clipscore: " in third.err and "2 with a new run; 2 regressions" in third.err
 
         newest = suite.runs()["numbers"]
         outcome = suite.store.read_json(f"runs/{newest}/nightly.json")
-        suite.store.remove_all([f"runs/{newest}/nightly.json"])  # as if the night had died just before it
+        suite.store.remove_all([f"runs/{newest}/nightly.json"])  # as if the nightly run had died just before writing it
         again = suite.run(webhook)
         assert again.code == 0 and len(hook.bodies) == 3 and len(suite.suites()) == 3, again
         assert suite.store.read_json(f"runs/{newest}/nightly.json") == outcome
@@ -168,7 +170,9 @@ def test_a_suite_that_is_killed_between_two_runs_continues_with_the_second(
     if job == "nightly":
         [suite_id] = suite.suites()
         told = suite.store.read_json(f"suites/{suite_id}/nightly.json") or {}
-        assert [one["benchmark"] for one in told["benchmarks"]] == ["numbers", "places"], "nothing was told of either"
+        assert [one["benchmark"] for one in told["benchmarks"]] == ["numbers", "places"], (
+            "neither run had been reported"
+        )
 
 
 def test_a_dry_run_of_a_night_over_several_benchmarks_shows_the_plan_and_starts_nothing(suite: Suite) -> None:

@@ -16,17 +16,17 @@ from tests.bench_of import SMALL, images, write_benchmark, write_rows
 from tests.commands import newest, printed
 
 MAX_POLLS = 240
-"""Half seconds within which Ray's agent must export new values."""
+"""Maximum number of half-second polls until Ray's agent exports new values."""
 LINE = re.compile(r"ray_plumbline_(\w+)\{(.*)\} (\S+)")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
-pytestmark = pytest.mark.slow  # Ray's agent takes its time
+pytestmark = pytest.mark.slow  # Ray's agent is slow
 LABELS = ("node", "over", "metric", "kind", "state")
 
 Counts = Counter[tuple[str, ...]]
 
 
 def scrape() -> str:
-    """Return the metrics that Prometheus reads from the machine."""
+    """Return the metrics that Prometheus would read from this machine."""
     import ray
 
     (machine,) = ray.nodes()
@@ -35,7 +35,7 @@ def scrape() -> str:
 
 
 def read_counters() -> Counts:
-    """Count by the counter's name and our labels, over all processes."""
+    """Count by the counter's name and our labels, summed over all processes."""
     counts: Counts = Counter()
     for name, text, value in LINE.findall(scrape()):
         labels = dict(LABEL.findall(text))
@@ -64,7 +64,7 @@ class Observed(NamedTuple):
             waiting.wait(0.5)
 
     def counted(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
-        """Compare the run's additions to these counters with the expected ones."""
+        """Wait until the run's additions to these counters are as expected; fail if they are not in time."""
         waiting = threading.Event()
         for _ in range(MAX_POLLS):
             added = {key: value for key, value in (read_counters() - self.before).items() if key[0] in names}
@@ -95,7 +95,7 @@ def observe(folder: Path, *overrides: str) -> Observed:
 
 
 def spoil(folder: Path, *places: int) -> None:
-    """Make images of atlas unreadable."""
+    """Make the given images of atlas unreadable."""
     rows = images("atlas", 4)
     for place in places:
         rows[place]["image"] = b"no image"
@@ -104,7 +104,7 @@ def spoil(folder: Path, *places: int) -> None:
 
 @pytest.fixture(scope="module")
 def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Observed, Observed]:
-    """Sweep with a broken image, then again after another image broke, with everything else in the store."""
+    """Run a sweep with a broken image, then another after a second image broke; all other results are in the store."""
     folder = tmp_path_factory.mktemp("observed")
     write_benchmark(folder / "bench", ["atlas", "flint"], count=4)
     spoil(folder, 0)
@@ -153,7 +153,7 @@ def test_every_computed_cell_has_a_log_line(sweeps: tuple[Observed, Observed]) -
 
 
 def test_progress_counts_the_calls_of_models(sweeps: tuple[Observed, Observed]) -> None:
-    """Seven valid images and their prompts are counted."""
+    """Seven images are valid; they and their prompts are counted."""
     (line,) = (line for line in sweeps[0].printed.splitlines() if line.startswith("similarities:clip: 2/2 cells"))
     assert ", 14 of about 16 calls, 1 failed rows" in line
 

@@ -1,4 +1,4 @@
-"""The command `plumbline` runs every job, as `python -m jobs.NAME` does."""
+"""The command `plumbline` runs every job in the same way as `python -m jobs.NAME`."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ def test_an_unknown_job_is_refused_with_the_nearest_name(capsys: pytest.CaptureF
     ],
 )
 def test_completion_in_a_shell_offers_jobs_keys_and_choices(typed: str, offered: set[str], tmp_path: Path) -> None:
-    """The test asks as argcomplete's own shell functions do."""
+    """The test sends requests in the same way as argcomplete's shell functions."""
     asked = {"_ARGCOMPLETE": "1", "COMP_LINE": typed, "COMP_POINT": str(len(typed)), "COMP_TYPE": "9",
              "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "offered"), "_ARGCOMPLETE_IFS": "\n",
              "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}  # fmt: skip

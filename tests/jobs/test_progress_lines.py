@@ -17,11 +17,11 @@ HALF: list[Event] = [
 
 
 def render(events: Sequence[Event], *, terminal: bool = True) -> str:
-    """Return the text on a terminal, or in a verbose log, after these events."""
+    """Return the text shown after these events, on a terminal or in a verbose log."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=140, highlight=False)
     with ProgressDisplay(console, afterwards=20.0, verbose=True) as display:
         for event in events:
-            display.last_line = -1e9  # in a log, a line is due
+            display.last_line = -1e9  # in a log, the next line is due
             display.update(event)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

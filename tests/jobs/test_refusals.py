@@ -1,4 +1,4 @@
-"""A job refuses impossible words in one line with the remedy, before anything is written."""
+"""A job rejects invalid arguments with one line that says what to do, before anything is written."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,7 @@ REFUSED: Refusals = {
         ("", "config key 'format' is required"),
     ],
 }  # fmt: skip
-"""Invalid words and the expected message, by job and the valid words that precede them."""
+"""Invalid arguments and the expected message, by the job and valid arguments that precede them."""
 
 
 @pytest.mark.parametrize(("command", "said"), list_refusals(REFUSED))

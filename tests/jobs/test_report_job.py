@@ -1,4 +1,4 @@
-"""The command that writes a report prints its main statements and its address."""
+"""The report command prints the report's main statements and its address."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ def test_the_terminal_shows_the_decision_and_the_address_of_the_page(tmp_path: P
 
 
 def test_a_page_counts_the_existing_images(tmp_path: Path) -> None:
-    """One generator has no image for one of two prompts: its row has neither a score nor an image."""
+    """One generator has no image for one of the two prompts, so its row has neither a score nor an image."""
     bench = Bench(tmp_path, "metric=[edge_density,entropy]", "max_failed=1")
     left = Random(0).sample(images("flint", 8), 6)
     bench.write("flint", left)
@@ -52,20 +52,20 @@ def test_the_change_of_a_combined_reward_is_listed_with_those_of_its_parts(tmp_p
     printed("report", *words)
     assert "<td><bdi>reward</bdi></td>" not in run.html
     printed("report", *words, "reward={weights: {gecko: 1, clipscore: 0.5}, unit: z_score}")
-    assert run.html.count("<td><bdi>reward</bdi></td>") == 3, "of each generator"
+    assert run.html.count("<td><bdi>reward</bdi></td>") == 3, "one for each generator"
     said = refusal("report", *words, "reward={gecko: 1, tifa: 1}")
     assert "reward: expected a metric of the run, gecko or clipscore, got 'tifa'" in said
     assert "reward: 'reward' needs an earlier run to compare with" in refusal("report", *words[:2], "reward={gecko: 2}")
 
 
 def many_noisy(generator: str, metric: str, prompt: int) -> float:
-    """Return scores of 30 generators, one of them far above the others on most prompts."""
+    """Return scores of 30 generators, one of which is far better than the others on most prompts."""
     noise = np.random.default_rng([prompt, *generator.encode()]).normal(0, 0.5)
     return float(np.clip((0.9 if generator == "g07" else 0.55) + noise, 0, 1))
 
 
 def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_path: Path) -> None:
-    """This holds if no outcome could have separated them, and if more prompts would."""
+    """Neither if no outcome could have separated the generators, nor if more prompts would separate them."""
     names = [f"g{number:02d}" for number in range(30)]
     for prompts, headline, wanted in (
         (14, "Too few prompts to say who is better by m.", "at least 15 prompts are needed"),
@@ -100,7 +100,7 @@ def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
 def test_a_name_cannot_reverse_or_steer_the_terminal(tmp_path: Path) -> None:
     """Names contain a right-to-left override, an escape sequence and a hidden character.
 
-    Letters of every script stay as they are.
+    Letters of every script are left unchanged.
     """
     names = ("atlas\u202e", "\x1b[31mcobalt", "dr\u200bift", "אטלס", "👩\u200d🚀")
     make_run(tmp_path, generators=names, prompts=plain_prompts(4), metrics=("clipscore",), asking=())
@@ -147,7 +147,7 @@ def test_the_reason_why_nothing_was_scored_is_shown_with_that_message(tmp_path: 
 def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metric_contradicts_them(
     tmp_path: Path,
 ) -> None:
-    """Clipscore ranks cobalt first, which people rate worst; 20 of 40 prompts are rated, then all."""
+    """CLIPScore ranks cobalt first, whereas people rate it worst; first 20 of the 40 prompts are rated, then all."""
 
     def fit(generator: str, prompt: int) -> float:
         return noisy(generator, "fit", prompt) + np.random.default_rng(prompt).normal(0, 0.15)

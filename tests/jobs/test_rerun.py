@@ -1,4 +1,4 @@
-"""Repeating an unchanged sweep names the existing run; if that run is damaged, the sweep writes another."""
+"""Repeating an unchanged sweep returns the existing run; if that run is damaged, the sweep writes a new one."""
 
 import io
 import os
@@ -27,14 +27,14 @@ METRIC = "metric=[clipscore]"
 
 
 class Sweep(Bench):
-    """A sweep with all cells in the store."""
+    """A sweep whose cells are all in the store."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         super().__init__(folder, METRIC, *words)
         save_scores(self.plan())
 
     def change(self, skill: str) -> None:
-        """Change the label of the prompts, so that the next sweep makes another run."""
+        """Change the skill of the prompts, so that the next sweep makes a new run."""
         write_rows(self.folder / "prompts.parquet", [{**prompt, "skills": [skill]} for prompt in prompts(8)])
         save_scores(self.plan())
 
@@ -43,13 +43,13 @@ class Sweep(Bench):
 
 
 def read_mean(store: Store, run_id: str) -> float:
-    """Return the mean of the first generator."""
+    """Return the overall mean of atlas."""
     summary = pq.read_table(f"{store.place.url}/runs/{run_id}/summary.parquet").to_pandas()
     return float(summary.query("generator == 'atlas' and skill == 'overall'")["mean"].item())
 
 
 def leaderboard(printed: str) -> str:
-    """Return the table of the means with its title."""
+    """Return the table of means with its title."""
     (table,) = re.findall(r"^ *means; sharing a letter: .*?└[^\n]*", printed, flags=re.DOTALL | re.MULTILINE)
     return str(table)
 
@@ -84,7 +84,7 @@ def test_cells_whose_rows_are_all_in_earlier_cells_are_copied_and_not_computed(t
 
 @pytest.mark.parametrize("word", ["cluster=local", "cluster.max_attempts=7", "models.clip.image_batch=7"])
 def test_options_of_computing_do_not_make_another_run_for_a_sweep_or_a_night(word: str, sweep: Sweep) -> None:
-    """A night computes on Ray by default, and a sweep does not."""
+    """Nightly runs use Ray by default, and sweeps do not."""
     assert sweep.run().code == 0
     (run_id,) = run_ids(sweep.store)
     assert f"nothing changed since run {run_id}" in sweep.run(word).out
@@ -94,7 +94,7 @@ def test_options_of_computing_do_not_make_another_run_for_a_sweep_or_a_night(wor
 
 @pytest.mark.parametrize("file", ["", "manifest.json", "scores.parquet", "summary.parquet"])
 def test_a_run_with_a_deleted_file_is_made_again(file: str, sweep: Sweep) -> None:
-    """For a damaged file, see tests/pipelines/store/test_run_files.py."""
+    """Damaged files are covered in tests/pipelines/store/test_run_files.py."""
     sweep.run()
     (first,) = run_ids(sweep.store)
     path = sweep.runs / first / file
@@ -131,7 +131,7 @@ def test_damage_that_leaves_size_and_time_unchanged_is_noticed_and_the_run_is_ma
 
 
 def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: Sweep) -> None:
-    """Each run has another flint, and the same atlas by a hard link."""
+    """Each run has different scores for flint, but a hard link to the same scores for atlas."""
     for name in ("garnet", "ember", "cobalt"):
         sweep.run()
         write_rows(sweep.folder / "images/flint/00000.parquet", images(name, 8))
@@ -148,7 +148,7 @@ def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: Sw
 
 
 def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_compared_with_it(sweep: Sweep) -> None:
-    """Each generator's scores are a separate part; the next run has another part of flint."""
+    """Each generator's scores are a separate part; the next run has a different part for flint."""
     sweep.run()
     (first,) = run_ids(sweep.store)
     whole = {path: path.read_bytes() for path in sorted((sweep.runs / first).glob("scores.parquet/*"))}
@@ -188,7 +188,7 @@ def test_a_missing_report_of_an_existing_run_is_written(sweep: Sweep) -> None:
 def test_a_run_is_made_again_if_its_cells_could_not_be_read_at_first(
     sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds although nothing is missing any more and the inputs are the same."""
+    """A new run is made even though no cells are missing any more and the inputs are the same."""
 
     def unanswered(place: Place) -> bytes:
         if "/store/scores/" in place.url:

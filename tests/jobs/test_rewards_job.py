@@ -1,4 +1,4 @@
-"""The command that makes training data, as a newcomer runs it."""
+"""The command that exports training data works as documented for a new user."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Training data of edits: every row has the source in the field that its consumer reads, or the format is refused."""
+"""In training data of edits, every row has the source where its consumer reads it; other formats are rejected."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ COUNT = 4
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sweep two editors; their sources are with the prompts, in another order, and the last prompt has no source."""
+    """Sweep two editors; the prompts list the sources, in a different order, and the last prompt has none."""
     folder = write_benchmark(tmp_path_factory.mktemp("edits") / "bench", count=COUNT)
     sources = [*other_sources()[:-1], None]
     rows = [{**row, "before": source} for row, source in zip(prompts(COUNT), sources, strict=True)]
@@ -25,7 +25,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def other_sources() -> list[bytes]:
-    """Return other images of the same prompts as sources of the edits."""
+    """Return other images of the same prompts, to be used as sources of the edits."""
     return [row["image"] for row in images("ember", COUNT)]
 
 
@@ -52,10 +52,10 @@ def test_ms_swift_gets_the_source_before_the_edit_in_both_messages(store: Path, 
 
 
 def editreward_item(sample: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Read a sample as PairwiseEditOriginalDataset of TIGER-AI-Lab/EditReward does.
+    """Read a sample in the same way as PairwiseEditOriginalDataset in TIGER-AI-Lab/EditReward.
 
-    In EditReward/dataset/pairwise_edit_dataset.py, a sample needs its three files, and the last score of a dimension
-    counts.
+    In EditReward/dataset/pairwise_edit_dataset.py, a sample is dropped unless its three files exist, and the last of a
+    model's dimension scores is used.
     """
     paths = [folder / sample[name] for name in ("path_src", "path1", "path2")]
     if not all(path.exists() for path in paths):

@@ -1,4 +1,4 @@
-"""A run's note is shown wherever the run is, and does not affect any result."""
+"""A run's note is shown wherever the run is shown, and does not affect any result."""
 
 import json
 import shlex
@@ -24,7 +24,7 @@ def test_a_note_is_shown_with_its_run_and_does_not_make_another_run(tmp_path: Pa
     path = Path(store.place.url) / "runs" / made.run_id
     assert "seed 7, with the &lt;b&gt;new&lt;/b&gt; VAE" in (path / "report.html").read_text()
 
-    for note in ("", "another, 12"):  # another command, too
+    for note in ("", "another, 12"):  # the command differs, too
         said = printed("sweep", *given, f"note={note}")
         assert f"computed 0 cells, run {made.run_id}, exit code 0" in said
         assert ("keeps its own note" in said) == bool(note)

@@ -49,7 +49,7 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(
 
 
 def write_folder(folder: Path) -> Path:
-    """Write images of two generators with a list of their prompts, like a script."""
+    """Write images of two generators and a list of their prompts, as a script would."""
     texts = {row["prompt_id"]: row["text"] for row in prompts(4)}
     for generator in ("atlas", "flint"):
         (folder / generator).mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_accepted_and_ignored_files_are_listed_before_the_plan(tmp_path: Path) -
 
 
 def test_the_pairs_in_a_plan_are_the_pairs_that_are_scored(tmp_path: Path) -> None:
-    """The plan shows the first, the middle and the last image, also if a limit leaves only some prompts."""
+    """The plan shows the first, the middle and the last image, even if a limit leaves only some prompts."""
     folder = write_folder(tmp_path / "mine")
     texts = (folder / "prompts.txt").read_text().splitlines()
     given = [f"images={folder}", "models=shapes", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
@@ -104,7 +104,7 @@ def test_if_every_image_is_rejected_the_job_ends_with_the_reasons(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["our prompts.csv", "prompts.json", "by id.json", "captions.jsonl", "prompts.txt"])
 def test_the_command_in_the_error_scores_prompts_next_to_the_folder(name: str, tmp_path: Path) -> None:
-    """Or the command in the refusal of the prompts alone."""
+    """A file that is not recognised as prompts is passed explicitly, because there is no such command for it."""
     texts = ["a lighthouse at dusk", "two foxes", "three lemons in a bowl", "a blue chair"]
     ids = [f"{number}" if name.endswith(".txt") else f"scene-{number}" for number in range(len(texts))]
     for place, (generator, prompt_id) in enumerate(product(("alpha", "beta v2"), ids)):
@@ -120,7 +120,7 @@ def test_the_command_in_the_error_scores_prompts_next_to_the_folder(name: str, t
         "prompts.txt": "\n".join(texts),
     }[name])  # fmt: skip
     given = ["metric=[edge_density]", "cluster=here", f"store={tmp_path}/store", "dry_run=true"]
-    if name == "by id.json":  # not a name of prompts
+    if name == "by id.json":  # not a file name that is recognised as prompts
         words = [f"images={tmp_path}/my outputs", f"prompts={tmp_path}/{name}"]
     else:
         said = refusal("score", f"images={tmp_path}/my outputs", *given)
@@ -194,7 +194,7 @@ def test_an_error_about_a_path_names_its_key_and_mentions_buckets_only_for_s3(tm
 
 
 def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a plain `pip install .`, which leaves out the extra's packages."""
+    """Simulates a plain `pip install .`, which leaves out the packages of the extra."""
     real = metadata.version
 
     def version(package: str) -> str:
@@ -214,7 +214,7 @@ def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, mon
 
 
 def test_the_folders_present_content_is_scored_after_any_earlier_try(tmp_path: Path) -> None:
-    """Earlier tries took nothing in, had renamed and removed generators, a damaged store or another kind of input."""
+    """Earlier tries ingested nothing, had other generators, left a damaged store, or used another kind of input."""
     folder = write_folder(tmp_path / "mine")
     given = [f"images={folder}", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
 
@@ -244,7 +244,7 @@ def test_the_folders_present_content_is_scored_after_any_earlier_try(tmp_path: P
 
 
 def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None:
-    """The same holds for a folder, which names a generator."""
+    """The same is true for a folder, whose name gives the generator."""
     write_rows(tmp_path / "rows.parquet", [{"image": row["image"], "prompt": "a circle"} for row in images("atlas", 2)])
     content = (tmp_path / "rows.parquet").read_bytes()
     for name in (b"atlas/good", b"atlas/caf\xe9", b"caf\xe9/good"):
@@ -258,7 +258,7 @@ def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None
 
 
 def write_faulty_table(folder: Path, rng: random.Random) -> list[tuple[str, str, str]]:
-    """Write images of two generators with a shuffled table; return its bad lines: generator, kind, message."""
+    """Write images of two generators with a shuffled table; return generator, kind and message for its bad lines."""
     folder.mkdir(parents=True)
     lines: list[tuple[str, str, str, str]] = []
     for generator, count in (("flint", rng.randint(4, 9)), ("atlas", rng.randint(2, 5))):
@@ -278,7 +278,7 @@ def write_faulty_table(folder: Path, rng: random.Random) -> list[tuple[str, str,
 
 
 def draw_noise(rng: random.Random) -> bytes:
-    """Return a small PNG of noise."""
+    """Return a small PNG with random pixels."""
     sink = io.BytesIO()
     Image.frombytes("RGB", (16, 16), rng.randbytes(16 * 16 * 3)).save(sink, "PNG")
     return sink.getvalue()
@@ -353,7 +353,7 @@ def test_a_file_without_an_images_prompt_is_named_and_lines_may_move(tmp_path: P
 
 
 def test_a_row_that_ingest_rejected_is_a_row_without_a_score_in_a_sweep(tmp_path: Path) -> None:
-    """The prompt that the row names does not also count as missing."""
+    """A prompt that such a row names is not also counted as missing."""
     bad = write_faulty_table(tmp_path / "mine", random.Random(2))
     printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
     given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]

@@ -1,4 +1,4 @@
-"""Secrets of the configuration and the environment reach neither the terminal, nor a manifest, nor a message."""
+"""Secrets in the configuration and the environment never appear on the terminal, in a manifest or in a message."""
 
 import json
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def test_addresses_in_messages_lose_their_credentials_and_queries(text: str, sho
 
 
 def test_a_clients_message_about_its_endpoint_is_shown_without_credentials(tmp_path: Path) -> None:
-    """The client reads AWS_ENDPOINT_URL itself, and puts it into its messages."""
+    """The client reads AWS_ENDPOINT_URL itself and includes it in its messages."""
     said = f"Could not connect to the endpoint URL: http://user:{SECRET}@host:9000/bucket"
     for error in (OSError(said), PermissionError(said)):
         with pytest.raises(ConfigError) as raised, readable_errors(StorageConfig().locate(str(tmp_path)), "store"):

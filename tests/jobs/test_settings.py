@@ -1,6 +1,6 @@
 """Sweeps, reports, nightly runs and trends show generation settings.
 
-Results with different settings are never compared as if the settings were equal.
+Results with different settings are never compared as if their settings were equal.
 """
 
 import json
@@ -29,7 +29,7 @@ EARLIER, LATER = "20260101-000000-000000", "20260102-030405-000006"
 
 
 def write_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -> None:
-    """Rewrite the generator's table, with its rows in another order and in two files of different size."""
+    """Rewrite the generator's table, with its rows in a different order and in two files of different sizes."""
     (path,) = (bench / "images" / generator).glob("*.parquet")
     table = pq.read_table(path)
     for name, values in columns.items():
@@ -44,7 +44,7 @@ def write_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
-    """Sweep two generators whose tables record their settings, each with its own names."""
+    """Sweep two generators whose tables record their settings, each with different column names."""
     folder = tmp_path_factory.mktemp("swept")
     bench = write_benchmark(folder / "bench", ["atlas", "flint"], count=8)
     write_settings(bench, "atlas", {"guidance_scale": [4.0] * 8, "seed": list(range(8)), "width": [64] * 8,
@@ -88,7 +88,7 @@ def test_settings_are_not_in_the_keys_and_can_be_left_out_or_ignored(swept: tupl
 
 
 def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
-    """The images of a copy are generated again with another guidance, and twice for each prompt."""
+    """In a copy, the images are generated again with a different guidance scale, and twice for each prompt."""
     folder = shutil.copytree(swept[0].parent, tmp_path / "copy")
     words = [word.replace(str(swept[0].parent), str(folder)) for word in swept[1]]
     earlier = min(run.name for run in (folder / "store/runs").iterdir())
@@ -112,7 +112,7 @@ def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list
 
 
 def make_two_runs(folder: Path, *, before: Any, after: Any) -> Store:
-    """Make two runs: atlas becomes clearly worse, and borealis does not change."""
+    """Make two runs, between which atlas becomes clearly worse and borealis does not change."""
     prompts, generators = plain_prompts(24), ["atlas", "borealis"]
 
     def worse(generator: str, metric: str, prompt: int) -> float:
@@ -173,7 +173,7 @@ def test_if_all_settings_differ_nothing_is_compared_and_no_letter_is_shown(tmp_p
 
 
 def write_images(folder: Path, generator: str, parameters: str) -> None:
-    """Write two PNGs like AUTOMATIC1111, each with its prompt next to it."""
+    """Write two PNGs like those of AUTOMATIC1111, each with its prompt in a text file next to it."""
     for number in range(2):
         info = PngImagePlugin.PngInfo()
         info.add_text("parameters", parameters)
@@ -194,7 +194,7 @@ def test_settings_are_read_from_images_in_folders(tmp_path: Path) -> None:
 
 
 def test_the_cfg_is_read_from_jpegs_with_prompts_in_any_script(tmp_path: Path) -> None:
-    """AUTOMATIC1111 writes UTF-16 in big-endian order; once, two folders of cfg 2 and 9 were compared as equal."""
+    """AUTOMATIC1111 writes big-endian UTF-16; two folders with a cfg of 2 and 9 were once compared as equal."""
     for generator, cfg in (("atlas", 2), ("flint", 9)):
         text = f"一只红色的杯子\nSteps: 20, Sampler: Euler a, CFG scale: {cfg}, Seed: 1, Size: 64x48"
         tags = Image.Exif()

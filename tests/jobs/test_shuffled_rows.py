@@ -1,4 +1,4 @@
-"""The order of a benchmark's rows, and their shards, change no digit of a run's summary."""
+"""The order of a benchmark's rows, and how they are divided into shards, do not change a run's summary at all."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ READERS = {
     "gc": [],
     "publish": ["sink=mlflow"],
 }
-"""Jobs that read a store and make none, with their required options."""
+"""Jobs that read an existing store, with their required options."""
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -28,7 +28,7 @@ def test_status_is_readable_on_a_terminal_of_any_width(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"TTY_COMPATIBLE": "1", "TERM": "xterm", "COLUMNS": str(width)}.items():
-        monkeypatch.setenv(name, value)  # a terminal, as Rich sees it
+        monkeypatch.setenv(name, value)  # make Rich assume a terminal
     run_id, metrics = "20261124-030405-000006", ("gecko", "clipscore", "vqascore", "tifa")
     made = make_run(tmp_path, metrics=metrics, run_id=run_id, benchmark="partiprompts", errors={"rate_limited": 12})
     lines = Text.from_ansi(printed("status", f"store={made.store.place.url}")).plain.splitlines()

@@ -1,4 +1,4 @@
-"""A stopped job ends with its own exit code, leaves no process running, and keeps all committed results."""
+"""A stopped job ends with its own exit code, leaves no processes running, and keeps all committed results."""
 
 import json
 import os
@@ -42,14 +42,14 @@ def list_processes(session: int) -> list[int]:
 
 
 def heed_ctrl_c() -> None:
-    """Make this process react to Ctrl-C: shells have background jobs ignore it, and tests may run in one."""
+    """Make this process react to Ctrl-C, because shells make background jobs ignore it and tests may run in one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_continues(number: signal.Signals, tmp_path: Path) -> None:
-    """SIGTERM goes to the job, and Ctrl-C to all processes of its terminal."""
+    """SIGTERM is sent to the job only, and Ctrl-C to all processes of its terminal."""
     store, waiting = tmp_path / "store", threading.Event()
     bench = write_benchmark(tmp_path / "bench", count=64)
     given = [*UNJUDGED, f"store={store}", "metric=[edge_density]"]
@@ -87,7 +87,7 @@ def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_continues(number: s
 def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call(
     number: signal.Signals, metric: str, tmp_path: Path
 ) -> None:
-    """The signal comes at any call of one shard.
+    """The signal can arrive at any call for one shard.
 
     The next command makes the remaining calls and gets the same scores.
     """
@@ -97,7 +97,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
     heed_ctrl_c()
 
     def sweep(name: str, stop_at: int | None = None) -> tuple[Ended, int]:
-        """Run the sweep in a store with a signal at one of its calls; also return the number of answered calls."""
+        """Run the sweep with a signal at one of its calls; return its result and the number of answered calls."""
         answered = 0
 
         def note(made: int) -> None:
@@ -115,13 +115,13 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
     assert (ended.code, ended.err.splitlines()) == (128 + number, ["stopping", KEPT])
     again, after = sweep("store")
     assert again.code == 0 and 0 < after < calls
-    assert calls <= before + after <= calls + batch, "images that were encoded and not yet asked about"
+    assert calls <= before + after <= calls + batch, "only images without a reply may be encoded again"
     pd.testing.assert_frame_equal(read_scores(tmp_path / "store"), read_scores(tmp_path / "undisturbed"))
 
 
 @pytest.mark.slow
 def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_on_ray_too(tmp_path: Path) -> None:
-    """The signal comes when the only worker is ready; the reply to its next report asks it to stop."""
+    """The signal arrives when the only worker is ready; the reply to its next report asks it to stop."""
     bench, waiting, log = write_benchmark(tmp_path / "bench", ["atlas"], count=128), threading.Event(), tmp_path / "log"
     store = store_at(tmp_path / "store")
     given = [*UNJUDGED, f"store={store.place.url}", "metric=[tifa]", "shard_rows=128"]
@@ -150,7 +150,7 @@ def read_scores(store: Path) -> pd.DataFrame:
 def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and_is_not_repeated(
     tmp_path: Path,
 ) -> None:
-    sweep, waiting = Sweep(tmp_path, "sweep=shapes"), threading.Event()  # it judges before it reports
+    sweep, waiting = Sweep(tmp_path, "sweep=shapes"), threading.Event()  # the job judges before it reports
     assert sweep.run().code == 0
     first = newest_run(sweep.store)
     sweep.change("relabelled")
@@ -162,7 +162,7 @@ def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM and "Traceback" not in (tmp_path / "log").read_text()
     (left,) = set(run_ids(sweep.store)) - {first}
-    assert not sweep.store.exists(f"runs/{left}/report.html"), "it was ended in time"
+    assert not sweep.store.exists(f"runs/{left}/report.html"), "the sweep should have ended before its report"
     assert find_run(sweep.store, "latest") == first == (sweep.store.read_text("runs/latest") or "").strip()
     code, printed, _ = sweep.run()
     assert code == 0 and f"nothing changed since run {left}" in printed
@@ -178,7 +178,7 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
     sweep.change("relabelled")
 
     def limit() -> None:
-        """Limit file sizes so that a report's tables can be written and its page cannot, as on a full disk."""
+        """Limit file sizes so that a report's tables can be written but its page cannot, as on a full disk."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 
     done = subprocess.run([*MODULE, *sweep.line()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
@@ -194,7 +194,7 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
 
 
 def await_end(timer: threading.Thread, config: object) -> int:
-    """Keep a job at work until then."""
+    """Keep the job running until the timer fires."""
     timer.join()
     return 0
 
@@ -202,10 +202,12 @@ def await_end(timer: threading.Thread, config: object) -> int:
 def test_a_stop_while_the_command_line_is_read_ends_the_job(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """This holds at any moment, although Hydra or OmegaConf might turn the signal into an error of their own."""
+    """The job ends whenever the signal arrives, even if Hydra or OmegaConf would turn it into another error."""
     sent, early = Random(7), list[int]()
     for _ in range(20):
-        signal.signal(signal.SIGTERM, lambda signum, frame: early.append(signum))  # on a busy machine, before the job
+        signal.signal(
+            signal.SIGTERM, lambda signum, frame: early.append(signum)
+        )  # the signal may precede the job on a busy machine
         timer = threading.Timer(sent.uniform(0, 0.1), os.kill, [os.getpid(), signal.SIGTERM])
         timer.start()
         code = run_job(SWEEP, partial(await_end, timer), ["sweep=shapes", "metric=[vqascore]"])

@@ -23,12 +23,12 @@ WRITTEN = {
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     for folder in re.findall(r"\boutput=([a-z]\w+)/\w", page.read_text())
 }
-"""Folders of the checkout that the examples write to."""
+"""Folders in the checkout that the examples write to."""
 
 
 @pytest.mark.parametrize("folder", sorted(WRITTEN | {"data/images/"}))
 def test_files_that_the_examples_write_are_not_uploaded_with_a_job(folder: str) -> None:
-    """Ray's own rules select the uploaded files."""
+    """Which files are uploaded is determined by Ray's own rules."""
     excludes = get_excludes_from_ignore_files(ROOT, include_gitignore=True)
     assert any(excluded(ROOT / folder / "00000.parquet") for excluded in excludes)
     assert not any(
@@ -45,19 +45,19 @@ def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
-    """Start a cluster as another user would."""
+    """Start a cluster as a different user would."""
     log = tmp_path_factory.mktemp("head") / "log"
     with run_head(log, "--num-cpus=4", "--labels=whose=theirs") as head:
         yield head
 
 
 LABELS = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in ("image_statistics", "scores")]
-"""Options that need a label which only the given cluster has."""
+"""Options that require a label which only the given cluster has."""
 
 
 @pytest.mark.slow
 def test_a_submitted_sweep_runs_on_the_given_cluster_and_leaves_it_running(head: RayHead, tmp_path: Path) -> None:
-    """One image of eight is damaged, so that the sweep writes a table and still ends with exit code 1."""
+    """One of eight images is damaged, so the sweep writes a table but ends with exit code 1."""
     folder = write_benchmark(tmp_path / "bench")
     damaged = images("atlas", 8)
     damaged[3]["image"] = b"no image"

@@ -1,4 +1,4 @@
-"""Several benchmarks in one command: each makes the same run as alone, and one page shows them together."""
+"""Several benchmarks run in one command; each gives the same run as on its own, and one page shows them together."""
 
 import json
 from pathlib import Path
@@ -14,14 +14,14 @@ METRICS = "metric=[clipscore,edge_density]"
 
 
 class Swept(NamedTuple):
-    """A suite's store, and the output of the command."""
+    """The store of a suite, and the output of the command that ran it."""
 
     store: Path
     ended: Ended
 
     @property
     def runs(self) -> dict[str, str]:
-        """Return the runs of the only suite by benchmark."""
+        """Return the run id of each benchmark in the only suite."""
         (suite,) = (self.store / "suites").iterdir()
         return dict(json.loads((suite / "suite.json").read_text())["runs"])
 

@@ -1,4 +1,4 @@
-"""The embedded sweep as a newcomer runs it, over 96 of its prompts: the leaderboards agree with the truth."""
+"""The embedded sweep, run on 96 prompts as a new user would run it, gives leaderboards that match the ground truth."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from tests.environment import ROOT
 
 PACK = ROOT / "assets" / "shapes"
 MIN_SEPARATION = 3.0
-"""Standard errors of the paired difference above which one generator is truly better than another."""
+"""A generator is truly better than another if their paired difference is above this many standard errors."""
 
 PROMPTS = 96
 WORDS = ("sweep=shapes", f"benchmark.limit={PROMPTS}")
@@ -28,7 +28,7 @@ Correct = Mapping[str, np.ndarray]
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the whole embedded sweep once, into a store."""
+    """Run the whole embedded sweep once, and return its store."""
     folder = tmp_path_factory.mktemp("sweep") / "store"
     command = [sys.executable, "-m", "jobs.sweep", *WORDS, f"store={folder}", "verbose=true", "cluster=here"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -43,7 +43,7 @@ def run(store: Path) -> Path:
 
 
 def known() -> pd.DataFrame:
-    """Return the ground truth about the images of the sweep's prompts."""
+    """Return the ground truth for the images of the sweep's prompts."""
     table = pq.read_table(PACK / "truth.parquet").to_pandas().sort_values("prompt_id")
     asked = pq.read_table(PACK / "prompts.parquet").column("prompt_id").to_pylist()[:PROMPTS]
     return table[table["prompt_id"].isin(asked)]
@@ -51,14 +51,14 @@ def known() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def truth() -> Correct:
-    """Return for each generator whether its images match the prompts, in the order of the prompts."""
+    """Return, for each generator, whether its images match the prompts, in prompt order."""
     table = known()
     return {generator: rows["correct"].to_numpy(float) for generator, rows in table.groupby("generator")}
 
 
 @pytest.fixture(scope="module")
 def met() -> Correct:
-    """Return the fraction of its prompt's requirements that each image meets, which a mean over questions estimates."""
+    """Return the fraction of requirements that each image meets, which a mean over questions estimates."""
     table = known()
     required = pq.read_table(PACK / "requirements.parquet").to_pandas().groupby("prompt_id").size()
     table = table.assign(met=1 - table["broken"].map(len) / table["prompt_id"].map(required))
@@ -72,14 +72,14 @@ def scores(run: Path, metric: str) -> Correct:
 
 
 def separation(values: Correct, one: str, other: str) -> float:
-    """Return the difference of two generators' means in standard errors of their paired difference."""
+    """Return the difference of two generators' means, in standard errors of their paired difference."""
     difference = values[one] - values[other]
     error = difference.std(ddof=1) / math.sqrt(len(difference))
     return float(difference.mean() / error) if error else 0.0
 
 
 def clear_pairs(truth: Correct) -> list[tuple[str, str]]:
-    """Return (better, worse) for every pair that truly differs."""
+    """Return (better, worse) for every pair of generators that truly differ."""
     pairs = itertools.permutations(truth, 2)
     return [(one, other) for one, other in pairs if separation(truth, one, other) > MIN_SEPARATION]
 
@@ -106,7 +106,7 @@ def test_the_designed_tie_is_a_tie_in_truth_and_by_vqascore(run: Path, truth: Co
 def test_every_metric_ranks_pairs_that_truly_differ_in_the_fraction_of_requirements_met(
     metric: str, run: Path, met: Correct
 ) -> None:
-    """Ember and flint do not differ in it: they differ in the number of completely right images."""
+    """Ember and flint have the same fraction of requirements met, but a different number of fully correct images."""
     pairs = clear_pairs(met)
     assert len(pairs) >= 13 and ("ember", "flint") not in pairs
     means = {generator: values.mean() for generator, values in scores(run, metric).items()}
@@ -119,7 +119,7 @@ def test_metrics_that_ask_separate_right_from_wrong_images_better_than_similarit
 
 
 def _correlate_images(run: Path, metric: str, truth: Correct) -> float:
-    """Return the Pearson correlation between the scores and the truth over all images."""
+    """Return the Pearson correlation between the scores and the ground truth over all images."""
     values = scores(run, metric)
     return float(np.corrcoef(np.concatenate([values[g] for g in truth]), np.concatenate(list(truth.values())))[0, 1])
 

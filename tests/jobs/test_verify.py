@@ -1,4 +1,4 @@
-"""verify=true reads every cell that a run was made from, names the damaged and lost cells, and computes them again."""
+"""With verify=true, every cell that a run is made from is read, and damaged or lost cells are recomputed."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ SOUND = re.compile(r"verify: \d+ cells read, all are sound")
 
 @pytest.fixture(scope="module")
 def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Return a benchmark with all its cells in a store, and with a run that was made from them."""
+    """Return a benchmark with all its cells in a store, and with a run made from these cells."""
     bench = Bench(tmp_path_factory.mktemp("whole"), METRICS)
     assert bench.run().code == 0
     shutil.copytree(bench.store.place.url, bench.folder / "sound")
@@ -32,14 +32,14 @@ def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 @pytest.fixture
 def bench(complete_bench: Bench) -> Bench:
-    """Return the benchmark with its original store; at another address its run would be another."""
+    """Return the benchmark with its store restored at the same address, which is part of the run's identity."""
     shutil.rmtree(complete_bench.store.place.url)
     shutil.copytree(complete_bench.folder / "sound", complete_bench.store.place.url)
     return complete_bench
 
 
 def cells(bench: Bench, *stages: str) -> list[Path]:
-    """Return the committed cells of these stages, or of all stages."""
+    """Return the committed cells of these stages, or of all stages if none are given."""
     found = files_of(Path(bench.store.place.url))["cell"]
     return sorted(path for path in found if not stages or path.relative_to(bench.store.place.url).parts[0] in stages)
 
@@ -67,7 +67,7 @@ def test_every_damaged_cell_of_any_stage_is_named_and_computed_again_with_the_sa
     harmed = chance.sample(cells(bench), 5)
     for path in harmed:
         assert harm(path, chance.choice([*ROT, "truncate", "empty", "flip"]), chance)
-    assert f"nothing changed since run {first}" in bench.run().out, "a sweep without news reads no cell"
+    assert f"nothing changed since run {first}" in bench.run().out, "a sweep with nothing new reads no cells"
     damaged = contents(bench)
     looked = bench.run(VERIFY, "dry_run=true")
     assert looked.code == 0 and cells_to_repair(looked) == set(harmed) and contents(bench) == damaged

@@ -1,4 +1,4 @@
-"""A format of training data: which generator made the better image of a prompt."""
+"""An example format for training data: which generator made the better image for a prompt."""
 
 from plumbline.extending import Format, Sample
 

@@ -1,10 +1,10 @@
-"""Chinese CLIP: images and texts as points, the texts by a BERT (Yang et al. 2022)."""
+"""Chinese CLIP: embeds images and texts, using a BERT for the texts (Yang et al. 2022)."""
 
 from plumbline.extending import IMAGES, TOKENIZER, Family, LocalModel, Towers
 
 
 class ChineseClip(Towers):
-    """The `similarity` and `embedding` calls served by a Chinese CLIP checkpoint."""
+    """Implements the `similarity` and `embedding` calls for a Chinese CLIP checkpoint."""
 
     architecture = "ChineseCLIPModel"
 

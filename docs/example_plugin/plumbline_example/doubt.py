@@ -1,4 +1,4 @@
-"""Doubt: one minus VQAScore."""
+"""Doubt, an example metric: one minus VQAScore."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -16,17 +16,17 @@ class DoubtConfig(VqaScoreConfig):
     """The score of an image that the model is sure does not show the prompt."""
 
     def scoring(self) -> dict[str, object]:
-        """All that decides the score once the model has answered."""
+        """Return everything that affects the score once the model has answered."""
         return {**VqaScoreConfig.scoring(self), "doubt": self.scale}
 
     def score(self, evidence: Evidence) -> Scored:
-        """`scale` times one minus the likelihood of the answer."""
+        """Return `scale` times one minus the likelihood of the answer."""
         scored = VqaScoreConfig.score(self, evidence)
         return scored if scored.score is None else scored._replace(score=self.scale * (1 - scored.score))
 
     @property
     def score_range(self) -> tuple[float, float]:
-        """The least and the greatest score, which gates count on."""
+        """The lowest and the highest possible score, which gates rely on."""
         return 0.0, self.scale
 
     @property

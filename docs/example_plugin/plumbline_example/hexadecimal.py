@@ -1,4 +1,4 @@
-"""A wire that takes a prompt and an image in hexadecimal."""
+"""An example wire that accepts a prompt and a hexadecimal image."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from plumbline.plugins.reward_server.wires.wire import (
 
 
 class HexadecimalWire(JsonWire):
-    """POST /hexadecimal {prompt, hex} -> {reward}."""
+    """Wire for POST /hexadecimal {prompt, hex} -> {reward}."""
 
     name = "hexadecimal"
     path = "/hexadecimal"
@@ -31,7 +31,7 @@ class HexadecimalWire(JsonWire):
         return as_json({"reward": numbers(answers, served)[0]})
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
-        """Return a client's request as `plumbline check_rewards URL wire=hexadecimal` sends it."""
+        """Return a request as a client would send it; used by `plumbline check_rewards URL wire=hexadecimal`."""
         ((request,), (image,)) = requests, requests[0].images
         return json.dumps({"prompt": request.prompt, "hex": image.hex()}).encode()
 

@@ -1,8 +1,8 @@
-"""A sink: an experiment tracker that only counts."""
+"""An example sink: an experiment tracker that only counts."""
 
 from plumbline.plugins.exports.sinks.run_contents import RunStory
 
 
 def publish(run: RunStory) -> str:
-    """Tells how many numbers the run has."""
+    """Return how many numbers the run has."""
     return f"{len(run.numbers)} numbers of {run.run_id}"

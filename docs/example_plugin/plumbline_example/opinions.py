@@ -12,7 +12,7 @@ OPINIONS = schemas.image_schema(("p_entail", pa.float32()))
 
 
 class OpinionsStage(Stage):
-    """Sketches (schema SKETCHES) and prompts to opinions (schema OPINIONS)."""
+    """Stage that turns sketches (schema SKETCHES) and prompts into opinions (schema OPINIONS)."""
 
     name = "opinions"
     version = 1

@@ -1,4 +1,4 @@
-"""Riddles: a benchmark that ships its own questions, one on each line of a JSON Lines file."""
+"""Riddles, an example benchmark with its own questions, one per line of a JSON Lines file."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from plumbline.extending import (
 
 
 def read(place: Place, convention: Convention) -> PackRows:
-    """Return each question with its prompt; a line that cannot be read is an error row."""
+    """Return each question with its prompt; a line that cannot be parsed becomes an error row."""
     return read_rows(read_lines(place), _question)
 
 

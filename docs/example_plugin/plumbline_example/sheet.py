@@ -1,4 +1,4 @@
-"""A format of tables: a CSV that takes one run."""
+"""An example table format: a CSV that can contain a single run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from plumbline.plugins.exports.score_table import StoredPart, Target, count_part
 
 
 class Sheet:
-    """The table."""
+    """A CSV table of scores."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
@@ -18,17 +18,17 @@ class Sheet:
         self.schema = schema
 
     def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
-        """Count the rows of each part that the table has already."""
+        """Count the rows of each part that the table already contains."""
         return count_parts(csv.read_csv(self.path).to_batches()) if self.path.exists() else []
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Write the first run and refuse another."""
+        """Write the first run; raise NotImplementedError for any other."""
         if not fresh:
             raise NotImplementedError("a sheet takes one run")
         csv.write_csv(rows, self.path)
 
     def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Never called for a table of one run."""
+        """Raise NotImplementedError; never called for a table with a single run."""
         raise NotImplementedError("a sheet takes one run")
 
 

@@ -1,4 +1,4 @@
-"""Sketched: whether what a model says that an image shows entails the prompt."""
+"""Sketched, an example metric: whether a model's description of an image entails the prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from plumbline.extending import Evidence, Metric, Scored
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SketchedConfig(Metric):
-    """Which models describe and judge."""
+    """Which models describe the image and judge the description."""
 
     kind: Literal["sketched"] = "sketched"
     model: str = "vqa"

@@ -1,4 +1,4 @@
-"""The sketches stage: what a model says that an image shows."""
+"""The sketches stage: has a model describe what an image shows."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -13,14 +13,14 @@ SKETCHES = schemas.image_schema(("description", pa.string()))
 
 @runtime_checkable
 class DescribingMetric(Protocol):
-    """A metric that has images described."""
+    """A metric that needs descriptions of images."""
 
     def describing(self) -> str:
-        """Return the request to the model."""
+        """Return the request that is sent to the model."""
 
 
 class ScoreRequest(NamedTuple):
-    """The same request about every image."""
+    """The request for a description, which is the same for every image."""
 
     text: str
 
@@ -29,7 +29,7 @@ class ScoreRequest(NamedTuple):
 
 
 class SketchesStage(ImagesStage):
-    """Images to sketches (schema SKETCHES)."""
+    """Stage that turns images into sketches (schema SKETCHES)."""
 
     name = "sketches"
     version = 1

@@ -1,4 +1,4 @@
-"""A job: the image with the lowest score of a run."""
+"""An example job: shows the image with the lowest score in a run."""
 
 import sys
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from plumbline.jobs.command import Command, run_job
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorstConfig:
-    """The store and the metric to read."""
+    """Options of the job: the store and the metric to read."""
 
     store: str = "store"
     """Folder of the store."""
     by: str = "vqascore"
-    """The metric whose lowest score is shown."""
+    """Metric whose lowest score is shown."""
 
 
 COMMAND = Command("worst", "Show the image with the lowest score of the latest run.", WorstConfig, first="by")
 
 
 def main(config: WorstConfig) -> int:
-    """Print the image's generator, its id and the score."""
+    """Print the image's generator, id and score."""
     scores = open_run(config.store).read_scores()
     row = scores[scores.metric == config.by].nsmallest(1, "score").iloc[0]
     print(f"{row.generator} {row.image_id}: {row.score:.3f}")

@@ -1,4 +1,4 @@
-"""Builds a benchmark's prompts: tags them with skills, balances them, and writes new prompts from templates."""
+"""Builds a benchmark's prompts: tags them with skills, balances them, and has a model write new ones from templates."""
 
 import sys
 
@@ -15,9 +15,9 @@ from plumbline.plugins.benchmark_builder.building_config import BuildConfig
 
 COMMAND = Command(
     "build_benchmark",
-    "Make a benchmark's prompts like those of Gecko2K: let a language model tag a file's prompts with skills\n"
-    "(tagging=llm), draw prompts that balance skills and lengths (drawing=balanced drawing.count=1000), let a model\n"
-    "write others from the templates of a taxonomy (generation=llm), drop near-duplicates, and show statistics.",
+    "Build a benchmark's prompts like those of Gecko2K: have a language model tag the prompts in a file with skills\n"
+    "(tagging=llm), draw prompts that balance skills and lengths (drawing=balanced drawing.count=1000), have a model\n"
+    "write new prompts from a taxonomy's templates (generation=llm), drop near-duplicates, and show statistics.",
     BuildConfig,
     {"per_sub_skill": "generation.per_sub_skill", "count": "drawing.count"},
     stopped=KEPT,
@@ -26,13 +26,13 @@ MAX_FAILED_SHOWN = 5
 
 
 def main(config: BuildConfig) -> int:
-    """Make the benchmark, and write the log."""
+    """Build the benchmark, writing a log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: BuildConfig) -> int:
-    """Show the plan, let the models write, and write the benchmark; return the exit code."""
+    """Show the plan, run the models, and write the benchmark; return the exit code."""
     planned = plan_build(config)
     repeated = len(planned.read.left_out)
     if config.prompts is not None:
@@ -51,14 +51,14 @@ def _run(console: Console, config: BuildConfig) -> int:
 
 
 def _show(console: Console, built: Built) -> None:
-    """Show the statistics, the omissions and the files."""
+    """Show the statistics, the number of prompts left out, and the files."""
     show_table(console, built.table.title, built.table.names, built.table.rows, numbers=slice(1, None))
     say(console, built.table.caption)
     show_usage(console, built.usage, built.costs)
     if built.failed:
         warn(
             console,
-            f"{len(built.failed)} prompts could not be tagged or written; tags.parquet and left_out.parquet name each:",
+            f"{len(built.failed)} prompts could not be tagged or written; see tags.parquet and left_out.parquet:",
         )
         for line in built.failed[:MAX_FAILED_SHOWN]:
             say(console, f"  {line}")

@@ -1,4 +1,4 @@
-"""Finds a benchmark's prompts and images in a training set, and shows a run's leaderboards without them."""
+"""Finds a benchmark's prompts and images in a training set, and shows a run's leaderboards without the leaked ones."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +18,15 @@ from plumbline.plugins.benchmark_builder.leaks import KINDS, PICTURES, TEXTS, Ki
 
 COMMAND = Command(
     "leaks",
-    "Find the prompts of a benchmark in a training set's captions, and its pictures among the images; count them by\n"
-    "skill, and show the leaderboards of a run without them.",
+    "Find a benchmark's prompts in the captions of a training set, and its images among the training images; count\n"
+    "the leaks by skill, and show a run's leaderboards without them.",
     LeaksConfig,
     first="captions",
 )
 MAX_EXAMPLES = 8
 MAX_SKILLS = 24
 MAX_CHARACTERS = 120
-"""Characters of a shown text."""
+"""Number of characters to which displayed texts are shortened."""
 
 
 def main(config: LeaksConfig) -> int:
@@ -78,12 +78,12 @@ def _list_counts(share: Share) -> list[str]:
 
 
 def _show_examples(console: Console, found: FoundLeaks) -> None:
-    """Show the first leaks, each with its surest training row."""
+    """Show the first leaks, each with the training row that matches it best."""
     for scan in found.scanned:
         columns, make_row = EXAMPLES[scan.what]
         cells = [make_row(target, match) for _, target, (match, *_) in islice(scan.result.leaked(), MAX_EXAMPLES)]
         if cells:
-            show_table(console, f"The first found in {scan.what}s", columns, cells)
+            show_table(console, f"First leaks found in {scan.what}s", columns, cells)
 
 
 def _make_caption_row(target: Target, match: Match) -> list[str]:
@@ -101,7 +101,7 @@ EXAMPLES: Mapping[str, tuple[Sequence[str], Callable[[Target, Match], list[str]]
     "caption": (("prompt_id", "kind", "similarity", "prompt", "caption", "where"), _make_caption_row),
     "image": (("prompt_id", "prompt", "picture", "similarity", "training image", "where"), _make_image_row),
 }
-"""Columns of the examples, and a function that makes their rows."""
+"""Columns of the table of examples, and a function that makes its rows, by what was searched."""
 
 
 def _show_board(console: Console, board: Board) -> None:

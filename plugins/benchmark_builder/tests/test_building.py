@@ -1,4 +1,4 @@
-"""A benchmark is made from a file and a language model's replies: each is paid for once, and failures are reported."""
+"""A benchmark is built from a file and a model's replies. Replies are paid for only once, and failures are reported."""
 
 import json
 from collections.abc import Iterator
@@ -40,7 +40,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def scripted(number: int, body: dict[str, Any]) -> Answer:
-    """Tags by words, and captions by their controls; of one prompt and one control, nothing that can be read."""
+    """Reply with tags that fit the words of a prompt, or with a caption that fits the controls of a request.
+
+    For one prompt and one value of a control, reply with something that cannot be parsed.
+    """
     text = body["messages"][0]["content"]
     if text.endswith("output:"):
         prompt = text.rsplit("input: ", 1)[1]
@@ -94,7 +97,7 @@ def test_prompts_are_tagged_and_one_that_could_not_be_stays_with_its_error(serve
 def test_no_call_is_paid_twice(server: Server, tmp_path: Path) -> None:
     run_build(config_of(server, tmp_path, *TAGGED, *WRITTEN))
     paid = len(server.bodies)
-    assert paid == 4 + 1 + 10 + 1  # what cannot be read is asked for once more
+    assert paid == 4 + 1 + 10 + 1  # an unreadable reply is requested once more
     again = run_build(config_of(server, tmp_path, *TAGGED, *WRITTEN, "drawing=balanced", "drawing.count=2"))
     assert len(server.bodies) == paid and not again.usage
     (tmp_path / "more.txt").write_text("\n".join([*PROMPTS, "9 owls"]))
@@ -189,7 +192,7 @@ TAXONOMIES = sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml"))
 
 @pytest.mark.parametrize("name", TAXONOMIES)
 def test_every_tagged_example_of_a_taxonomy_is_tagged_as_it_says(name: str) -> None:
-    """Each tag is in the taxonomy, and its words are in the prompt."""
+    """All tags of the taxonomy's examples are in the taxonomy, and their words are in the prompt."""
     values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for example in taxonomy.examples:
@@ -207,7 +210,7 @@ def test_every_tagged_example_of_a_taxonomy_is_tagged_as_it_says(name: str) -> N
 
 
 def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
-    """All compositions of tables 6 and 7 in the VQAScore paper have definitions."""
+    """All compositions in tables 6 and 7 of the VQAScore paper have definitions."""
     values = load_values(command_of("build_benchmark"), ["taxonomy=genai_bench", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     assert {name: len(skill.sub_skills) for name, skill in taxonomy.skills.items()} == {"basic": 6, "advanced": 5}
@@ -217,7 +220,7 @@ def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
 
 @pytest.mark.parametrize("name", TAXONOMIES)
 def test_every_example_of_a_taxonomy_is_as_its_template_asks(name: str) -> None:
-    """An example that breaks its own template's checks would teach the model to."""
+    """A template's examples pass its own checks; otherwise they would teach the model to fail them."""
     values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
     for tag, template in taxonomy.templates().items():

@@ -1,4 +1,4 @@
-"""Requests are spread evenly over the values of controls, and replies are only accepted if they fit the request."""
+"""Requests are spread evenly over the values of the controls, and only replies that fit the request are accepted."""
 
 import json
 from collections import Counter
@@ -35,7 +35,7 @@ ASKED = PromptRequest("render/text:plain", 2, {"Length": "3-8", "Words": "4-9"},
 
 
 def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowError, list[calls.Request]]:
-    """Return the result of a request that gets these replies, and the requests sent."""
+    """Return the result of a request for which the model gives these replies, and the requests it received."""
     said, asked = iter(replies), []
 
     def answer(round_of: "list[programs.ProgramRequest]") -> list[calls.Generation]:
@@ -50,7 +50,7 @@ def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowErro
 def test_every_combination_is_asked_for_as_often_as_the_others_and_more_begin_with_the_same() -> None:
     ten, four = (list(make_requests({TEXT: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
     assert Counter(one.values["Length"] for one in ten) == {"3-8": 5, "9-20": 5} and ten[:4] == four
-    assert len({one.text() for one in ten}) == 10  # no two are one to the store
+    assert len({one.text() for one in ten}) == 10  # the store tells all of them apart
     assert [read_prompt_request(one.text()) for one in ten] == ten
 
 

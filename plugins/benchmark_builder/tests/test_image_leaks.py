@@ -1,4 +1,4 @@
-"""Images of a benchmark are found among training images, also resized and encoded again, and no others."""
+"""Benchmark images are found in a training set even if they were resized or re-encoded, and no others are found."""
 
 import io
 import json
@@ -17,13 +17,13 @@ from tests.commands import run
 from tests.operators.report.made import make_run
 
 BROKEN, PLAIN = 106, 107
-"""Numbers of borealis' last two images."""
+"""Numbers of the last two images of borealis: one is damaged, the other plain."""
 LIMIT = "limits.max_pixels=100000"
-"""Limit for training images."""
+"""Option that limits the size of training images."""
 
 
 def scene(seed: int) -> Image.Image:
-    """Return an image that no other seed returns: blurred blocks of random colours."""
+    """Draw blurred blocks of random colours, different for each seed."""
     blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((96, 96), Image.Resampling.BICUBIC)
 
@@ -41,17 +41,17 @@ def picture(number: int) -> bytes:
 
 
 def fine_pattern() -> Image.Image:
-    """Draw a chequerboard whose squares are smaller than the compared blocks: all blocks have one mean colour."""
+    """Draw a chequerboard whose squares are smaller than the compared blocks, so all blocks have the same mean."""
     return Image.fromarray((np.indices((64, 64)) // 2).sum(axis=0).astype(np.uint8) % 2 * 255).convert("RGB")
 
 
 def source_of(prompt: int) -> list[bytes]:
-    """Return the source of a prompt's edited images."""
+    """Return the source image of a prompt's edits."""
     return [encoded(scene(200 + prompt))]
 
 
 def score(generator: str, metric: str, prompt: int) -> float:
-    """Borealis is the better one on the two prompts whose images leak alone."""
+    """Let borealis score higher than atlas only on the two prompts whose images are leaked."""
     return 0.55 if generator == "atlas" else 0.9 if prompt in (1, 3) else 0.5
 
 
@@ -109,7 +109,7 @@ def report(folder: Path) -> Leaks:
 
 
 def test_only_copies_are_found_each_in_its_row(report: Leaks) -> None:
-    """Unrelated images and images that differ only in colour are not found."""
+    """Unrelated images, and images that differ only in colour, are not found."""
     columns = ["prompt_id", "kind", "generator", "image_id", "row", "text"]
     assert report.leaks[columns].to_numpy(dtype=object, na_value=None).tolist() == [
         ["p0000", "exact", None, None, "line 1", "A red star beside 0 blue cups!"],
@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_counted_and_named(report: Leaks) -> None:
 
 
 def test_the_leaderboard_leaves_out_the_prompts_of_leaked_pictures(folder: Path) -> None:
-    """On eight prompts borealis has (2 x 0.9 + 6 x 0.5) / 8 = 0.6, without leaks 0.5; atlas has 0.55 on both."""
+    """On eight prompts borealis scores (2 x 0.9 + 6 x 0.5) / 8 = 0.6, and 0.5 without leaks; atlas scores 0.55."""
     alone = find(folder)
     assert alone.content["boards"]["gecko"] == [
         ["borealis", pytest.approx(0.6), pytest.approx(0.5)],

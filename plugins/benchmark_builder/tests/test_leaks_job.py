@@ -1,4 +1,4 @@
-"""Prompts in a training set are found in every kind of file, and the leaderboard is made without them."""
+"""Prompts that occur in a training set are found in files of every kind, and leaderboards are made without them."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ PLANTED = {
 
 
 def score(generator: str, metric: str, prompt: int) -> float:
-    """Borealis is the better one on leaked prompts alone: 0.9 on five of eight and 0.5 elsewhere, atlas 0.6."""
+    """Let borealis beat atlas (0.6) only on leaked prompts: it scores 0.9 on these five of eight prompts, else 0.5."""
     return 0.6 if generator == "atlas" else 0.9 if prompt < len(PLANTED) else 0.5
 
 
@@ -82,7 +82,7 @@ def read_leaks(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
 
 
 def test_only_the_planted_prompts_are_found_each_in_its_row(folder: Path) -> None:
-    """Paraphrases and prompts with another number are not found."""
+    """Paraphrases, and prompts with a different number, are not found."""
     said = " ".join(printed("leaks", *words(folder)).split())
     content, leaks = read_leaks(folder)
     first = leaks.drop_duplicates("prompt_id")
@@ -100,7 +100,7 @@ def test_only_the_planted_prompts_are_found_each_in_its_row(folder: Path) -> Non
 
 
 def test_the_leaderboards_with_and_without_leaked_prompts_are_compared(folder: Path) -> None:
-    """On eight prompts borealis has (5 x 0.9 + 3 x 0.5) / 8 = 0.75, without leaks 0.5; atlas has 0.6 on both."""
+    """On eight prompts borealis scores (5 x 0.9 + 3 x 0.5) / 8 = 0.75, and 0.5 without leaks; atlas scores 0.6."""
     said = " ".join(printed("leaks", *words(folder)).split())
     content, _ = read_leaks(folder)
     assert content["boards"]["gecko"] == [["borealis", 0.75, 0.5], ["atlas", pytest.approx(0.6), pytest.approx(0.6)]]

@@ -1,4 +1,4 @@
-"""Prompts of any file get ids and skills; problems are reported with file and row."""
+"""Prompts from any file get ids and skills, and errors are reported with the file and row."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_line_is_a_prompt_whose_id_is_a_hash_of_it(tmp_path: Path) -> None:
         (
             "p.csv",
             "prompt_id,text\na,two cats\nb,\n",
-            "p.csv, row 1: expected a prompt as text, found none; fill it in",
+            "p.csv, row 1: expected a prompt in column text, found none; fill it in",
         ),
         (
             "p.csv",
@@ -53,11 +53,11 @@ def test_a_line_is_a_prompt_whose_id_is_a_hash_of_it(tmp_path: Path) -> None:
             "p.csv, row 1: prompt_id 'a' is not unique; make ids unique",
         ),
         ("p.csv", "id,title\na,two cats\n", "found id, title; name the column by prompt_columns.text=COLUMN"),
-        ("p.jsonl", '{"text": 3}\n', "p.jsonl, row 0: expected a prompt as text, found 3"),
+        ("p.jsonl", '{"text": 3}\n', "p.jsonl, row 0: expected a prompt in column text, found 3"),
         (
             "p.jsonl",
             '{"text": "a", "skills": "x"}\n',
-            "row 0: expected skills as a list of text, found 'x'; write a list",
+            "row 0: expected a list of strings in column skills, found 'x'",
         ),
         ("p.txt", "\n", "p.txt: the file is empty"),
         ("p.xlsx", "", "save the sheet as .csv"),

@@ -1,4 +1,4 @@
-"""Near-duplicates are found in any spelling, different requirements stay, and rare skills are drawn more often."""
+"""Near-duplicates are found in any spelling, prompts with different content are kept, and rare skills are favoured."""
 
 import random
 from collections import Counter
@@ -87,7 +87,7 @@ def test_statistics_stand_by_skill_beside_published_ones() -> None:
 
 
 def test_a_skill_is_covered_if_more_than_two_percent_of_the_prompts_have_it() -> None:
-    """The VQAScore paper, table 8; of 150 prompts 3 are 2%."""
+    """See table 8 of the VQAScore paper; 3 of 150 prompts are exactly 2%."""
     counts = {"counting": 4, "negation": 3, "scene": 90}
     order = random.Random(5).sample(range(150), 150)
     skills = [[name for name, count in counts.items() if place < count] for place in order]

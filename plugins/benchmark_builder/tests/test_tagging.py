@@ -1,4 +1,4 @@
-"""A model's tags are only accepted if all of them are in the taxonomy."""
+"""A model's tags are accepted only if all of them are in the taxonomy."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ PROMPT = "2 cats and 3 dogs are running"
 def tag(
     script: Callable[[Request], str], replies: Replies = "text"
 ) -> tuple[list[WrittenQuestion] | RowError, list[Request]]:
-    """Return the result of one prompt, and the messages sent."""
+    """Return the tags of one prompt, and the messages sent to the model."""
     asked: list[Request] = []
 
     def answer(make_requests: "list[ProgramRequest]") -> list[Generation]:
@@ -92,7 +92,7 @@ def test_examples_and_other_options_are_other_tags() -> None:
 
     without = Taxonomy(name="tiny", skills=TAXONOMY.skills)
     assert len({str(one) for one in (asking(), asking(without), asking(seed=1), asking(replies="json"))}) == 4
-    assert asking() == asking(writer="another")  # who writes is in the key by its files
+    assert asking() == asking(writer="another")  # the key contains the writing model's files, not its role
 
 
 def test_an_example_with_an_unknown_tag_is_refused() -> None:

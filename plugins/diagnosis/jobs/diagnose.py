@@ -1,4 +1,4 @@
-"""Shows what a sweep's metrics measure: their correlations, their questions, and their scores without some inputs."""
+"""Shows what a sweep's metrics measure: their correlations, their questions, and their scores if inputs are missing."""
 
 import sys
 
@@ -21,8 +21,8 @@ from plumbline.plugins.diagnosis.stored import write_diagnosis
 
 COMMAND = Command(
     "diagnose",
-    "Tell how good the metrics of a sweep are, beside its run: how far they go together and with what prompts are\n"
-    "like, what they ask, and what is left of them without the right image, any image or the order of words.",
+    "Show how good the metrics of a sweep are, and write its run: how strongly they correlate with each other and\n"
+    "with properties of prompts, what they ask, and how they score without the right image, any image or word order.",
     DiagnoseConfig,
     SWEEP_KEYS,
     first="sweep",
@@ -31,13 +31,13 @@ COMMAND = Command(
 
 
 def main(config: DiagnoseConfig) -> int:
-    """Call `_run`, and write its log."""
+    """Call `_run`, writing a log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: DiagnoseConfig) -> int:
-    """Show the plan, compute the metrics and their variants, and write the sweep's run with the diagnosis.
+    """Show the plan, compute the metrics and their variants, and write the sweep's run with its diagnosis.
 
     Return the sweep's exit code, or 1 if a variant could not be computed.
     """
@@ -64,7 +64,7 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
     name_newest(sweep.store, finished.run_id)
     lost = sum(effect.n_null for effect in diagnosis.effects)
     if lost:
-        warn(console, f"{lost} images that a metric scored have no score without what it is denied; run again")
+        warn(console, f"{lost} images that a metric scored have no score from a variant that lacks an input; run again")
     say(console, f"written to {finished.folder}/diagnosis/ and {written.url}")
     for name, message in failed.items():
         warn(console, f"{name}: {message}")

@@ -1,4 +1,4 @@
-"""Shows the mean scores of a run's questions by kind: categories, levels or dimensions, over all images."""
+"""Shows the mean scores of a run's questions by kind (category, level or dimension), over all images."""
 
 import sys
 

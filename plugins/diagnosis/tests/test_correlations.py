@@ -1,4 +1,4 @@
-"""Metrics beside properties of prompts, and beside themselves without an input."""
+"""Metrics are correlated with properties of prompts, and compared with variants that lack an input."""
 
 import math
 

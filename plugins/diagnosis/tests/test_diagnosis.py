@@ -1,4 +1,4 @@
-"""A diagnosis of a sweep's metrics uses cells like any sweep, and the run's report shows its results."""
+"""A diagnosis computes cells like any sweep, and the run's report shows its results."""
 
 import math
 import random
@@ -143,7 +143,7 @@ def test_impossible_diagnoses_are_refused_before_anything_is_computed(folder: Pa
 
 
 def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
-    """Measures: the fraction of ImageNet-21k's classes, Yngve's depth, and footnote 3's variants (Ross et al.)."""
+    """Measure the fraction of ImageNet-21k classes, Yngve depth, and the variants in footnote 3 (Ross et al.)."""
     texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(PROMPTS)}
     (tmp_path / "classes.csv").write_text('classes\n"square, Circle,traffic_light"\nstar\n')
     parses = {name: f"(NP {' '.join(f'(X {word})' for word in text.split())})" for name, text in texts.items()}
@@ -180,7 +180,7 @@ def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp
     notes = "\n".join(planned.notes)
     assert f"parses.csv, row {where[broken]}: 1 brackets are not closed" in notes
     assert f"parses.csv, row {where[foreign]}: expected a parse of" in notes and "found one of 'elephant'" in notes
-    assert f"diagnosis.parses: 3 of {PROMPTS} prompts have no parse that counts" in notes
+    assert f"diagnosis.parses: 3 of {PROMPTS} prompts have no valid parse" in notes
 
 
 def content(text: str) -> list[str]:
@@ -190,9 +190,12 @@ def content(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("+diagnosis.word_ratings.a={path: x.csv, rating: null, unrated: left_out}", "every other word is 0"),
+        ("+diagnosis.word_ratings.a={path: x.csv, rating: null, unrated: left_out}", "always count as 0"),
         ("diagnosis.parses={path: FOLDER/words.csv}", "set diagnosis.parses.prompt_id and diagnosis.parses.parse"),
-        ("diagnosis.parses={path: FOLDER/words.csv, prompt_id: Word, parse: Word}", "none of its prompts is the bench"),
+        (
+            "diagnosis.parses={path: FOLDER/words.csv, prompt_id: Word, parse: Word}",
+            "none of its prompts are in the bench",
+        ),
     ],
 )
 def test_a_list_or_parses_that_cannot_be_used_are_refused(folder: Path, option: str, message: str) -> None:

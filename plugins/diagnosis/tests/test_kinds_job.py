@@ -1,4 +1,4 @@
-"""The job shows what the questions of a run come to by kind, and says what a run lacks."""
+"""The job shows the mean score and count of each kind of question, and reports a metric or store that is missing."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The page of the plugin compares the paper's figures with figures from the published files."""
+"""The plugin's page compares the paper's figures with figures computed from the published files."""
 
 from plumbline.assets.making.paper_figures import published_tables
 from plumbline.operators.report.rendering import diagnosis_markdown

@@ -1,4 +1,4 @@
-"""Yngve's depths are those of a parse by hand; a parse of another text is refused."""
+"""Yngve depths equal those computed by hand, and a parse of a different text is rejected."""
 
 import math
 import random
@@ -10,11 +10,11 @@ import pytest
 from plumbline.plugins.diagnosis.parses import MAX_DEPTH, MAX_PARSE, BadParse, mean_yngve_depth
 
 Tree: TypeAlias = "str | Sequence[Tree]"
-"""A word, or what its branches are."""
+"""A word, or a sequence of branches."""
 
 
 def bracketed(tree: Tree, rng: random.Random) -> str:
-    """Write a tree of lists in brackets, with punctuation and traces in between, which do not count."""
+    """Write a tree in bracket notation, inserting punctuation and traces, which must be ignored."""
     if isinstance(tree, str):
         return f"(NN {tree})"
     parts = [bracketed(child, rng) for child in tree]
@@ -29,7 +29,7 @@ def words(tree: Tree) -> list[str]:
 
 
 def depths(tree: Tree, above: int = 0) -> list[int]:
-    """Count the branches to the right of each node on the way to a word, by the definition."""
+    """Compute each word's depth from the definition, by counting the branches to the right along its path."""
     if isinstance(tree, str):
         return [above]
     return [depth for place, child in enumerate(tree) for depth in depths(child, above + len(tree) - 1 - place)]
@@ -42,7 +42,7 @@ def grown(rng: random.Random, height: int) -> Tree:
 
 
 def test_a_words_depth_is_the_sum_of_its_branches_numbered_from_the_right() -> None:
-    """Yngve's own way: a 2, dog 1, runs 0 and fast 0 in a tree of two branches at each node."""
+    """By Yngve's definition "a" has depth 2, "dog" 1, "runs" 1 and "fast" 0 in a tree of binary branches."""
     parse = "(ROOT (S (NP (DT A) (NN dog)) (VP (VBZ runs) (ADVP (RB fast))) (. .)))"
     assert mean_yngve_depth(parse, "A dog runs fast.") == pytest.approx((2 + 1 + 1 + 0) / 4)
     assert mean_yngve_depth("(NN dog)", "dog") == 0 and math.isnan(mean_yngve_depth("(X (. .))", "."))
@@ -68,7 +68,7 @@ def test_punctuation_and_traces_move_no_word_whatever_the_tree() -> None:
         ("(NP (DT a) (NN dog)))", r"expected a parse such as \(S"),
         ("(NP (DT a) (NN cat))", "expected a parse of 'a dog', found one of 'a cat'"),
         ("(NP (NN dog) (DT a))", "found one of 'dog a'"),
-        ("(X " * MAX_DEPTH + "a dog" + ")" * MAX_DEPTH, "at most 200 brackets within brackets"),
+        ("(X " * MAX_DEPTH + "a dog" + ")" * MAX_DEPTH, "at most 200 levels of nested brackets"),
         ("(NP a dog)" + " " * MAX_PARSE, "expected at most 100000 characters"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Questions of a kind are pooled over images: each question counts once, and failed rows do not count."""
+"""The scores of a kind's questions are pooled over images; each question counts once, and failed rows do not count."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
 
 
 def test_ratings_of_checkpoints_are_pooled_by_the_names_of_their_questions() -> None:
-    """UniGenBench++: primary dimensions are the text before the dash; `Attribute - Color 2` is one of them too."""
+    """UniGenBench++'s primary dimension is the text before the dash, also in `Attribute - Color 2`."""
     pool = KindPool()
     rated = [("Attribute - Color", 1.0), ("Attribute - Color 2", 0.0), ("Style", 1.0)]
     ratings = [{"name": name, "value": value} for name, value in rated]

@@ -1,4 +1,4 @@
-"""What is asked and answered, counted by hand."""
+"""Statistics of questions and answers agree with counts made by hand."""
 
 import math
 from itertools import product

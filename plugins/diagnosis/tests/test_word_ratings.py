@@ -1,4 +1,4 @@
-"""What people say of a prompt's words is averaged, whatever the words that nobody rated count as."""
+"""A property is the mean of people's ratings of a prompt's words; how unrated words count is configurable."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Results of editors, named as each benchmark's own code names them, are scored with its prompts and sources.
+"""Editors' results are scored with a benchmark's prompts and sources, using the file names of the benchmark's own code.
 
 The files are small and have the layouts of GEdit-Bench's Parquet, ImgEdit's basic_edit.json, and MagicBrush's sessions.
 """
@@ -23,7 +23,7 @@ def png(level: int) -> bytes:
 
 
 def write_image(path: Path, level: int) -> None:
-    """Write a grey image."""
+    """Write a uniformly grey image."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(level))
 
@@ -35,7 +35,7 @@ def gedit_row(key: str, kind: str, language: str, source: int | None) -> dict[st
 
 
 def write_gedit(folder: Path) -> Path:
-    """Write three edits in two languages, one without a source, in two unordered files."""
+    """Write three edits in two languages, one of them without a source, to two files in no particular order."""
     rows = [gedit_row(key, kind, language, source) for language in ("cn", "en") for key, kind, source in GEDIT]
     write_rows(folder / "data/train-00001-of-00002.parquet", rows[4:])
     write_rows(folder / "data/train-00000-of-00002.parquet", rows[:4])
@@ -50,7 +50,7 @@ GEDIT = [("b1", "text_change", 0), ("a0", "subject-add", 51), ("c2", "subject-ad
 
 
 def write_imgedit(folder: Path) -> Path:
-    """Write three edits of images in folders by topic; one image is missing."""
+    """Write three edits of images that are in one folder per topic; one image is missing."""
     edits = {"1082": ("animal/2.jpg", "adjust"), "673": ("style/1.jpg", "style"), "97": ("for_add/3.jpg", "adjust")}
     records = {key: {"id": name, "prompt": f"edit {key}", "edit_type": kind} for key, (name, kind) in edits.items()}
     write_image(folder / "singleturn/animal/2.jpg", 0)
@@ -62,7 +62,7 @@ def write_imgedit(folder: Path) -> Path:
 
 
 def write_magicbrush(folder: Path) -> Path:
-    """Write two sessions; one has two turns, and the image of its second turn is missing."""
+    """Write two sessions, one of them with two turns; the image of the second turn is missing."""
     turns = {
         "139": [("139-input.png", "add a hat"), ("139-output1.png", "make it red")],
         "30": [("30-input.png", "remove the dog")],

@@ -1,4 +1,4 @@
-"""Edits come in with their sources: by folders, tars, tables and rows of several editors, on disk and on S3."""
+"""Edits are ingested with their sources from folders, tars, tables and rows with several editors, on disk and on S3."""
 
 import io
 import random
@@ -22,7 +22,7 @@ PROMPTS = "make it red\nremove the dog\nadd a hat\n"
 
 
 def grey(value: int) -> bytes:
-    """Draw an image of one grey: the distance of two such images is the difference of their greys."""
+    """Draw a uniformly grey image; the l1 distance between two such images is the difference of their grey levels."""
     file = io.BytesIO()
     Image.new("RGB", (16, 16), (value, value, value)).save(file, "PNG")
     return file.getvalue()
@@ -34,7 +34,7 @@ def score(images: object, store: Path, *more: str, code: int = 0) -> str:
 
 
 def distances(store: Path) -> dict[str, int | None]:
-    """Return source_l1 in grey levels by image, None if it failed, and check that no other metric failed."""
+    """Return source_l1 in grey levels by image, or None if it failed; check that no other metric failed."""
     scores = pd.read_parquet(newest(store) / "scores.parquet")
     assert scores[scores["metric"] == "saturation"]["score"].notna().all()
     found = scores[scores["metric"] == "source_l1"]
@@ -147,7 +147,7 @@ def test_a_tars_samples_have_their_sources(tmp_path: Path, source: str) -> None:
 
 
 def write_rows_of_editors(path: str, **more: Any) -> None:
-    """Rows as Hugging Face datasets have them: images as {bytes, path}, of several sources a list."""
+    """Write rows as in Hugging Face datasets: an image is {bytes, path}, and several sources are a list."""
     rows = [
         {"prompt": prompt, "model": model, "image": {"bytes": grey(15), "path": None}, "before": before}
         for prompt, model, before in (

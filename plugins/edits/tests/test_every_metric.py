@@ -1,4 +1,4 @@
-"""Every metric of edits that has a name scores images by tiny checkpoints; rows without a score have a reason."""
+"""Every named metric for edits scores images with tiny checkpoints; rows without a score have a reason."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from tests.operators.tiny.roles import tiny_models
 
 NAMES = sorted(file.stem for file in CONF.glob("metric/*.yaml"))
 JUDGES = {"viescore_edit", "editscore", "imgedit"}
-"""Metrics whose judge has random weights here, so that nothing that it writes can be read."""
+"""Metrics whose judge has random weights in this test, so that its replies cannot be parsed."""
 COLUMNS = {"source": "image", "source_caption": "image_id", "target_caption": "prompt_id"}
-"""Columns of the sources and captions: every image is its own source."""
+"""Columns for sources and captions; every image is its own source."""
 
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Rows by metric."""
+    """Return the rows of each metric."""
     folder = tmp_path_factory.mktemp("edits")
     models = [word for word in tiny_models(folder / "models") if not word.startswith("+models.vlm=")]
     judge = f"+models.vlm={{family: vlm, checkpoint: {tiny.save_qwen2_vl(folder / 'vlm')}}}"

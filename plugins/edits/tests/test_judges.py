@@ -1,4 +1,4 @@
-"""Judges of edits: what each asks, and how the ratings of VIEScore, EditScore and ImgEdit-Bench become a number."""
+"""VIEScore, EditScore and ImgEdit-Bench ask judges the right questions, and combine the ratings into a score."""
 
 import json
 import math
@@ -28,7 +28,9 @@ RELEASED_RESPECTS = {
     "background": ("instruction_compliance", "visual_seamlessness", "physical_consistency"),
     "compose": ("instruction_compliance", "visual_naturalness", "physical_consistency_fine_detail"),
 }
-"""Benchmark/Basic/prompts.json of PKU-YuanGroup/ImgEdit at 547185d, in lower case."""
+"""Rating criteria by kind of edit, from Benchmark/Basic/prompts.json of PKU-YuanGroup/ImgEdit at 547185d, in lower
+case.
+"""
 
 
 def reply(**rated: int) -> str:

@@ -1,4 +1,4 @@
-"""Judges of edits at a service on the loopback: in a table that is scored by one command, and in Python."""
+"""Edits are judged by a service on localhost, both for a table scored by one command and in Python."""
 
 import json
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def judge(server: Server) -> dict[str, Any]:
 
 
 def summarise_requests(server: Server) -> list[tuple[int, bool]]:
-    """Return for each request the number of its images, and whether it has the instruction."""
+    """Return, for each request, its number of images and whether it contains the instruction."""
     contents = [body["messages"][0]["content"] for body in server.bodies]
     return sorted((len(content) - 1, "paint it red" in content[-1]["text"]) for content in contents)
 

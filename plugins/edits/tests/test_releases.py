@@ -1,4 +1,4 @@
-"""People's ratings of edits and votes between edits are read with the judges' published scores."""
+"""Human ratings of edits, and votes between edits, are read together with the judges' published scores."""
 
 import math
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ LAYOUTS: Mapping[str, Layout] = {
 }
 RATER_1, _, _, SC_OF_ONE, _, LPIPS_OF_ONE = IMAGENHUB
 EXPECTED: Mapping[str, Mapping[str, Any]] = {
-    "imagenhub": {  # of the least whole number by ten, 1 at most; O is the root of both, of a person as of a judge
+    "imagenhub": {  # lowest integer / 10, at most 1; O is the square root of SC x PQ
         "ratings": (RATED, 3, [
             ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "SC", 1.0),
             ("Text-Guided_IE/One/a.jpg", "Text-Guided_IE/a.jpg", "One", "1", "PQ", 1.0),
@@ -89,13 +89,17 @@ EXPECTED: Mapping[str, Mapping[str, Any]] = {
         "notes": ["2 of 10 published scores are empty"],
     },
 }  # fmt: skip
-"""Expected content by layout: columns, index of the first row and rows of each table; also skills and notes."""
+"""Expected columns, index of the first row, and rows of each table, by layout; also the skills and notes."""
 COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
     "imagenhub": [
         (RATER_1, "uid\tOne\na.jpg\t[1, 2]\n", r"row 0: expected two ratings from 0 to 1 of One, .* found '\[1, 2\]'"),
         (RATER_1, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings from 0 to 1 of One, .* found None"),
         (RATER_1, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a rating as a number, found 'x'"),
-        (RATER_1, "image\tOne\na.jpg\t[1,1]\n", r"expected column\(s\) uid, found image, One; is this VIEScore's"),
+        (
+            RATER_1,
+            "image\tOne\na.jpg\t[1,1]\n",
+            r"expected column\(s\) uid, found image, One; check that this is one of VIEScore's",
+        ),
         (RATER_1, "uid\tOne\na\t[1,1]\na\t[1,1]\n", "row 1: rater '1' rates image 'Text-Guided_IE/One/a' twice"),
         (SC_OF_ONE, {"a.jpg": {"score": []}}, r"row 0 \('a.jpg'\): expected a list of scores, found an empty list"),
         (SC_OF_ONE, {"a.jpg": {"score": ["good"]}}, "expected a rating as a number, found 'good'"),
@@ -108,7 +112,7 @@ COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
         ("random/pairwise.json", [{**VOTES[0], "human_vote": "tievote"}], "the human_vote leftvote, found 'tievote'"),
     ],
 }
-"""Replaced content of each layout: a file, its content, and the expected message."""
+"""For each layout, files whose content is replaced, the new content, and the expected error message."""
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -130,7 +134,7 @@ EDITORS = ("SDEdit", "Glide")
 
 
 def imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[str, list[dict[str, list[int]]]]]:
-    """Write a release of 12 edits by each of two editors: three raters' pairs and the judge's replies."""
+    """Write a release with 12 edits by each of two editors; return three raters' pairs and the judge's replies."""
     draws = np.random.default_rng(7)
     people = {name: [[PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}
     replies = {
@@ -151,7 +155,7 @@ def imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[st
 
 
 def test_edits_are_judged_as_viescores_notebook_does(tmp_path: Path) -> None:
-    """The released arithmetic, rewritten: correlations by editor, their mean through a hyperbolic tangent."""
+    """Reimplement the released computation: correlations per editor, averaged through a hyperbolic tangent."""
     people, replies = imagenhub(tmp_path)
     found = run_metaeval(config(tmp_path, "protocol=imagenhub", f"protocol.path={tmp_path}", "sampling.resamples=2"))
     judged = {(one.metric, one.template, one.subset): one for one in found.judgements if one.statistic == VIESCORE}
@@ -166,14 +170,14 @@ def test_edits_are_judged_as_viescores_notebook_does(tmp_path: Path) -> None:
         for name in EDITORS:
             rated = np.array([[read(pair) for pair in edit] for edit in people[name]])
             scored = [read([min(reply["SC"]) / 10, min(reply["PQ"]) / 10]) for reply in replies[name]]
-            # rounded, because the notebook takes what rounding does to equal numbers for an order
+            # rounded, because the notebook treats rounding differences between equal numbers as an order
             metric.append(float(stats.spearmanr(np.round(scored, 9), rated.mean(axis=1).round(9)).statistic))
             others = [np.delete(rated, rater, axis=1).mean(axis=1).round(9) for rater in range(3)]
             raters.append(average([float(stats.spearmanr(rated[:, n], others[n]).statistic) for n in range(3)]))
         for subset in ("overall", "Text-Guided_IE"):
             assert judged[f"gpt4o_0shot_{aspect}", aspect, subset].value == pytest.approx(average(metric))
             assert judged["people", aspect, subset].value == pytest.approx(average(raters))
-    assert judged["people", "SC", "overall"].n == 24  # nobody's scores are of Imagic's 12 edits
+    assert judged["people", "SC", "overall"].n == 24  # there are no ratings by people for Imagic's 12 edits
 
 
 def test_a_model_that_chooses_among_edits_is_right_as_often_as_genai_benchs_release_says(tmp_path: Path) -> None:

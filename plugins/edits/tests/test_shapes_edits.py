@@ -1,4 +1,4 @@
-"""The embedded edits: four editors come out in their known order, and who changes nothing is last, yet keeps most."""
+"""On the built-in edits, four editors are ranked as expected; the one that changes nothing is last, yet keeps most."""
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -13,7 +13,7 @@ EDITS = ROOT / "assets/shapes_edits"
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pd.DataFrame]:
-    """Return the command's output, and its scores with the true ones."""
+    """Return the command's output, and its scores joined with the true scores."""
     store = tmp_path_factory.mktemp("edits")
     shown = printed("sweep", "sweep=shapes_edits", f"store={store}", "cluster=here", "verbose=true")
     scores = pd.read_parquet(newest(store) / "scores.parquet")

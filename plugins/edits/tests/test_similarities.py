@@ -1,4 +1,4 @@
-"""Edits compared by embeddings: with their sources, with captions, and both; no judge is asked."""
+"""Edits are compared by embeddings with their sources, with captions, or with both, without calling a judge."""
 
 import io
 from pathlib import Path
@@ -33,10 +33,11 @@ def scores_of(folder: Path, store: Path, *more: str) -> Any:
 
 
 def compute_released_scores() -> list[list[float]]:
-    """Compute CLIP-I, CLIP-T and the directional similarity as the releases do, with transformers' CLIP.
+    """Compute CLIP-I, CLIP-T and the directional similarity as the releases do, with the CLIP in transformers.
 
-    CLIP-I and CLIP-T are MagicBrush's (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py), the directional
-    similarity is InstructPix2Pix's (timothybrooks/instruct-pix2pix 0dffd1e, metrics/clip_similarity.py).
+    CLIP-I and CLIP-T come from MagicBrush (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py), and the
+    directional similarity comes from InstructPix2Pix (timothybrooks/instruct-pix2pix 0dffd1e,
+    metrics/clip_similarity.py).
     """
     model, words = CLIPModel.from_pretrained(CLIP).eval(), AutoTokenizer.from_pretrained(CLIP)
     processor = CLIPImageProcessor.from_pretrained(CLIP)
@@ -65,7 +66,7 @@ def opened(encoded: bytes) -> Image.Image:
 
 @pytest.mark.parametrize("of_prompts", [False, True])
 def test_embeddings_give_the_numbers_of_magicbrush_and_instructpix2pix(tmp_path: Path, of_prompts: bool) -> None:
-    """The captions are stored with the images, or once in the prompts file."""
+    """The result is the same whether captions are stored with the images or once in the prompts file."""
     folder = write_edits(tmp_path / "bench", BEFORE, **({} if of_prompts else {"was": WAS, "wanted": WANTED}))
     if of_prompts:
         rows = zip(prompts(4), WAS, WANTED, strict=True)

@@ -1,4 +1,4 @@
-"""Edited images with their sources: in a sweep, in the scorer, and configurations that are refused."""
+"""Edited images are compared with their sources in a sweep and in the scorer; invalid configurations are rejected."""
 
 import io
 from pathlib import Path
@@ -33,7 +33,7 @@ def noise(seed: int, width: int = 40, height: int = 30) -> Image.Image:
 
 
 def half(white: range, width: int = 40, height: int = 30) -> Image.Image:
-    """Draw a mask that is white in these columns of pixels."""
+    """Draw a mask that is white in the given range of pixel columns."""
     mask = Image.new("L", (width, height))
     mask.paste(255, (white.start, 0, white.stop, height))
     return mask
@@ -55,7 +55,7 @@ def scores_of(folder: Path, store: Path, *more: str) -> Any:
 
 
 def pivot_scores(tables: Any) -> Any:
-    """Return the scores of each metric, in the order of the images."""
+    """Return the scores of each metric, in image order."""
     scores = tables["scores"].pivot(index="image_id", columns="metric", values="score")
     return scores.loc[[row["image_id"] for row in images("atlas", len(scores))]]
 
@@ -101,7 +101,7 @@ def test_a_source_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) 
 
 
 def test_a_mask_leaves_the_pixels_outside_it(tmp_path: Path) -> None:
-    """The right quarter of each source is grey."""
+    """Each source differs from its image only in the right quarter, which is grey."""
     own = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in images("atlas", 4)]
     width, height = own[0].size
     sources = [image.copy() for image in own]
@@ -219,13 +219,13 @@ def test_comparisons_are_those_of_the_plain_formula(seed: int) -> None:
 
 
 def write_prompts(folder: Path, sources: list[Any]) -> None:
-    """Prompts with sources, in another order than the images."""
+    """Write prompts with sources, in a different order than the images."""
     rows = [{**row, "before": source} for row, source in zip(prompts(len(sources)), sources, strict=True)]
     write_rows(folder / "prompts.parquet", rows[::-1], row_group=2)
 
 
 def write_prompt_sources(folder: Path, sources: list[Any]) -> Path:
-    """Two generators whose images have no sources of their own: the prompts have them, once for both."""
+    """Write images of two generators without sources; the prompts contain the sources for both."""
     write_benchmark(folder, ["atlas", "flint"], len(sources))
     write_prompts(folder, sources)
     return folder

@@ -1,4 +1,4 @@
-"""Judges of edits see the source and the edited image: in a separate pass, by models that accept two images."""
+"""Judges of edits see the source and the edited image, in a separate pass, using models that accept two images."""
 
 import json
 from collections.abc import Sequence

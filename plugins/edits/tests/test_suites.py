@@ -1,4 +1,4 @@
-"""Several benchmarks in one command: each is the run that it is alone, and together they are one page."""
+"""Several benchmarks run in one command; each gives the same run as on its own, and one page summarizes them all."""
 
 import json
 import shutil
@@ -17,14 +17,14 @@ NO_SOURCES = "source_ssim does not score shapes: it looks at the sources of edit
 
 
 class Swept(NamedTuple):
-    """A suite's store, and the output of the command."""
+    """The store of a suite, and the output of the command that ran it."""
 
     store: Path
     ended: Ended
 
     @property
     def runs(self) -> dict[str, str]:
-        """Return the runs of the only suite by benchmark."""
+        """Return the run id of each benchmark in the only suite."""
         (suite,) = (self.store / "suites").iterdir()
         return dict(json.loads((suite / "suite.json").read_text())["runs"])
 

@@ -1,4 +1,4 @@
-"""A reward of edits in TRL gets the sources from a column."""
+"""A reward for edits in TRL reads the sources from a column."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Edits are judged in the words of releases, and with the same results as their code if a checkout is present."""
+"""Edits are judged with the wording of the releases; if a checkout is present, results equal those of its code."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Table formats: each is `open_table` of the module with its name; the optional dependency has the same name."""
+"""Table formats: each module has a function `open_table`, and is named like the optional dependency that it needs."""
 
 from plumbline.operators.base.extensions import Extensions, declare_modules
 from plumbline.plugins.exports.score_table import OpenTable

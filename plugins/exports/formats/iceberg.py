@@ -1,4 +1,4 @@
-"""Iceberg tables of a SQL or REST catalog (PyIceberg), partitioned by benchmark, metric and generator."""
+"""Iceberg tables in a SQL or REST catalog (PyIceberg), partitioned by benchmark, metric and generator."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,14 +21,14 @@ S3_PROPERTIES = {
     "secret": "secret-access-key",
     "token": "session-token",
 }
-"""Settings of an S3 client, with their names in PyIceberg."""
+"""Settings of an S3 client, and their names in PyIceberg."""
 
 
 class IcebergTable:
-    """A table of schema EXPORTED with extra columns.
+    """An Iceberg table with the schema EXPORTED and extra columns.
 
-    Rows are replaced by rewriting their parts: deleting parts removes whole files, whereas deleting rows by row_id
-    compares every row with every row_id.
+    Rows are replaced by rewriting their parts: deleting a part removes whole files, whereas deleting rows by row_id
+    would compare every row with every row_id.
     """
 
     def __init__(self, table: Table, url: str) -> None:
@@ -40,7 +40,7 @@ class IcebergTable:
         return self._table.schema().as_arrow()
 
     def stored_parts(self, benchmark: str) -> list[StoredPart]:
-        """Count the stored rows of a benchmark by part."""
+        """Count a benchmark's stored rows by part."""
         with export_errors(self.url):
             scan = self._table.scan(row_filter=EqualTo("benchmark", benchmark), selected_fields=PART_COLUMNS)
             return count_parts(scan.to_arrow_batch_reader())
@@ -57,7 +57,7 @@ class IcebergTable:
             transaction.append(rows)
 
     def _find_overlap(self, rows: pa.Table) -> tuple[BooleanExpression | None, pa.Table]:
-        """Return a filter of the stored parts that share keys with these rows, and the other rows of those parts."""
+        """Return a filter for the stored parts that share keys with these rows, and the other rows in those parts."""
         group = And(*(EqualTo(name, rows.column(name)[0].as_py()) for name in PARTITIONS))
         ends = pc.min_max(rows.column("row_id")).as_py()
         id_range = And(group, GreaterThanOrEqual("row_id", ends["min"]), LessThanOrEqual("row_id", ends["max"]))
@@ -72,7 +72,7 @@ class IcebergTable:
         return old, stored.filter(pc.invert(pc.is_in(stored.column("row_id"), row_ids)))
 
     def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove rows in one commit."""
+        """Remove the rows without an image from these parts, in one commit."""
         with export_errors(self.url), self._table.transaction() as transaction:
             for part in stale:
                 in_group = And(EqualTo("benchmark", benchmark), EqualTo("metric", part.metric))
@@ -90,7 +90,7 @@ def _split_groups(rows: pa.Table) -> list[pa.Table]:
 
 
 def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
-    """Open or create the table, and add columns that it lacks."""
+    """Open the table or create it, and add the columns that it lacks."""
     with export_errors(target.place.url):
         catalog = _open_catalog(target)
         catalog.create_namespace_if_not_exists(NAMESPACE)
@@ -105,7 +105,7 @@ def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
 
 
 def _extends(stored: pa.Schema, field: pa.Field) -> bool:
-    """Return True if a table lacks a column, or has it with a narrower number type, which Iceberg can widen."""
+    """Return True if the table lacks the column, or has it with a narrower number type that Iceberg can widen."""
     return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENED
 
 
@@ -119,10 +119,10 @@ def _create(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
 def _open_catalog(target: Target) -> Catalog:
     local = target.place.is_local
     if not local and not target.place.url.startswith("s3://"):
-        raise ConfigError(f"output {target.place.url}: an Iceberg table is written to a folder or to s3://; name one")
+        raise ConfigError(f"output {target.place.url}: Iceberg tables can only be written to a folder or to s3://")
     if target.catalog is None and not local:
         raise ConfigError(
-            f"catalog: a table in {target.place.url} needs one; name it, as in catalog=sqlite:////absolute/path.db"
+            f"catalog: a table in {target.place.url} needs a catalog; set one, such as catalog=sqlite:////absolute/path.db"
         )
     if local:
         target.place.fs.makedirs(target.place.path, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Lance datasets (pylance), one per table."""
+"""Lance datasets (pylance), one for each table."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,11 +16,11 @@ S3_OPTIONS = {
     "secret": "aws_secret_access_key",
     "token": "aws_session_token",
 }
-"""Settings of an S3 client, with their names in Lance."""
+"""Settings of an S3 client, and their names in Lance."""
 
 
 class LanceTable:
-    """A dataset of schema EXPORTED with extra columns."""
+    """A Lance dataset with the schema EXPORTED and extra columns."""
 
     def __init__(self, dataset: lance.LanceDataset, url: str) -> None:
         self._dataset, self.url = dataset, url
@@ -31,7 +31,7 @@ class LanceTable:
         return self._dataset.schema
 
     def stored_parts(self, benchmark: str) -> list[StoredPart]:
-        """Count the stored rows of a benchmark by part."""
+        """Count a benchmark's stored rows by part."""
         with export_errors(self.url):
             where = f"benchmark = {_quote(benchmark)}"
             return count_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
@@ -46,7 +46,7 @@ class LanceTable:
             merge.execute(rows)
 
     def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove rows in one version of the dataset."""
+        """Remove the rows without an image from these parts, in one version of the dataset."""
         with export_errors(self.url):
             in_parts = " OR ".join(_match_part(part) for part in stale)
             self._dataset.delete(f"benchmark = {_quote(benchmark)} AND image_id IS NULL AND ({in_parts})")
@@ -58,12 +58,12 @@ def _match_part(part: StoredPart) -> str:
 
 
 def _quote(text: str) -> str:
-    """Quote text for SQL."""
+    """Quote a string for SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def open_table(target: Target, schema: pa.Schema) -> LanceTable:
-    """Open or create the dataset, and add columns that it lacks."""
+    """Open the dataset or create it, and add the columns that it lacks."""
     if target.catalog is not None:
         raise ConfigError(f"catalog: format=lance has no catalog; leave out catalog={target.catalog}")
     url = f"{target.place.url}/{target.table}.lance"
@@ -83,7 +83,7 @@ def open_table(target: Target, schema: pa.Schema) -> LanceTable:
 
 
 def _is_untyped(stored: pa.Schema, name: str) -> bool:
-    """Return True if an earlier export created the column without values and so without a type."""
+    """Return True if an earlier export created the column without values, and therefore without a type."""
     return name in stored.names and pa.types.is_null(stored.field(name).type)
 
 

@@ -1,4 +1,4 @@
-"""Writes a run's scores into an Iceberg or Lance table, replacing scores of the same images and metrics."""
+"""Writes a run's scores to an Iceberg or Lance table, replacing scores of the same images and metrics."""
 
 import sys
 
@@ -8,12 +8,12 @@ from plumbline.operators.base.sentences import plural
 from plumbline.plugins.exports.exports import ExportConfig, export_scores
 
 COMMAND = Command(
-    "export", "Write a run's scores into a table that others query: Iceberg or Lance.", ExportConfig, first="run"
+    "export", "Write a run's scores to an Iceberg or Lance table that other tools can query.", ExportConfig, first="run"
 )
 
 
 def main(config: ExportConfig) -> int:
-    """Report each commit, then row counts and the table's address."""
+    """Export the run; print the number of rows after each commit, then the totals and the table's address."""
     console = make_console()
     exported = export_scores(config, lambda written: console.print(f"{plural(written, 'row')} written", markup=False))
     removed = f", {plural(exported.removed, 'row')} of missing images removed" if exported.removed else ""

@@ -1,4 +1,4 @@
-"""Publishes a run to an experiment tracker or a model's repository."""
+"""Publishes a run to an experiment tracker or to a model's repository."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Sinks: each is `publish` of the module with its name; its optional dependency has the same name."""
+"""Sinks: each module has a function `publish`, and is named like the optional dependency that it needs."""
 
 from plumbline.operators.base.extensions import Extensions, declare_modules
 from plumbline.plugins.exports.sinks.run_contents import Publish

@@ -1,7 +1,7 @@
-"""Writes one generator's scores into its model card and evaluation results for the Hugging Face Hub.
+"""Writes one generator's scores into its model card and its evaluation results for the Hugging Face Hub.
 
-The sections are written into files of a folder, and if `hub.upload` names a repository, a pull request adds them to its
-files. Other text of these files is kept.
+The sections are written to files in a folder. If `hub.upload` names a repository, a pull request also adds them to the
+files there. Other text in these files is kept.
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ SUFFIXES = (".yaml", ".yml")
 DECIMALS = 6
 
 Files = Mapping[str, str]
-"""Text files of a model's repository by path."""
+"""Text files of a model's repository, by path."""
 
 
 def publish(run: RunStory) -> str:
-    """Write the sections into the folder, open or update a pull request if requested, and return the address.
+    """Write the sections to the folder, open or update a pull request if requested, and return the address.
 
     Raise ConfigError if the folder's files or the run are unsuitable.
     """
@@ -55,7 +55,7 @@ def publish(run: RunStory) -> str:
 
 
 def _make_entries(run: RunStory, card: ModelCard, hub: HubConfig) -> list[dict[str, object]]:
-    """Return the scores in the Hub's format: huggingface/hub-docs, docs/hub/eval-results.md, 242f4a1."""
+    """Return the scores in the Hub's format (huggingface/hub-docs, docs/hub/eval-results.md, 242f4a1)."""
     if card.part or run.manifest.get("exit_code") == OVER_BUDGET:
         reason = f"it scored {card.part}" if card.part else "more of its rows failed than its budget allows"
         raise ConfigError(f"run={card.run_id}: not a result of the whole benchmark, as {reason}; publish another run, "
@@ -76,7 +76,7 @@ def _make_entries(run: RunStory, card: ModelCard, hub: HubConfig) -> list[dict[s
 
 
 def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[str, str]:
-    """Return the files that change, with these sections added or replaced."""
+    """Return the files that change when these sections are added or replaced."""
     changed = {}
     for path, text in sections.items():
         comments = MARKDOWN if path == CARD else YAML
@@ -89,7 +89,7 @@ def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[
 
 
 def _check_results(files: Files, own: str, content: str, name: str, where: str) -> None:
-    """Raise ConfigError if the file of our entries is invalid, or if there is another entry for one of our tasks."""
+    """Raise ConfigError if our results file is invalid, or if someone else has an entry for one of our tasks."""
     _read_tasks(content, f"{where}/{OWN_RESULTS}")
     own_tasks = _read_tasks(own, OWN_RESULTS)
     for path, text in files.items():
@@ -97,13 +97,13 @@ def _check_results(files: Files, own: str, content: str, name: str, where: str) 
             others = "".join(split_at_section(text, name, f"{where}/{path}", YAML)) if path == OWN_RESULTS else text
             for dataset, task in own_tasks & _read_tasks(others, f"{where}/{path}"):
                 raise ConfigError(
-                    f"{where}/{path} has an entry of its own for task {task!r} of {dataset}; name another task by "
+                    f"{where}/{path} already has an entry for task {task!r} of {dataset}; choose another task with "
                     "hub.tasks, or remove the entry if it is yours"
                 )
 
 
 def _read_tasks(text: str, where: str) -> set[tuple[str, str]]:
-    """Return the dataset and task of each entry of a file."""
+    """Return the (dataset, task) pairs of the entries in a file."""
     try:
         return {(entry.dataset_id, entry.task_id) for entry in parse_eval_result_entries(yaml.safe_load(text) or [])}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError) as error:
@@ -111,7 +111,7 @@ def _read_tasks(text: str, where: str) -> set[tuple[str, str]]:
 
 
 def _read_folder(folder: Place) -> dict[str, str]:
-    """Read the model card and the results of a folder, if any."""
+    """Return the model card and the evaluation results in a folder, by path, as far as they exist."""
     with readable_errors(folder, "the model's folder"):
         results = folder / RESULTS
         names = sorted(results.list()) if results.is_folder() else []
@@ -124,7 +124,7 @@ def _is_card_or_results(path: str) -> bool:
 
 
 def _send(repo: str, sections: Files, name: str, card: ModelCard) -> str:
-    """Open a pull request with the changed files, or add them to our open one for this benchmark."""
+    """Open a pull request with the changed files, or add them to our open pull request for this benchmark."""
     api, title = HfApi(), f"Scores on {' '.join(card.benchmark.split())} by Plumbline"
     revision = _find_request(api, repo, title)
     paths = [path for path in api.list_repo_files(repo, revision=revision) if _is_card_or_results(path)]

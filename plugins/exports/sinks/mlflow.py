@@ -1,4 +1,4 @@
-"""Publishes to MLflow (server: MLFLOW_TRACKING_URI) as a run with the tag plumbline.run_id."""
+"""Publishes to MLflow (server: MLFLOW_TRACKING_URI), as a run with the tag plumbline.run_id."""
 
 import mlflow
 from mlflow.tracking import MlflowClient
@@ -10,7 +10,7 @@ MAX_TAG_CHARACTERS = 5000
 
 
 def publish(run: RunStory) -> str:
-    """Log the numbers, the facts as tags and the report; updates the run if it was published before."""
+    """Log the numbers, the facts as tags, and the report; update the run if it was published before."""
     experiment = mlflow.set_experiment(run.project)
     previous = MlflowClient().search_runs([experiment.experiment_id], f"tags.`{TAG}` = '{run.run_id}'", max_results=1)
     identity = {"run_id": previous[0].info.run_id} if previous else {"run_name": run.run_id}

@@ -1,4 +1,4 @@
-"""Section of a model card: one generator's scores, how they were computed, and the command that repeats them."""
+"""The section of a model card with one generator's scores, how they were computed, and a command to reproduce them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,41 +21,41 @@ Row = Mapping[str, Any]
 
 
 class CardMetric(NamedTuple):
-    """Scores of one metric, with the details that are needed to compare them with others."""
+    """One metric's scores, with the details that are needed to compare them with other scores."""
 
     name: str
     lower_is_better: bool
     ranks: bool
-    """True if the metric orders generators."""
+    """True if the metric ranks generators."""
     models: str
-    """Family, checkpoint and commit or digest of each model."""
+    """Family, checkpoint, and commit or digest of each model."""
     recipe: str
-    """Shortened digest of the recipe; equal for equal metrics."""
+    """Shortened digest of the recipe; metrics with the same recipe have the same digest."""
     rows: Mapping[str, Row]
     """The generator's rows by skill."""
 
 
 class ModelCard(NamedTuple):
-    """One generator's part of a run."""
+    """The results of one generator in a run."""
 
     benchmark: str
     generator: str
     run_id: str
     date: str
-    """End of the run in ISO 8601."""
+    """When the run ended, in ISO 8601."""
     version: str
     """Version of Plumbline."""
     metrics: list[CardMetric]
     skills: FirstRows[str]
     settings: str
-    """Known settings of image generation as text."""
+    """Known settings with which images were generated, as text."""
     part: str
-    """Description of the scored part of the benchmark; empty if all of it was scored."""
+    """Description of the part of the benchmark that was scored; empty if all of it was."""
     command: str
 
 
 def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: str) -> ModelCard:
-    """Return the card of a generator; raise ConfigError if the run has no score of it."""
+    """Return a generator's card; raise ConfigError if the run has no scores for the generator."""
     generators = manifest.get("generators", ())
     if generator not in generators:
         raise ConfigError(f"generator: {generator!r} is not in the run; {suggest(generator, generators)}")
@@ -100,7 +100,7 @@ def _shorten_digest(recipe: Recipe) -> str:
 
 
 def _describe_model(manifest: Mapping[str, Any], role: str) -> str:
-    """Describe the model of a role; a local checkpoint by its folder's name only, because its path is private."""
+    """Describe a role's model. A local checkpoint is given by its folder's name only, because its path is private."""
     config = manifest.get("config", {}).get("models", {}).get(role, {})
     checkpoint = str(config.get("checkpoint", ""))
     if checkpoint.startswith(("/", ".", "~")):
@@ -112,7 +112,7 @@ def _describe_model(manifest: Mapping[str, Any], role: str) -> str:
 
 
 class CardScore(NamedTuple):
-    """One score in the form of a benchmark's leaderboard."""
+    """A score in the form that a benchmark's leaderboard expects."""
 
     task: str
     value: float
@@ -120,9 +120,9 @@ class CardScore(NamedTuple):
 
 
 def select_scores(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
-    """Return scores for the tasks, a mapping of `metric` or `metric/skill` to task.
+    """Return scores for the tasks, which are given by `metric` or `metric/skill`.
 
-    Without tasks, every metric that ranks is its own task. Raise ConfigError if the card lacks a score.
+    Without tasks, every metric that ranks generators is a task of its own. Raise ConfigError if the card lacks a score.
     """
     known = {
         metric.name if skill == OVERALL else f"{metric.name}/{skill}": (metric, row)

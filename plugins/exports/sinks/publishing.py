@@ -16,7 +16,7 @@ NUMBERS = ("mean", "low", "high", "coverage")
 
 
 class SinkError(PlumblineError):
-    """A run could not be published."""
+    """Raised if a run could not be published."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,14 +26,15 @@ class PublishConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     sink: str
-    """mlflow, swanlab, wandb or hub: a name of plugins/exports/sinks. Server and user come from the sink's own
-    environment variables."""
+    """Where to publish: mlflow, swanlab, wandb or hub, a name in plugins/exports/sinks. Server and user come from the
+    sink's own environment variables.
+    """
     run: str = "latest"
-    """A run's id (plumbline status); `latest` is the newest."""
+    """Id of a run (plumbline status); `latest` selects the newest."""
     project: str = "plumbline"
-    """The experiment of MLflow, or the project of SwanLab or W&B."""
+    """Experiment in MLflow, or project in SwanLab or W&B."""
     hub: HubConfig = field(default_factory=HubConfig)
-    """For sink=hub only."""
+    """Options used only with sink=hub."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -41,7 +42,7 @@ class PublishConfig:
 
 
 def publish_run(config: PublishConfig) -> str:
-    """Publish the run without changing the store, and return its address; raise SinkError on failure."""
+    """Publish the run, without changing the store, and return its address; raise SinkError on failure."""
     store = open_existing_store(config)
     run_id = find_run(store, config.run)
     folder = f"runs/{run_id}"
@@ -79,7 +80,7 @@ def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
 
 
 def _list_facts(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the benchmark, and revision and digests of every model."""
+    """Return the benchmark, and every model's revision and digests."""
     facts = {name: str(manifest[name]) for name in ("run_id", "benchmark", "began", "exit_code") if name in manifest}
     return facts | dict(_flatten(manifest.get("models", {}), "models."))
 

@@ -1,4 +1,4 @@
-"""The contents of a run that sinks publish."""
+"""The contents of a run, as passed to sinks."""
 
 import hashlib
 import re
@@ -12,30 +12,33 @@ from plumbline.pipelines.base.storage import Place
 
 UNSAFE = re.compile(r"[^A-Za-z0-9_. -]")
 MAX_NAME = 60
-"""Characters of one part of a number's name; MLflow allows 250 in total."""
+"""Maximum number of characters in one component of a number's name; MLflow allows 250 for the whole name."""
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 SOURCE = re.compile(r"https?://[^\s/@]+(/\S*)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubConfig:
-    """Options of sink=hub: the model, and the benchmark's dataset on the Hugging Face Hub."""
+    """Options for sink=hub: which model to publish, and the dataset on the Hugging Face Hub with the benchmark."""
 
     generator: str | None = None
-    """The model's generator in the run."""
+    """Name of the model among the run's generators."""
     folder: str | None = None
-    """Folder or prefix for README.md and .eval_results, for example a checkout of the model's repository."""
+    """Folder or prefix for README.md and .eval_results, such as a checkout of the model's repository."""
     dataset: str | None = None
-    """The dataset on the Hub that is the benchmark, as owner/name; null writes the model card alone."""
+    """Dataset on the Hub that contains the benchmark, as owner/name; null writes only the model card."""
     revision: str | None = None
-    """The dataset's commit."""
+    """Commit of the dataset."""
     tasks: Mapping[str, str] | None = None
-    """Tasks of the dataset's eval.yaml by `metric` or `metric/skill`; null publishes the overall score of each metric
-    that ranks as a task with the metric's name."""
+    """Tasks in the dataset's eval.yaml, by `metric` or `metric/skill`. Null publishes the overall score of each metric
+    that ranks generators, as a task with the metric's name.
+    """
     source: str | None = None
-    """Address of a page about the origin of the scores."""
+    """Address of a page that explains where the scores come from."""
     upload: str | None = None
-    """The model's repository, as owner/name; opens a pull request there as HF_TOKEN's user. null sends nothing."""
+    """Repository of the model, as owner/name, in which to open a pull request as the user of HF_TOKEN; null sends
+    nothing.
+    """
 
     def __post_init__(self) -> None:
         for name in ("dataset", "upload"):
@@ -47,23 +50,23 @@ class HubConfig:
 
 
 class RunStory(NamedTuple):
-    """A run as sinks receive it."""
+    """The contents of a run, as passed to sinks."""
 
     run_id: str
     project: str
-    """Experiment or project to publish to."""
+    """Experiment or project to which the run is published."""
     facts: Mapping[str, str]
-    """The benchmark, and every model's name, revision and digests, by their keys in the manifest."""
+    """The benchmark, and every model's name, revision and digests, by key in the manifest."""
     numbers: Mapping[str, float]
-    """Means, ends of 95% intervals and coverage by metric/skill/generator/NUMBER, as trackers accept them."""
+    """Means, bounds of 95% intervals and coverage, by metric/skill/generator/NUMBER in a form that trackers accept."""
     report: str
-    """HTML."""
+    """The report, as HTML."""
     manifest: Mapping[str, Any] = MappingProxyType({})
     summary: Sequence[Mapping[str, Any]] = ()
-    """Rows of schema SUMMARY."""
+    """Rows with the schema SUMMARY."""
     hub: HubConfig = HubConfig()
     folder: Place | None = None
-    """The model's folder, for sink=hub."""
+    """Folder of the model; only for sink=hub."""
 
 
 Publish = Callable[[RunStory], str]
@@ -71,9 +74,9 @@ Publish = Callable[[RunStory], str]
 
 
 def tracker_name(name: str) -> str:
-    """Return a name made of characters that every tracker accepts.
+    """Return the name with only characters that every tracker accepts.
 
-    A changed name ends in a digest, so that sdxl+lora and sdxl@lora stay distinct in every run.
+    If the name changes, a digest is appended, so that sdxl+lora and sdxl@lora stay distinct in every run.
     """
     short = UNSAFE.sub("_", name)[:MAX_NAME]
     return name if short == name else f"{short}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"

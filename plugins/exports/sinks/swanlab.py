@@ -1,4 +1,4 @@
-"""Publishes to SwanLab as a run with the same id; server and user come from the SWANLAB_ variables."""
+"""Publishes to SwanLab, as a run with the same id; server and user come from the SWANLAB_ variables."""
 
 import swanlab
 
@@ -6,7 +6,7 @@ from plumbline.plugins.exports.sinks.run_contents import RunStory
 
 
 def publish(run: RunStory) -> str:
-    """Log the numbers, the facts as configuration and the report as HTML, without information on this machine."""
+    """Log the numbers, the facts as configuration and the report as HTML, without information about this machine."""
     probe = swanlab.Settings.Probe(
         hardware=False, runtime=False, requirements=False, git=False, swanlab=False, monitor=False
     )

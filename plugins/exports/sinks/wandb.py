@@ -1,4 +1,4 @@
-"""Publishes to Weights & Biases as a run with the same id; server and user come from the WANDB_ variables."""
+"""Publishes to Weights & Biases, as a run with the same id; server and user come from the WANDB_ variables."""
 
 import wandb
 
@@ -6,7 +6,7 @@ from plumbline.plugins.exports.sinks.run_contents import RunStory
 
 
 def publish(run: RunStory) -> str:
-    """Log the numbers as summary, the facts as configuration and the report as an artifact."""
+    """Log the numbers as summary values, the facts as configuration, and the report as an artifact."""
     settings = wandb.Settings(console="off", silent=True)
     published = wandb.init(
         project=run.project, id=run.run_id, name=run.run_id, resume="allow", config=dict(run.facts), settings=settings

@@ -1,4 +1,4 @@
-"""The command that exports scores, as a newcomer runs it."""
+"""The export command works as documented for a new user."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run's scores in a table: every row once, what changed and nothing else written again, whole after any stop."""
+"""A table contains each of a run's rows once, even after interrupted exports, and only changes are written again."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def export(store: Store, form: str, output: str | Path, **options: Any) -> Expor
 
 
 def read(form: str, output: str | Path, *catalog: str) -> pd.DataFrame:
-    """Read the whole table by the format's own reader, sorted by key."""
+    """Read the whole table with the format's own reader, sorted by key."""
     table = READERS[form](str(output), *catalog)
     assert not table.duplicated(list(KEY)).any()
     return table.sort_values(list(KEY), ignore_index=True)
@@ -68,7 +68,7 @@ def better(generator: str, metric: str, prompt: int) -> float:
 
 
 def replace(run: MadeRun, *parts: pa.Table) -> None:
-    """Replace a run's scores, one file for each table."""
+    """Replace a run's scores with these tables, one file per table."""
     path = f"runs/{run.run_id}/scores.parquet"
     for file in run.store.files(path):
         run.store.remove(file)
@@ -251,7 +251,9 @@ def test_a_column_whose_values_do_not_fit_the_table_is_told_with_a_remedy(form: 
         with_seeds(run, seeds)
         if run_id == "1":
             export(run.store, form, tmp_path / "out")
-    with pytest.raises(ExportError, match=r"'seed' holds int64 in the table and string in this run .*columns=\[...\]"):
+    with pytest.raises(
+        ExportError, match=r"'seed' has type int64 in the table and string in this run .*columns=\[...\]"
+    ):
         export(run.store, form, tmp_path / "out", run="2")
     before = read(form, tmp_path / "out")
     assert set(before.run_id) == {"1"} and before.seed.notna().sum() == 71

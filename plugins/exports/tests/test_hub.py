@@ -1,4 +1,4 @@
-"""Publishing to a model's repository: card and evaluation results, first in files, then sent on request."""
+"""Publishing to a model's repository writes the card and evaluation results to files, and sends them on request."""
 
 import base64
 import json
@@ -28,7 +28,10 @@ MODELS = {
     "config": {
         "metrics": {
             "gecko": {"kind": "gecko"},
-            "clipscore": {"kind": "image_statistic", "statistic": "edge_density"},  # by its name a metric that ranks
+            "clipscore": {
+                "kind": "image_statistic",
+                "statistic": "edge_density",
+            },  # has the name of a metric that ranks
         },
         "models": {"vqa": {"family": "clip_flant5", "checkpoint": "/home/me/flant5"}},
     },
@@ -38,7 +41,7 @@ MODELS = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """Make a run in which each metric scores 8 images of atlas 1 and 4 images 0.5."""
+    """Make a run in which each metric gives 8 images of atlas a score of 1, and 4 images a score of 0.5."""
     return make_run(
         tmp_path,
         generators=["atlas", "drift"],
@@ -50,7 +53,7 @@ def run(tmp_path: Path) -> MadeRun:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Make a model's repository with a card and another author's result."""
+    """Make a model's repository that contains a card and another author's result."""
     (tmp_path / "model/.eval_results").mkdir(parents=True)
     (tmp_path / "model/README.md").write_text(CARD)
     (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHERS)
@@ -105,7 +108,7 @@ def test_nobody_s_entry_is_overwritten_and_nothing_is_told_that_the_run_does_not
     theirs = model / ".eval_results/theirs.yaml"
     theirs.write_text(OTHERS.replace("acme/other", "acme/bench"))
     before = texts(model)
-    assert "theirs.yaml has an entry of its own for task 'default' of acme/bench; name another" in refusal(
+    assert "theirs.yaml already has an entry for task 'default' of acme/bench; choose another" in refusal(
         "publish", *options(run, model, *TASKS), code=1
     )
     theirs.write_text("- no: entry\n")
@@ -126,14 +129,14 @@ def test_nobody_s_entry_is_overwritten_and_nothing_is_told_that_the_run_does_not
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The Hub's routes for opening and updating a pull request; branches are dictionaries."""
+    """Fake Hub with the routes for opening and updating a pull request; branches are dictionaries."""
 
     branches: dict[str, dict[str, str]]
     requests: list[dict[str, Any]]
     commits: list[dict[str, Any]]
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Suppress the log."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -202,7 +205,7 @@ for more in ([], [], ["hub.dataset=acme/bench"]):
 
 
 def test_a_pull_request_is_opened_once_and_then_added_to(run: MadeRun, model: Path, tmp_path: Path) -> None:
-    """Runs in a separate process, because huggingface_hub reads its settings when it is imported."""
+    """Run in a separate process, because huggingface_hub reads its settings when it is imported."""
     theirs = {"README.md": "# Another text\n", ".eval_results/theirs.yaml": OTHERS, "model.safetensors": "weights"}
     state: dict[str, Any] = {"branches": {"main": theirs}, "requests": [], "commits": []}
     with ThreadingHTTPServer(("127.0.0.1", 0), type("OneHub", (Hub,), state)) as server:

@@ -1,4 +1,4 @@
-"""The Python examples of the plugin's page run, and print the numbers of the run."""
+"""The Python examples on the plugin's page run, and print the numbers of the run."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Publishing to a tracker: its contents, and that a failing tracker changes nothing."""
+"""Publishing sends a run's contents to a tracker; if the tracker fails, nothing changes."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ HOSTILE = "<b>a/b'\n"
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """Make a run with a hostile name and a generator without any score."""
+    """Make a run with a benchmark whose name is malicious, and with a generator that has no scores."""
     made = make_run(
         tmp_path,
         generators=["atlas", "drift"],
