@@ -175,7 +175,7 @@ def test_both_calls_choose_metrics_and_every_frame_has_the_same_columns() -> Non
         (lambda: plumbline.score([], [], "entropy", metric="entropy"), "both names mean the same option"),
         (lambda: plumbline.open_scorer(metrics=["entropy", 3]), "expected names and functions, .* of type int"),
         (lambda: plumbline.open_scorer(metrics="entropi", models="shapes"), "no such choice; did you mean entropy"),
-        (lambda: plumbline.open_scorer(metrics=lambda image, prompt: 1.0, models="shapes"), "define it by def"),
+        (lambda: plumbline.open_scorer(metrics=lambda image, prompt: 1.0, models="shapes"), "define it with def"),
         (lambda: plumbline.open_run("store", endpoint="x"), "unknown config key 'endpoint'"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Ablations deny a metric some input to measure how much it needs it: the right image, any image, or the word order.
+"""Ablations: withhold an input from a metric (the right image, any image, or the word order) to see if it matters.
 
-These are the ablations of "What makes a good metric?" (sec. 4) that need no other model. A metric whose results do not
-suffer under an ablation does not measure the denied input.
+These are the ablations of "What makes a good metric?" (sec. 4) that need no other model. If an ablation does not make a
+metric's results worse, the metric does not measure the withheld input.
 """
 
 import hashlib
@@ -15,17 +15,23 @@ from PIL import Image
 from plumbline.operators.base.errors import SourceError
 
 Ablation = Literal["shuffled_images", "blank_images", "shuffled_words"]
-"""`shuffled_images`: each row gets an image of another prompt, from its own shard and generator; `blank_images`: each
-row gets the same grey image; `shuffled_words`: the words of a question, or of the text compared with the image, are out
-of order (a question's choices are kept)."""
+"""Input that the metric is denied.
+
+`shuffled_images`: each row gets the image of another prompt, from its own shard and generator; `blank_images`: each row
+gets the same grey image; `shuffled_words`: the words of each question, or of the text that is compared with the image,
+are shuffled (the choices of a question are kept).
+"""
 
 IMAGES = ("image", "uri")
-"""Columns with a row's images."""
+"""Columns that contain a row's image."""
 GREY, SIDE = (127, 127, 127), 336
 
 
 def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
-    """Return a shard's rows with the images that an ablation shows; raise SourceError if it has too few of them."""
+    """Return a shard's rows with their images replaced as the ablation requires.
+
+    Raise SourceError if more than half of the images have the same prompt, so that they cannot be shuffled.
+    """
     if ablation == "shuffled_images":
         return _shuffle_images(rows)
     if ablation == "blank_images":
@@ -37,10 +43,10 @@ def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
 
 
 def _shuffle_images(rows: pa.Table) -> pa.Table:
-    """Give each row an image of another prompt, each image once.
+    """Give each row the image of another prompt, using each image once.
 
-    Rows are put in a ring by the hashes of their prompts. Each row gets the image that is N places ahead, if the prompt
-    with the most rows has N: all rows of its own prompt are nearer.
+    The rows form a ring, sorted by the hashes of their prompts. If the most frequent prompt has N rows, each row gets
+    the image of the row N steps ahead. All rows with the same prompt are closer than that.
     """
     prompts = [str(prompt) for prompt in rows.column("prompt_id").to_pylist()]
     if not prompts:
@@ -65,7 +71,7 @@ def make_blank_image() -> Image.Image:
 
 
 def shuffle_words(text: str) -> str:
-    """Return the words in another order if possible; the order depends on the text alone."""
+    """Return the text with its words in a different order, if possible; the order depends only on the text."""
     words = text.split()
     order = sorted(range(len(words)), key=lambda index: _hash(f"{text}\0{index}"))
     shuffled = [words[index] for index in order]

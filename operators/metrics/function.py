@@ -1,7 +1,7 @@
-"""A metric that is a user's own function of an image and its prompt; this module alone loads code that users name.
+"""Metrics defined by a user's own Python function. Only this module loads code that users name.
 
-A function is named on a command line, in the user's own configuration file or in Python. Its text is read once, when
-the command starts, and sent to the workers. Content of a store, a run or a request is never loaded here.
+A function is named on the command line, in the user's own configuration file or in Python. Its source text is read
+once, when the command starts, and sent to the workers. Content of a store, a run or a request is never loaded here.
 """
 
 import hashlib
@@ -25,23 +25,23 @@ from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.metric import Evidence, Metric, Scored, ScoreRange
 
 Better = Literal["higher", "lower", "neither"]
-"""The better of two scores."""
+"""Which of two scores is better."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 DECLARATION = "__plumbline_metric__"
-"""The attribute of a function that contains its Declaration."""
+"""Name of the function attribute that contains its Declaration."""
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
 NAMED = re.compile(rf"(?P<location>.+):(?P<name>{NAME})")
-"""FILE.py:NAME or PACKAGE.MODULE:NAME."""
+"""Pattern for FILE.py:NAME or PACKAGE.MODULE:NAME."""
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 MAX_BYTES = 1_000_000
-"""Maximum size of a file."""
+"""Maximum size of a source file in bytes."""
 MAX_REASON = 300
-"""Characters of an error that are repeated."""
+"""Maximum number of characters quoted from an error message."""
 _LOADING = RLock()
 
 
 class Declaration(NamedTuple):
-    """The range and the direction of a function's scores, and how it is called."""
+    """The range and direction of a function's scores, and whether it is called with batches."""
 
     score_range: ScoreRange | None = None
     better: Better = "higher"
@@ -51,12 +51,12 @@ class Declaration(NamedTuple):
 def metric(
     *, score_range: tuple[float, float] | None = None, better: Better = "higher", batches: bool = False
 ) -> Callable[[Function], Function]:
-    """Declare range and direction of a function's scores; the defaults apply without it (docs/plugins.md).
+    """Declare the range and direction of a function's scores; without it the defaults apply (docs/plugins.md).
 
     Args:
-        score_range: The lowest and the highest score. A score outside is an error of its row, and gates count on it.
-        better: The better score of two: "higher", "lower" or "neither".
-        batches: True if the function takes a list of images and a list of their prompts, and returns as many scores.
+        score_range: The lowest and highest score. A score outside this range is an error for its row; gates rely on it.
+        better: Which of two scores is better: the "higher" one, the "lower" one or "neither".
+        batches: True if the function takes a list of images and a list of prompts, and returns a score for each image.
 
     Raises:
         ConfigError: A value is invalid.
@@ -84,10 +84,10 @@ def metric(
 
 @dataclass(frozen=True)
 class Code:
-    """The digest and declaration of a function, as records store them. Only the derived UserCode can be run."""
+    """The digest and declaration of a function, as stored in records. Only the subclass UserCode can be run."""
 
     digest: str
-    """SHA-256 of the file's text, 16 hexadecimal digits."""
+    """SHA-256 of the file's text, truncated to 16 hexadecimal digits."""
     score_range: ScoreRange | None = None
     better: Better = "higher"
     batches: bool = False
@@ -100,11 +100,11 @@ class FunctionConfig(Metric):
     chain: ClassVar[tuple[str, ...]] = ("function_values", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ()
     function: str
-    """FILE.py:NAME or PACKAGE.MODULE:NAME; records keep the name alone."""
+    """FILE.py:NAME or PACKAGE.MODULE:NAME; records contain only the name."""
     about: str = ""
-    """Description for newcomers, in the report; the first line of the function's docstring by default."""
+    """Description for newcomers, shown in the report. Defaults to the first line of the function's docstring."""
     code: Code
-    """The code of the function that is named; no configuration sets it."""
+    """Code of the named function; it cannot be set in a configuration."""
 
     @property
     def ranks(self) -> bool:
@@ -129,16 +129,16 @@ class FunctionConfig(Metric):
 
 
 class Source(NamedTuple):
-    """A function in a text; loading it runs the text, and raises ConfigError if that fails."""
+    """Source text that defines a function. Loading it executes the text, and raises ConfigError if that fails."""
 
     name: str
     location: str
-    """The file or module as the person named it."""
+    """The file or module as the user named it."""
     text: str
     file: str
-    """The path of the text, for tracebacks and `__file__`."""
+    """Path of the source file, for tracebacks and `__file__`."""
     package: str = ""
-    """The package that relative imports start from."""
+    """The package to which relative imports refer."""
 
     @property
     def digest(self) -> str:
@@ -185,7 +185,10 @@ Origin = Source | Given
 
 
 class UserCode(Code):
-    """A function that can be called; a pickled function of a file is the file's text, which is run on arrival."""
+    """A function that can be called.
+
+    Pickling a function from a file sends the file's text, which is executed on arrival.
+    """
 
     origin: Origin
 
@@ -195,11 +198,11 @@ class UserCode(Code):
 
     @property
     def where(self) -> str:
-        """The function and its file or module, for messages."""
+        """Return the function's name with its file or module, for messages."""
         return f"{self.origin.name} of {self.origin.location}"
 
     def load(self) -> Callable[..., Any]:
-        """Return the function; raise ConfigError if its text does not run here."""
+        """Return the function; raise ConfigError if its source text fails to run here."""
         return self.origin.load()
 
 
@@ -219,7 +222,10 @@ class _TextLoader(importlib.abc.InspectLoader):
 
 
 def _import_text(source: Source) -> ModuleType:
-    """Return the module of a text; a process runs each text once, so that its functions share the models they load."""
+    """Return the module defined by a source text.
+
+    A process executes each text only once, so that its functions share the models they load.
+    """
     digest = hashlib.sha256(f"{source.file}\0{source.text}".encode()).hexdigest()[:16]
     name = ".".join(filter(None, (source.package, f"plumbline_metric_{digest}")))
     with _LOADING:
@@ -237,13 +243,13 @@ def _import_text(source: Source) -> ModuleType:
 
 
 def read_source(named: str) -> Source:
-    """Return the text of FILE.py:NAME or PACKAGE.MODULE:NAME without running it; raise ConfigError if unusable."""
+    """Read the source of FILE.py:NAME or PACKAGE.MODULE:NAME without executing it; raise ConfigError if unusable."""
     found = NAMED.fullmatch(named)
     if found is None:
         raise ConfigError(f"metric {named!r}: expected FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
     location, name = found["location"], found["name"]
     if "://" in location:
-        raise ConfigError(f"metric {location}: expected a file of this machine; copy it here")
+        raise ConfigError(f"metric {location}: expected a local file; copy it to this machine")
     package = ""
     if location.endswith(".py"):
         file = Path(os.path.expanduser(location)).absolute()  # noqa: PTH111 - leaves an unknown user's ~ as it is
@@ -252,7 +258,7 @@ def read_source(named: str) -> Source:
         package = location if file.name == "__init__.py" else location.rpartition(".")[0]
     try:
         if file.exists() and not file.is_file():
-            raise ConfigError(f"metric {location}: expected a file of Python, found something else; correct the path")
+            raise ConfigError(f"metric {location}: expected a Python file, found something else; correct the path")
         if file.stat().st_size > MAX_BYTES:
             raise ConfigError(f"metric {location}: expected at most {MAX_BYTES:,} bytes, found more; shorten the file")
         with tokenize.open(file) as opened:
@@ -262,7 +268,7 @@ def read_source(named: str) -> Source:
 
 
 def _find_file_of_module(module: str) -> Path:
-    """Return the file of a module that can be imported; the packages that contain it are imported for this."""
+    """Return the file of an importable module; this imports the packages that contain it."""
     try:
         with redirect_stdout(sys.stderr):
             spec = importlib.util.find_spec(module) if MODULE.fullmatch(module) else None
@@ -270,18 +276,18 @@ def _find_file_of_module(module: str) -> Path:
         raise ConfigError(f"metric {module}: {describe_error(error)}; install or correct the package") from error
     if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
         raise ConfigError(
-            f"metric {module}: expected a file that ends in .py, or a module in Python that can be imported; correct "
-            "the name, or install its package"
+            f"metric {module}: expected a file name that ends in .py, or an importable Python module; correct the "
+            "name, or install its package"
         )
     return Path(str(spec.origin))
 
 
 def read_function_options(origin: Origin) -> dict[str, Any]:
-    """Return the options of a metric that is this function; raise ConfigError if it cannot be loaded or called."""
+    """Return the options of a metric defined by this function; raise ConfigError if it cannot be loaded or called."""
     if not re.fullmatch(NAME, origin.name):
         raise ConfigError(
             f"metric {origin.name!r}: expected a function with a name of up to 100 letters, digits and underscores; "
-            "define it by def"
+            "define it with def"
         )
     function = origin.load()
     try:
@@ -299,19 +305,19 @@ def read_function_options(origin: Origin) -> dict[str, Any]:
 
 
 def require_runnable(code: Code) -> UserCode:
-    """Return the code if it can be run; raise ConfigError if it comes from a record, which keeps only a digest."""
+    """Return the code if it can be run; raise ConfigError if it comes from a record, which contains only the digest."""
     if not isinstance(code, UserCode):
-        raise ConfigError("a record keeps no code of a function; name its file, as in metric=FILE.py:FUNCTION")
+        raise ConfigError("records do not contain the code of functions; give its file, as in metric=FILE.py:FUNCTION")
     return code
 
 
 def describe_error(error: BaseException, file: str | None = None) -> str:
-    """Return an error in one line, with the line of the file that raised it."""
+    """Return an error as one line of text, with the line number in `file` at which it was raised."""
     text = " ".join(" ".join(traceback.format_exception_only(error)).split())
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return text[:MAX_REASON] + (f" at line {lines[-1]}" if lines else "")
 
 
 def is_function_name(metric: Any) -> bool:
-    """Return True if an entry of a list of metrics is a function or names one; others are names of choices."""
+    """Return True if an entry in a list of metrics is a function or names one; others name predefined metrics."""
     return callable(metric) or (isinstance(metric, str) and (":" in metric or metric.endswith(".py")))

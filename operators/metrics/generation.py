@@ -1,4 +1,4 @@
-"""Generation of texts and images: the base of its metric-like chains, and the settings of a sweep's image model."""
+"""Base class for chains that generate texts or images, and the settings of a sweep's image model."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class GenerationChain(Metric):
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
-        raise NotImplementedError(f"{self.kind} scores no image")
+        raise NotImplementedError(f"{self.kind} does not score images")
 
     def estimate_calls(self, words: float) -> CallEstimate:
         return CallEstimate(1, 0)
@@ -30,25 +30,25 @@ class GenerationChain(Metric):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PicturesConfig(BoundsChecked):
-    """Settings for generating images, and their number per prompt."""
+    """Settings for generating images, including the number of images per prompt."""
 
     section: ClassVar[str] = "pictures."
     name: str | None = None
-    """Name of the generator and of its folder; null is the last part of its checkpoint."""
+    """Name of the generator and its folder; if null, the last part of the checkpoint's name."""
     cfg: NotNegative | None = None
-    """Guidance scale, how strongly the prompt guides; null leaves it to the checkpoint's pipeline."""
+    """Guidance scale: how strongly the prompt guides the image. If null, the checkpoint's pipeline decides."""
     steps: Positive | None = None
-    """Denoising steps; null leaves them to the pipeline."""
+    """Number of denoising steps; if null, the pipeline decides."""
     size: str | None = None
-    """Width and height in pixels, as in 1024x768; null leaves it to the pipeline."""
+    """Width and height in pixels, such as 1024x768; if null, the pipeline decides."""
     sampler: str | None = None
-    """The scheduler's class in diffusers, such as EulerDiscreteScheduler; null uses the checkpoint's own."""
+    """Class name of a diffusers scheduler, such as EulerDiscreteScheduler; null uses the checkpoint's own."""
     negative_prompt: str = ""
-    """Things that no image should show."""
+    """Description of what images should not show."""
     seed: int = 0
-    """Seed of the run. The seed of each image depends only on it, the prompt's id and the image's number."""
+    """Seed of the run. Each image's own seed depends only on this, the prompt's id and the image's number."""
     seeds: Positive = 1
-    """Images per prompt; raising it later keeps the first ones as they are."""
+    """Number of images per prompt; raising it later keeps the existing images."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)

@@ -1,4 +1,4 @@
-"""Image statistics: properties of an image that do not depend on its prompt. Neither more nor less of them is better.
+"""Image statistics: properties of an image that do not depend on its prompt, and for which no direction is better.
 
 They reveal reward hacking (operators/results/reward_hacking.py): exploiting a reward leaves traces in them.
 """
@@ -19,11 +19,13 @@ class ImageStatisticConfig(Metric):
     role_keys: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[bool] = False
     statistic: Statistic
-    """`edge_density`, the share of pixels on an edge; `entropy` of brightness, in bits; `saturation`, the mean of HSV's
-    (operators/stages/image_statistics.py)."""
+    """`edge_density`: fraction of pixels on an edge; `entropy`: entropy of the brightness in bits; `saturation`: mean
+    saturation in HSV (operators/stages/image_statistics.py).
+    """
     about: str = ""
-    """Description for newcomers in the report, instead of the kind's story; completes a sentence that begins with the
-    metric's name."""
+    """Description for newcomers in the report, replacing the default story of this kind of metric. It completes a
+    sentence that begins with the metric's name.
+    """
 
     @property
     def score_range(self) -> ScoreRange | None:

@@ -1,4 +1,4 @@
-"""The base class of metrics: a chain of stages that ends in a score; and the answers that scores are computed from."""
+"""Base class of metrics (chains of stages that end in a score), and the answers from which scores are computed."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,53 +17,56 @@ if TYPE_CHECKING:
 
 
 Prior = Literal["blank_image"]
-"""Removal of a model's bias from its answers. `blank_image`: each choice's likelihood is divided by its likelihood for
-a grey image. Language models are calibrated in the same way with an input without content (Zhao et al. 2021, Calibrate
-Before Use). No released metric does this."""
+"""How to remove a model's bias from its answers. `blank_image`: divide each choice's likelihood by its likelihood for a
+grey image. Language models are calibrated in the same way with a content-free input (Zhao et al. 2021, Calibrate Before
+Use). No released metric does this.
+"""
 View = Literal["result", "source", "edit"]
-"""The images that a model sees in one question: the scored image, the source that it was edited from, or both as an
-`edit`, source first."""
+"""The images that a model sees in one question: `result` is the scored image, `source` is the image from which it was
+edited, and `edit` is both, source first.
+"""
 ScoreRange = tuple[float, float]
 """Lowest and highest score."""
 SHARES: ScoreRange = (0.0, 1.0)
 Logprobs = tuple[tuple[float, ...], ...]
-"""Natural log probabilities of the tokens of each choice, EOS last."""
+"""Natural log probabilities of each choice's tokens, EOS last."""
 EXTRA_WORDS = "extra"
-"""Id of the last element of metrics that compare words: words in the image that were not wanted."""
+"""Id of the last element in metrics that compare words: words in the image that should not be there."""
 NO_QUESTIONS = RowError(
-    "no_questions", "no question about the prompt is left to score it by; look at its questions, or lower the threshold"
+    "no_questions",
+    "no question about the prompt is left for scoring the image; check the questions, or lower the threshold",
 )
 
 
 class Answered(NamedTuple):
-    """A question with the answer of a model about one image."""
+    """A question with a model's answer about one image."""
 
     question: WrittenQuestion
     token_logprobs: Logprobs = ()
-    """Empty if the model answered in its own words."""
+    """Log probabilities of the choices' tokens; empty if the model answered in its own words."""
     reply: str | None = None
-    """The model's own words, if it was asked for them."""
+    """The model's answer in its own words, if it was asked for that."""
     chosen: str | None = None
-    """The choice that the reply means."""
+    """The choice that corresponds to the reply."""
     p_entail: float | None = None
-    """Probability that the prompt entails the question with its answer, if it was computed."""
+    """Probability that the prompt entails the question and its answer, if it was computed."""
     seen: "tuple[LookResult, ...]" = ()
-    """Results of the looks, if modules answer the question (operators/metrics/modules.py)."""
+    """Results of the looks, if the question is answered by modules (operators/metrics/modules.py)."""
     prior: Logprobs = ()
-    """Like `token_logprobs`, for a blank image, if the metric removes the prior."""
+    """Log probabilities of the choices' tokens for a blank image, if the metric removes the prior."""
 
 
 class Evidence(NamedTuple):
-    """The input of a score: one image's row and its answered questions."""
+    """The inputs of a score: one image's row and the answered questions about the image."""
 
     row: Mapping[str, Any]
-    """Row of the image in the first table of `scored_from`; it has no error."""
+    """The image's row in the table of the first stage in `scored_from`; it has no error."""
     answered: Sequence[Answered] = ()
-    """All questions about the prompt with the answers for this image, if the score reads questions."""
+    """All questions about the prompt with the answers for this image, if the score is based on questions."""
 
 
 class Element(NamedTuple):
-    """The part of one question in a score (operators/base/schemas.py, ELEMENT)."""
+    """One question's contribution to a score (operators/base/schemas.py, ELEMENT)."""
 
     question_id: str
     text: str
@@ -73,11 +76,11 @@ class Element(NamedTuple):
     wanted: str | None
     given: str | None
     score: float | None
-    """Between 0 and 1; null if the question was left out."""
+    """Score between 0 and 1; None if the question was left out."""
 
 
 class Rating(NamedTuple):
-    """One number of a judge's verdict."""
+    """One of the numbers in a judge's verdict."""
 
     name: str
     """Name of the rated property."""
@@ -90,51 +93,54 @@ class Verdict(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The score of an image with its elements, or its error."""
+    """An image's score with its elements, or the error."""
 
     score: float | None
     elements: tuple[Element, ...] | None = None
-    """Null for metrics that ask only once."""
+    """The questions' contributions; None for metrics that ask only one question."""
     error: RowError | None = None
     n_questions: int | None = None
-    """Number of questions in the score; null for metrics without questions."""
+    """Number of questions that count in the score; None for metrics without questions."""
     truncated: bool = False
-    """True if the model read only the beginning of the text."""
+    """True if the text was too long and the model read only its beginning."""
     ratings: tuple[Rating, ...] | None = None
-    """Numbers of the judge's verdict; null for metrics without a judge."""
+    """The numbers in the judge's verdict; None for metrics without a judge."""
     rationale: str | None = None
-    """Explanation of the judge."""
+    """The judge's explanation."""
 
 
 class CallEstimate(NamedTuple):
-    """Estimated model calls of one prompt, before its questions are written."""
+    """Estimated number of model calls for one prompt, before its questions are written."""
 
     calls: float
-    """Requests to the writer, without repeats for unreadable replies."""
+    """Number of requests to the writer, not counting retries after unreadable replies."""
     questions: float
-    """Questions; each is one call of the VQA model per image, and one of the entailment model if the metric has one."""
+    """Number of questions. Each question costs one call to the VQA model per image and, if the metric has an entailment
+    model, one call to that.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric(BoundsChecked, ABC):
-    """A metric: its options, its questions to the models of each stage, and its arithmetic.
+    """Base class of metrics: the options, the questions for the models of each stage, and the arithmetic of the score.
 
-    A stage may require further methods: the protocol in its `needs` (operators/stages).
+    A stage may require further methods, given by the protocol in its `needs` (operators/stages).
     """
 
     kind: str
     ablation: Ablation | None = None
-    """Input that the metric is denied, to measure how much it depends on it (operators/metrics/ablation.py). The score
-    is then not the metric's."""
+    """Input that is withheld to measure how much the metric depends on it (operators/metrics/ablation.py). The result
+    is then not a valid score of the metric.
+    """
     story: ClassVar[str] = ""
-    """Description for newcomers that completes a sentence starting with the metric's name."""
+    """Description for newcomers. It completes a sentence that starts with the metric's name."""
     role_keys: ClassVar[tuple[str, ...]] = ("model",)
-    """Options that name the role of a model."""
+    """Options whose values are roles of models."""
     final_stage: ClassVar[str] = "scores"
     """Last stage of the chain. Text-only chains stop before the image stages."""
 
     def key_of(self, name: str) -> str:
-        """Return an option's name in messages, such as `gecko threshold`."""
+        """Return an option's full name for messages, such as `gecko threshold`."""
         return f"{self.kind} {name}"
 
     @property
@@ -144,12 +150,15 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def scored_from(self) -> tuple[str, ...]:
-        """Stages that the scores read: first the stage with a row for each image, then the stages of its prompt."""
+        """Stages whose tables determine the score.
+
+        The first stage has a row for each image. The others have the questions about the prompt.
+        """
         return self.chain[-2:-1]
 
     @property
     def roles(self) -> Mapping[str, str]:
-        """Roles of the models by option: `{"model": "vqa"}`."""
+        """Role of each model, by the option that sets it: `{"model": "vqa"}`."""
         return {key: getattr(self, key) for key in self.role_keys}
 
     @property
@@ -158,17 +167,17 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def ranks(self) -> bool:
-        """True if one score can be better than another; False for metrics that only describe images."""
+        """Return True if one score can be better than another; False for metrics that only describe images."""
         return True
 
     @property
     def views(self) -> tuple[View, ...]:
-        """Views of the images that the metric asks about; a request names its view by its index here (Request.view)."""
+        """Views of the images that the metric asks about. Requests refer to a view by its index here (Request.view)."""
         return ("result",)
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Columns with captions of edits that the metric reads (image_rows.CAPTIONS)."""
+        """Columns with captions of edits that the metric uses (image_rows.CAPTIONS)."""
         return ()
 
     @property
@@ -176,18 +185,18 @@ class Metric(BoundsChecked, ABC):
         return self.views != ("result",)
 
     def apply_word_order(self, text: str) -> str:
-        """Return a text in the form for models: with shuffled words for that ablation, else unchanged."""
+        """Return the text as models get it: with shuffled words under that ablation, otherwise unchanged."""
         return shuffle_words(text) if self.ablation == "shuffled_words" else text
 
     @abstractmethod
     def scoring(self) -> Mapping[str, Any]:
-        """Return all options that decide the score, given the tables that it reads."""
+        """Return all options that determine the score, given the input tables."""
 
     @abstractmethod
     def score(self, evidence: Evidence) -> Scored: ...
 
     def with_model_defaults(self, profile_of: Callable[[str], "VqaProfile"]) -> Self:
-        """Return the metric with open options filled in. `profile_of` returns the VQA profile of a role's model."""
+        """Return the metric with unset options filled in. `profile_of` returns the VQA profile of a role's model."""
         return self
 
     @property
@@ -196,51 +205,51 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """Lowest and highest possible score, for gates; None if scores have no limits, or never come near them."""
+        """Lowest and highest possible score, for gates; None if scores are unbounded or never get close to a bound."""
         return None
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return the estimated calls of a prompt with this number of content words."""
+        """Estimate the model calls for a prompt with this number of content words."""
         return CallEstimate(0, 1)
 
 
 @runtime_checkable
 class PackedMetric(Protocol):
-    """A metric that scores by questions that the benchmark ships; no model writes any."""
+    """Protocol of metrics whose questions come with the benchmark and are not written by a model."""
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return why the metric cannot score by shipped questions with these numbers of choices; None if it can."""
+        """Return why the metric cannot use questions with these numbers of choices; None if it can."""
 
 
 @runtime_checkable
 class WantingMetric(Protocol):
-    """A metric that checks texts in the image: from the benchmark, from the caller, or else from the prompt."""
+    """Protocol of metrics that check texts in the image: from the benchmark, the caller, or else the prompt."""
 
     def want(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
-        """Return a question for each wanted text, or for those in the prompt if none are given, or an error."""
+        """Return a question for each given text or, if none are given, for each text in the prompt; or an error."""
 
 
 def takes_questions(metric: Metric) -> bool:
-    """Return True if the metric scores by questions or texts that the benchmark ships or that come with an image."""
+    """Return True if the metric uses questions or texts that are shipped with the benchmark or sent with an image."""
     return isinstance(metric, PackedMetric | WantingMetric)
 
 
 def insert_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
-    """Return the chain with the stage of the prior inserted before the answers; without a prior, the chain itself."""
+    """Return the chain with a stage for the prior before the answers; without a prior, return the chain unchanged."""
     index = chain.index("answers")
     return chain if prior is None else (*chain[:index], "priors", *chain[index:])
 
 
 def direction(metric: str, lower_is_better: Container[str]) -> int:
-    """Return 1 if a higher score of the metric is better, and -1 if a lower one is.
+    """Return 1 if higher scores of the metric are better, and -1 if lower ones are.
 
-    Multiply scores by it before ordering or comparing them; displayed scores stay as the metric returns them.
+    Multiply scores by this before sorting or comparing them. Scores are displayed as the metric returns them.
     """
     return -1 if metric in lower_is_better else 1
 
 
 def repeats_of(metric: Metric) -> int:
-    """Return how many times the metric's judge is asked about an image; 1 for metrics without this option."""
+    """Return how many times the metric's judge is asked about each image; 1 for metrics without this option."""
     return int(getattr(metric, "repeats", 1))
 
 
@@ -252,7 +261,7 @@ def element(answered: Answered, *, given: str | None, score: float | None) -> El
 
 
 def mean_scored(elements: Sequence[Element]) -> Scored:
-    """Return the mean over the elements with a score, or an error if no element has one."""
+    """Return the mean of the elements that have a score, or an error if none has."""
     scores = [element.score for element in elements if element.score is not None]
     if not scores:
         return Scored(None, tuple(elements), NO_QUESTIONS, n_questions=0)
@@ -260,10 +269,10 @@ def mean_scored(elements: Sequence[Element]) -> Scored:
 
 
 def mean_over_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
-    """Return the score of a row with several images: the mean over the images, also of each question and rating.
+    """Return the score of a row with several images: the mean over its images, for each question and rating too.
 
-    Videos are scored by their frames in this way (vqascore_genai_bench.txt, sec. 6). If an image has an error, the row
-    has it too. The rationale calls an image `each`.
+    Videos are scored frame by frame in this way (vqascore_genai_bench.txt, sec. 6). If an image has an error, so does
+    the row. The rationale uses the word `each` for an image.
     """
     first = scored[0]
     if len(scored) == 1:
@@ -287,7 +296,7 @@ def mean_over_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
 
 
 def _mean_element(images: Sequence[Element]) -> Element:
-    """Return a question's mean over the images, with the answer if it is the same for all of them."""
+    """Return a question's mean score over the images, and its answer if all images have the same one."""
     scores = [element.score for element in images if element.score is not None]
     given = {element.given for element in images}
     return images[0]._replace(
@@ -296,6 +305,6 @@ def _mean_element(images: Sequence[Element]) -> Element:
 
 
 def incomplete(stage: str, what: str) -> RowError:
-    """Return the error of a row whose inputs do not match, because a stage's cell was computed from other questions."""
+    """Return the error for a row whose inputs do not match because a stage's cell was computed from other questions."""
     message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"
     return RowError("incomplete_cell", message, retryable=True)

@@ -1,7 +1,7 @@
-"""The modules that an evaluation program may call (VPEval): a closed set with a grammar of its own.
+"""The modules that a VPEval evaluation program may call: a fixed set with its own grammar.
 
-A program is text of a language model and is never executed: each statement is parsed into the name of a module and
-quoted arguments. Anything else that looks like code makes the whole reply unreadable.
+A program is text written by a language model and is never executed: each statement is parsed into the name of a module
+and its quoted arguments. Anything else that looks like code makes the whole reply unreadable.
 """
 
 import math
@@ -19,25 +19,32 @@ from plumbline.operators.models.calls import Box
 
 MAX_STATEMENTS = 256
 MAX_STATEMENT = 1000
-"""Maximum number of characters of a statement."""
+"""Maximum number of characters in a statement."""
 PIXELS = 5
-"""Distance of the centres of two boxes beyond which one counts as left of, or above, the other (the release)."""
+"""Minimum distance in pixels between the centres of two boxes for one to be left of, right of, above or below the other
+(as in the release).
+"""
 SHARE = 0.05
-"""Difference of the areas of two boxes beyond which one counts as bigger (the release)."""
+"""Minimum relative difference between the areas of two boxes for one to be bigger than the other (as in the release).
+"""
 
 Module = Literal["object", "count", "spatial", "scale", "text", "vqa"]
 Relations = Literal["stated", "released"]
-"""`stated`: the first object of a statement has the relation to the second, as programs say; `released`: for left,
-right, above, below, bigger and smaller the second has it to the first, as in the release's arithmetic."""
+"""Direction of a relation between two objects. `stated`: the first object of a statement has the relation to the
+second, as programs state it; `released`: for left, right, above, below, bigger and smaller, the second object has the
+relation to the first, as in the release's arithmetic.
+"""
 
 
 class Statement(NamedTuple):
     module: Module
     arguments: tuple[str, ...]
-    """object: what; count: what, how many; spatial and scale: first, second, relation; text: the text; vqa: the
-    question, its right answer, which may be missing among a program's choices, and the choices."""
+    """Arguments of each module. object: the object; count: the object and its expected count; spatial and scale: first
+    object, second object and relation; text: the expected text; vqa: the question, the right answer (not always one of
+    the choices) and the choices.
+    """
     subject: str | None = None
-    """The words that it is about, with their type, as in the program."""
+    """The words that the statement is about, with their type, as written in the program."""
 
 
 SIGNATURES: Mapping[str, tuple[Module, str | None, int]] = {
@@ -48,13 +55,15 @@ SIGNATURES: Mapping[str, tuple[Module, str | None, int]] = {
     "texteval": ("text", "ocr", 1),
     "vqa": ("vqa", None, 3),
 }
-"""Modules by name in lower case (the release): module, the call in place of its image, number of arguments."""
+"""Signatures by lower-case name (as in the release): the module, the call that wraps the image, and the number of
+arguments.
+"""
 
 _SUBJECT = re.compile(r"(?:\d{1,3} ?[.)] ?)?about (?P<body>[^'\"=]+?) ?:?", re.IGNORECASE)
 _STATEMENT = re.compile(r"(?P<name>\w+) ?\( ?(?:(?P<inner>\w+) ?\( ?)?(?:image|iamge) ?(?P<rest>[,)].*)\) ?;?")
 _ARGUMENT = re.compile(r"(['\"])(.*?)\1(?= ?(?:[,)]|$))")
 _AROUND = re.compile(r"^(?:\d{1,3} ?[.)] ?)?`?|`?(?: #[^'\"]*)?$")
-"""Text around a statement: its number, code marks, a comment."""
+"""Pattern for the text around a statement: its number, backticks or a comment."""
 _CODE = re.compile(r"\w\((?!s\))|__|\bimage\.|^(?:import|from|for|while|def|class|with|lambda|exec|eval)\b|\w ?=[^=]")
 _COUNT = re.compile(r"(==|=|>=|<=|!=|>|<)? ?(\d{1,4})")
 _SEPARATOR = re.compile(r"; ?(?=[A-Za-z]+ ?\()")
@@ -64,9 +73,9 @@ _SEPARATOR = re.compile(r"; ?(?=[A-Za-z]+ ?\()")
 
 
 def read_program(reply: str) -> list[Statement]:
-    """Return the statements of a program: meaningless ones are left out, repeated ones are not, as in the release.
+    """Parse a program into statements. As in the release, drop meaningless statements but keep repeated ones.
 
-    Raises UnreadableReply if there are none, or if anything else is code.
+    Raise UnreadableReply if no statement is left, or if anything else in the reply looks like code.
     """
     statements, problems = [], []
     subject = None
@@ -86,7 +95,7 @@ def read_program(reply: str) -> list[Statement]:
 def require_statements(statements: Sequence[Statement], problems: Sequence[str]) -> list[Statement]:
     """Return the statements that can be stored as text; raise UnreadableReply if there are none or too many."""
     stored = []
-    for statement in statements:  # JSON may have quotes and commas in arguments, which do not survive as text
+    for statement in statements:  # in JSON, arguments may contain quotes and commas, which the text form would lose
         with suppress(UnreadableReply):
             again = read_statement(write_statement(statement))
             if isinstance(again, Statement) and len(again.arguments) == len(statement.arguments):
@@ -99,7 +108,11 @@ def require_statements(statements: Sequence[Statement], problems: Sequence[str])
 
 
 def read_statement(text: str) -> Statement | str | None:
-    """Return a call such as `countEval(objDet(image, 'cow'), '>1')`, why it is invalid, or None for plain words."""
+    """Parse a call such as `countEval(objDet(image, 'cow'), '>1')`.
+
+    Return the reason if the call is invalid, and None for text that is not a call. Raise UnreadableReply for other
+    code.
+    """
     text = _AROUND.sub("", text.replace("\\", ""))
     match = _STATEMENT.fullmatch(text) if len(text) <= MAX_STATEMENT else None
     signature = SIGNATURES.get(match["name"].casefold()) if match else None
@@ -122,7 +135,7 @@ def read_statement(text: str) -> Statement | str | None:
 
 
 def make_statement(module: Module, arguments: Sequence[str]) -> Statement | str:
-    """Return a statement with these arguments, or why it has no meaning."""
+    """Return a statement with these arguments, or the reason why it is invalid."""
     arguments = [parsing.one_line(argument) for argument in arguments]
     named = parsing.shorten(f"{module} {', '.join(arguments)}")
     if not all(arguments) or max(map(len, arguments)) > parsing.MAX_QUESTION:
@@ -142,7 +155,7 @@ def make_statement(module: Module, arguments: Sequence[str]) -> Statement | str:
 
 
 def _parse_count(written: str) -> str | None:
-    """Return a count as `==2`; number words are read, and a number without a mark is exact."""
+    """Parse a count into a form such as `==2`. Number words are accepted; a bare number means equality."""
     digits = written.lstrip("=<>! ")
     mark, number = written.removesuffix(digits).strip(), parsing.read_number(digits)
     match = _COUNT.fullmatch(f"{mark}{number}" if number is not None else written)
@@ -150,7 +163,7 @@ def _parse_count(written: str) -> str | None:
 
 
 def write_statement(statement: Statement) -> str:
-    """Return the statement as a line of a program, which `read_statement` reads."""
+    """Format the statement as a program line that `read_statement` can parse."""
     first, *rest = (argument.replace("'", "’") for argument in statement.arguments)
     match statement.module:
         case "object":
@@ -169,11 +182,11 @@ def write_statement(statement: Statement) -> str:
 
 
 class Look(NamedTuple):
-    """A question about an image to one of the models."""
+    """One call to a model about an image: find an object, read the text, or answer a question."""
 
     model: Literal["detector", "reader", "model"]
     text: str
-    """Name of the object to find, or the question; empty to read all text in the image."""
+    """Name of the object to find, or the question; empty for reading all text in the image."""
     box_threshold: float = 0.0
     text_threshold: float = 0.0
     choices: tuple[str, ...] = ()
@@ -183,7 +196,7 @@ class Look(NamedTuple):
 class LookResult(NamedTuple):
     boxes: tuple[Box, ...] = ()
     text: str | None = None
-    """The text that was read, or the VQA model's answer."""
+    """The text that was found in the image, or the VQA model's answer."""
 
 
 _SIDES = ("left", "right", "above", "below")
@@ -191,14 +204,14 @@ _SIZES = {"small": "smaller", "big": "bigger", "same": "same"}
 
 
 def _relation(statement: Statement) -> str | None:
-    """Return the relation if boxes show it; None if a VQA model must be asked (in front of, behind, next to, ...)."""
+    """Return the relation if boxes can show it; None if only a VQA model can (in front of, behind, next to, ...)."""
     words = statement.arguments[2].casefold()
     known = {side: side for side in _SIDES} if statement.module == "spatial" else _SIZES
     return next((relation for word, relation in known.items() if word in words), None)
 
 
 def looks(statement: Statement, relations: Relations = "stated") -> tuple[Look, ...]:
-    """Return the looks that a statement needs, each once."""
+    """Return the looks that are needed to check a statement, without repeats."""
     first = statement.arguments[0]
     match statement.module:
         case "object" | "count":
@@ -216,7 +229,7 @@ def looks(statement: Statement, relations: Relations = "stated") -> tuple[Look, 
 
 
 def _relation_questions(statement: Statement, pair: Sequence[str], relations: Relations) -> list[str]:
-    """Return questions that are all answered yes if two objects have a relation that boxes cannot show.
+    """Return yes/no questions about a relation that boxes cannot show; it holds if all are answered yes.
 
     The release's code uses the word `skip` for all relations except in front of and behind.
     """
@@ -239,7 +252,7 @@ def _relation_questions(statement: Statement, pair: Sequence[str], relations: Re
 
 
 def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> tuple[bool, str]:
-    """Return True if a statement is true, by the results of its looks in order; and a description of the evidence."""
+    """Return True if the statement holds, given the results of its looks in order, and describe the evidence."""
     match statement.module:
         case "object":
             return bool(seen[0].boxes), _describe_boxes(statement, seen)
@@ -261,7 +274,7 @@ def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations
 
 
 def _match_choice(seen: LookResult, choices: Sequence[str]) -> str:
-    """Return the choice that a reply equals, or the reply unchanged."""
+    """Return the choice that equals the reply, or the reply itself if none does."""
     text = seen.text or ""
     return match_choice(text, choices) or text
 

@@ -1,4 +1,4 @@
-"""Tolerant parsing of what language models write: plain lines, labels, choices, and positions of words in a prompt."""
+"""Tolerant parsing of language models' replies: plain lines, labels, choices, and positions of words in a prompt."""
 
 import csv
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from plumbline.operators.metrics.writing import UnreadableReply
 
 MAX_REPLY = 60_000
-"""Maximum number of characters of a reply."""
+"""Maximum number of characters in a reply."""
 MAX_QUESTION = 500
 MAX_CHOICE = 120
 MAX_CHOICES = 26
@@ -32,7 +32,7 @@ _CHOICE_LABEL = re.compile(r"^\(?(?:[A-Za-z]|\d{1,2})[).] ")
 _ANSWER_LABEL = re.compile(r"^(?:a|answer) ?: ?", re.IGNORECASE)
 _HEADING = r"(?:[A-Za-z][A-Za-z ]{0,40}: ?)?"
 NUMBER = r"(?:(?:tuple|question|q|id|no) ?[.#]? ?)?(\d{1,4})"
-"""Number of a tuple or question as models write it: `1`, `Q1`, `tuple 1`."""
+"""Pattern for the number of a tuple or question as models write it: `1`, `Q1`, `tuple 1`."""
 _NUMBERED = re.compile(
     rf"{_HEADING}\(?{NUMBER}\)?(?: ?\([^()|]{{1,80}}\)(?= ?[|:]))? ?[|:.)] ?(?P<text>.*)", re.IGNORECASE
 )
@@ -40,17 +40,17 @@ _VARIANTS = {**dict.fromkeys("'’‘`", "['’‘`]"), **dict.fromkeys('"“”
 
 
 class TextSpan(NamedTuple):
-    """Position of words in a prompt: characters `start` to `end`."""
+    """Position of words in a prompt, as character offsets `start` and `end`."""
 
     start: int
     end: int
 
 
 class LocatedWords(NamedTuple):
-    """Words that a question is about, with their position in the prompt if they were found there."""
+    """Words that a question is about, with their position in the prompt if they occur in it."""
 
     words: str | None
-    """Spelled as in the prompt if they were found."""
+    """The words, spelled as in the prompt if they occur in it."""
     start: int | None = None
     end: int | None = None
 
@@ -61,7 +61,7 @@ class NumberedLine(NamedTuple):
 
 
 def strip_markup(reply: str) -> str:
-    """Return the reply without its thoughts, code fences and bold marks; raise UnreadableReply if it is too long."""
+    """Remove the model's thoughts, code fences and bold markup; raise UnreadableReply if the reply is too long."""
     answer = reply.rpartition("</think>")[2]
     if len(answer) > MAX_REPLY:
         raise UnreadableReply(f"expected at most {MAX_REPLY} characters, found {len(answer)}")
@@ -69,32 +69,32 @@ def strip_markup(reply: str) -> str:
 
 
 def split_lines(reply: str) -> list[str]:
-    """Return the reply's nonempty lines without bullets, with single spaces."""
+    """Return the nonempty lines of the reply, with bullets removed and white space collapsed."""
     flat = (one_line(line) for line in strip_markup(reply).splitlines())
     return [rest for line in flat if (rest := _BULLETS.sub("", line, count=1))]
 
 
 def one_line(text: str) -> str:
-    """Return the text with single spaces as white space, and `?` for the lone surrogates that JSON can contain."""
+    """Collapse white space to single spaces, and replace lone surrogates (which JSON can contain) by `?`."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()
 
 
 def shorten(text: str) -> str:
-    """Return the text as an error quotes it: at most 80 characters."""
+    """Quote the text for an error message, cut to at most 80 characters."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 def read_numbered_lines(reply: str) -> list[NumberedLine]:
-    """Return the lines `id | text`, also `id. text`, `id) text`, `id: text`, and table rows.
+    """Parse lines of the form `id | text`, `id. text`, `id) text` or `id: text`, and table rows.
 
-    Before the id there may be a heading or a word (`tuple 1`), after it words in brackets (`1 (dog)`).
+    A heading or a word may precede the id (`tuple 1`), and words in brackets may follow it (`1 (dog)`).
     """
     matches = (_NUMBERED.fullmatch(line.strip("| ")) for line in split_lines(reply))
     return [NumberedLine(int(match[1]), text) for match in matches if match and (text := match["text"].strip())]
 
 
 def normalise(text: str) -> str:
-    """Return a text in lower case without surrounding punctuation, for comparisons of answers."""
+    """Return the text in lower case without surrounding punctuation, for comparing answers."""
     folded = one_line(text).casefold()
     return folded.strip(_EDGE) or folded
 
@@ -104,10 +104,10 @@ def is_yes_no(choices: Iterable[str]) -> bool:
 
 
 def match_choice(answer: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that equals the answer, except for case, spaces and surrounding punctuation.
+    """Return the choice that equals the answer, ignoring case, spaces and surrounding punctuation.
 
-    If the choices are yes and no, a yes or no at the start, followed by punctuation, counts too ("Yes, there is a
-    dog."). This goes beyond the exact match of the TIFA release, for models that answer in sentences.
+    If the choices are yes and no, an answer that starts with yes or no and punctuation matches too ("Yes, there is a
+    dog."). This is more lenient than the exact match of the TIFA release, for models that answer in sentences.
     """
     by_key = {normalise(choice): choice for choice in reversed(choices)}
     choice = by_key.get(normalise(answer))
@@ -117,7 +117,7 @@ def match_choice(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def read_choice(answer: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that an answer names by its words or letter (`B`, `(b)`, `B) blue`), ignoring brackets."""
+    """Return the choice that an answer gives by its words or letter (`B`, `(b)`, `B) blue`), ignoring brackets."""
     choice = match_choice(answer, choices) or match_choice(answer.partition(" (")[0], choices)
     letter = _LETTER.fullmatch(one_line(answer))
     if choice is not None or letter is None:
@@ -129,7 +129,7 @@ def read_choice(answer: str, choices: Sequence[str]) -> str | None:
 
 
 def split_choices(text: str) -> list[str]:
-    """Return the choices on one line, separated by commas, or by `|` or `;` if there are any; quotes protect commas."""
+    """Split a line into choices at `|` or `;` if it has any, otherwise at commas outside of quotes."""
     text = text.strip().removesuffix(".")
     if text[:1] + text[-1:] == "[]":
         text = text[1:-1]
@@ -143,7 +143,7 @@ def split_choices(text: str) -> list[str]:
 
 
 def remove_labels(choices: Sequence[str]) -> list[str]:
-    """Return the choices without labels such as `A) ` if all of them have one."""
+    """Remove labels such as `A) ` from the choices if all choices have one."""
     choices = [one_line(choice) for choice in choices]
     if len(choices) > 1 and all(_CHOICE_LABEL.match(choice) for choice in choices):
         return [_CHOICE_LABEL.sub("", choice, count=1) for choice in choices]
@@ -151,13 +151,13 @@ def remove_labels(choices: Sequence[str]) -> list[str]:
 
 
 def read_short_answer(reply: str, pieces: Callable[[str], Sequence[str]] = split_lines) -> str:
-    """Return a short answer: the first line that is more than a label, or an empty string."""
+    """Return the first line that is more than a label, or an empty string."""
     texts = (_ANSWER_LABEL.sub("", line, count=1) for line in pieces(reply))
     return next(filter(None, texts), "")[:MAX_QUESTION]
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """Return the F1 of two answers as bags of words, without articles and punctuation; number words are numbers."""
+    """Return the F1 of two answers as bags of words, ignoring articles and punctuation; number words are numbers."""
     given, right = Counter(_tokens(answer)), Counter(_tokens(gold))
     if not given or not right:
         return float(normalise(answer) == normalise(gold))
@@ -170,7 +170,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def read_number(text: str) -> int | None:
-    """Return the number that a text is, or that its number words mean (`two hundred and forty dogs`), or None."""
+    """Return the number written in digits or in words (`two hundred and forty dogs`); None if there is none."""
     if text.strip().isdecimal():
         return int(text)
     total, group, words = 0, 0, 0
@@ -185,10 +185,10 @@ def read_number(text: str) -> int | None:
 
 
 def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] = ()) -> TextSpan | None:
-    """Return the position of words in the prompt, ignoring case, spaces and kinds of quotes, or None.
+    """Return the position of words in the prompt, ignoring case, spaces and kinds of quotes; None if absent.
 
-    Prefers the first position at `after` or later that is not taken, then the first that is not taken, then the first.
-    Words of ASCII letters match whole words only.
+    If they occur several times, prefer the first position at `after` or later that is not in `taken`, then the first
+    that is not in `taken`, then the first. Words made of ASCII letters only match whole words.
     """
     if len(one_line(words)) > 2 * len(prompt):
         return None
@@ -198,7 +198,7 @@ def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] =
 
 
 def locate(words: str | None, prompt: str) -> LocatedWords:
-    """Return words, or None for no words, with their first position in the prompt."""
+    """Return the words with their first position in the prompt; None is accepted for no words."""
     span = find(words, prompt) if words else None
     return LocatedWords(prompt[span.start : span.end], *span) if span else LocatedWords(words or None)
 
@@ -214,13 +214,13 @@ def _find_all(words: str, prompt: str) -> Iterator[TextSpan]:
 
 
 def skip(text: str, prompt: str, start: int) -> int:
-    """Return the position after `text` in the prompt, or `start` if the prompt does not have this text there."""
+    """Return the position after `text` if the prompt has this text at `start`, otherwise `start`."""
     match = re.compile(rf"\s*{_pattern(text)}\s*", re.IGNORECASE).match(prompt, start)
     return match.end() if match else start
 
 
 def _pattern(words: str) -> str:
-    """Return a regular expression for the words with any spaces and any kind of quotes and dashes."""
+    """Return a regular expression that matches the words with any white space, quotes and dashes."""
     return r"\s+".join("".join(_VARIANTS.get(char, re.escape(char)) for char in word) for word in words.split())
 
 
@@ -230,7 +230,7 @@ _NO_PARENT = {"", "-", "none", "null", "n/a"}
 
 
 def read_parents(written: str) -> list[int] | None:
-    """Return the numbers in a text such as `1,4` or `tuple 1 (dog), background`, without 0; None if unreadable."""
+    """Parse the numbers in a text such as `1,4` or `tuple 1 (dog), background`, without 0; None if unreadable."""
     parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS.split(written)]
     numbers = [int(match[1]) for match in map(_PARENT.fullmatch, parts) if match]
     if not numbers and not {part.casefold() for part in parts} <= _NO_PARENT:

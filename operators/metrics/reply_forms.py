@@ -1,6 +1,6 @@
-"""Forms of a writer's replies: text, as released, or JSON, which engines can enforce by a schema.
+"""Formats for a writer's replies: text, as released, or JSON, for which engines can enforce a schema.
 
-Questions have a form of their own: blocks of `About`, `Q:`, `Choices:` and `A:` lines.
+Questions have their own text format: blocks of `About`, `Q:`, `Choices:` and `A:` lines.
 """
 
 import json
@@ -17,13 +17,15 @@ Schema = Mapping[str, Any]
 Piece = TypeVar("Piece")
 
 ENDS_TRIED = 40
-"""Positions from the end at which a cut reply is tried as a complete one: more than a question has."""
+"""Number of positions, counted from the end, at which to try completing a JSON reply that was cut off. One question has
+fewer positions.
+"""
 MAX_BLOCKS = 256
 CLOSED, OPEN = "yes_no", "multiple_choice"
-"""Names of a JSON reply's lists of questions."""
+"""Names of the two lists of questions in a JSON reply."""
 MAX_WRITTEN_QUESTION = 120
 MAX_WRITTEN_CHOICE = 40
-"""Maximum number of characters of a question and a choice in schemas; parsing accepts longer ones."""
+"""Maximum number of characters of a choice in schemas; parsing accepts longer ones."""
 
 _LABEL = re.compile(
     r"(?:\(?\d{1,3} ?[.)] ?)?(?:correct |gold )?"
@@ -36,32 +38,32 @@ _FOLDED_ANSWER = re.compile(r" (?=a ?:)", re.IGNORECASE)
 
 
 class Form(NamedTuple, Generic[Piece]):
-    """A form of replies: its request and its parser."""
+    """A reply format: how to request it and how to parse it."""
 
     instructions: str
     pieces: Callable[[str], Sequence[Piece]]
-    """Parser of a reply into pieces for its reader; raises UnreadableReply."""
+    """Parser that splits a reply into pieces; raises UnreadableReply."""
     schema: Callable[[int], Schema] | None = None
-    """Schema of replies with at most this number of tokens."""
+    """Function that returns the schema of replies with at most the given number of tokens."""
     template: str = ""
-    """Name of the template with the instructions, if a metric has one."""
+    """Name of the template that contains the instructions, if the metric has one."""
 
     def request(self, sampling: ReplySampling, text: str) -> Request:
-        """Return a conversation that begins with the instructions and the text."""
+        """Return a request whose conversation begins with the instructions and the text."""
         request = sampling.request(self.instructions + text)
         return request if self.schema is None else request._replace(schema=json.dumps(self.schema(request.max_tokens)))
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """All texts that decide the request."""
+        """All strings that determine the request."""
         return (self.instructions,) if self.schema is None else (self.instructions, json.dumps(self.schema(0)))
 
 
-# Schemas: only the parts of JSON Schema that vLLM, llguidance and OpenAI's strict mode all know
+# Schemas: only the parts of JSON Schema that vLLM, llguidance and OpenAI's strict mode all support
 
 
 def record(**fields: Schema) -> Schema:
-    """Return the schema of an object with exactly these fields, in this order."""
+    """Return the schema of an object with exactly these fields in this order."""
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
@@ -82,15 +84,18 @@ def list_of(entry: Schema, most: int, least: int = 1) -> Schema:
 
 
 def listing(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
-    """Return the schema of `{"name": [entry, ...]}`; its entries of about `tokens` tokens must fit into a reply."""
+    """Return the schema of `{"name": [entry, ...]}`, limited to as many entries as fit into a reply.
+
+    An entry has about `tokens` tokens.
+    """
     return lambda max_tokens: record(**{name: list_of(entry, max(1, max_tokens // tokens))})
 
 
 def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
-    """Return the schema of questions with a subject: at least one with yes or no, and others with choices."""
+    """Return the schema of questions with a subject: at least one yes/no question, and others with choices."""
     text, choice = string(MAX_WRITTEN_QUESTION), string(MAX_WRITTEN_CHOICE)
     closed = record(**subject, question=text, answer=one_of(parsing.YES_NO))
-    # no schema can demand that the wrong choices differ from the right one; if they do not, questions may be lost
+    # a schema cannot require that the wrong choices differ from the right one; if they do not, questions may be lost
     opened = record(**subject, question=text, answer=choice, wrong=list_of(choice, 3))
 
     def schema(max_tokens: int) -> Schema:
@@ -105,9 +110,10 @@ def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
 
 
 def entries(reply: str, *names: str) -> list[Any]:
-    """Return the entries under the names in a JSON reply, which may be cut or surrounded by other text.
+    """Return the entries under the given names in a JSON reply, which may be cut off or surrounded by other text.
 
-    Without these names the first list counts, or else the whole value. Raises UnreadableReply if the reply has no JSON.
+    If no name occurs, use the first list or, if there is no list, the whole value. Raise UnreadableReply if the reply
+    contains no JSON.
     """
     text = parsing.strip_markup(reply)
     starts = sorted(start for start in (text.find("{"), text.find("[")) if start >= 0)
@@ -124,7 +130,7 @@ def entries(reply: str, *names: str) -> list[Any]:
 
 
 def _decode(text: str) -> Any:
-    """Return the value that a text begins with, or the complete part of a value that was cut; else None."""
+    """Parse the JSON value at the start of a text, or the complete part of one that was cut off; else None."""
     value = _try_decode(text)
     if value is not None:
         return value
@@ -141,19 +147,19 @@ def _try_decode(text: str) -> Any:
 
 
 def field(entry: Any, name: str) -> Any:
-    """Return the member of an entry with this name; an entry that is not an object is returned unchanged."""
+    """Return the named member of an entry; return an entry that is not an object unchanged."""
     return entry.get(name) if isinstance(entry, dict) else entry
 
 
 def spelled(value: Any) -> str:
-    """Return a JSON value as text on one line; empty for values without a text."""
+    """Return a JSON value as text on one line; return an empty string for values that are not text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return parsing.one_line(str(value)) if isinstance(value, str | int | float) else ""
 
 
 def texts_under(name: str) -> Callable[[str], list[str]]:
-    """Return a reader of the text or texts under a name."""
+    """Return a parser that reads the string or strings under a name."""
     return lambda reply: [text for entry in entries(reply, name) if (text := spelled(field(entry, name)))]
 
 
@@ -162,14 +168,14 @@ def texts_under(name: str) -> Callable[[str], list[str]]:
 
 class Block(NamedTuple):
     subject: str | None
-    """Text after `About`."""
+    """Text after `About` that says what the question is about."""
     text: str
     choices: tuple[str, ...]
     answer: str
 
 
 class _Draft(NamedTuple):
-    """A question before it is checked: the lines after each label."""
+    """A question that has not been checked yet: the lines after each label."""
 
     subject: str | None
     text: list[str]
@@ -178,10 +184,10 @@ class _Draft(NamedTuple):
 
 
 def read_blocks(reply: str) -> list[Block]:
-    """Return the reply's questions without unreadable ones and exact repeats.
+    """Parse the questions of a reply, dropping unreadable ones and exact repeats.
 
-    A label without text takes the next line; `Choices:` takes all lines up to the next label. Raises UnreadableReply,
-    with the problems of the first few, if no question can be read.
+    A label without text takes the next line; `Choices:` takes all lines up to the next label. Raise UnreadableReply,
+    which lists the first few problems, if no question can be read.
     """
     drafts: list[_Draft] = []
     subject, waiting = None, ""
@@ -203,9 +209,9 @@ def read_blocks(reply: str) -> list[Block]:
 
 
 def _split_labels(reply: str) -> Iterator[tuple[str, str]]:
-    """Yield the label and the rest of each line; a line with several labels counts as several lines.
+    """Yield the label of each line and the text after it; a line with several labels counts as several lines.
 
-    The label is q (question), c (choices, options), a (answer), s (the subject), or empty.
+    The label is q (question), c (choices, options), a (answer), s (subject), or empty.
     """
     for whole in parsing.split_lines(reply):
         lines = _FOLDED.split(whole) if _ABOUT.match(whole) or _LABEL.match(whole) else [whole]
@@ -221,7 +227,7 @@ def _split_labels(reply: str) -> Iterator[tuple[str, str]]:
 
 
 def read_json_blocks(reply: str) -> list[Block]:
-    """Return the questions of a JSON reply (`blocks_schema`); the choices are sorted, as it has the right one first."""
+    """Parse the questions of a JSON reply (`blocks_schema`); sort the choices, as the correct one comes first."""
     drafts = []
     for entry in entries(reply, CLOSED, OPEN, "questions"):
         answer, subject, kind, text = (spelled(field(entry, name)) for name in ("answer", "about", "type", "question"))
@@ -245,7 +251,7 @@ def _check_blocks(drafts: Sequence[_Draft], absent: str) -> list[Block]:
 
 
 def _check_block(draft: _Draft) -> Block | str:
-    """Return the draft as a question, or the problem with it."""
+    """Return the draft as a question, or a description of the problem."""
     text = "".join(draft.text)
     named = f"the question {parsing.shorten(text)}"
     if not any(char.isalnum() for char in text) or len(text) > parsing.MAX_QUESTION:

@@ -1,4 +1,4 @@
-"""All metrics by kind."""
+"""Table of all kinds of metrics."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,7 +36,10 @@ KINDS = Extensions[type[Metric]](
 
 
 def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
-    """Return the metric; raise ConfigError unless it declares this kind itself: an inherited kind would replace it."""
+    """Return the metric; raise ConfigError unless it declares this kind itself.
+
+    A metric that inherits its kind would replace the metric that declares it.
+    """
     kind = getattr(metric, "__dataclass_fields__", {}).get("kind")
     if kind is None or kind.default != name:
         found = "none" if kind is None else repr(kind.default)
@@ -48,12 +51,12 @@ METRICS: tuple[type[Metric], ...] = tuple(_check_kind(name, metric) for name, me
 
 
 def find_story(kind: str) -> str:
-    """Return the description for newcomers of a kind of metric, or an empty string for an unknown kind."""
+    """Return the description for newcomers of this kind of metric; an empty string if the kind is unknown."""
     return next((metric.story for metric in METRICS if metric.__dataclass_fields__["kind"].default == kind), "")
 
 
 def read_metrics(manifest: Mapping[str, Any]) -> dict[str, Metric]:
-    """Return the metrics of a run's manifest by name, without those whose options are of another version."""
+    """Return the metrics in a run's manifest by name, omitting those whose options belong to another version."""
     read = {}
     for name, options in manifest.get("config", {}).get("metrics", {}).items():
         with suppress(ValidationError, PlumblineError):
@@ -67,7 +70,7 @@ def read_lower_is_better(manifest: Mapping[str, Any]) -> frozenset[str]:
 
 @cache
 def _adapter() -> TypeAdapter[Metric]:
-    """Return the validator of all metrics. It is built once, as its schema takes a tenth of a second."""
+    """Return the validator for all metrics. It is cached, because building its schema takes a tenth of a second."""
     return TypeAdapter(AnyMetric)
 
 

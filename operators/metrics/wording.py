@@ -1,6 +1,7 @@
-"""The wording of a metric's requests: ours, the user's own templates, or a release's prompts (docs/wording.md).
+"""The wording of a metric's requests: our templates, the user's, or a release's prompts (docs/wording.md).
 
-A release's prompts are read from a checkout as data: texts, tables, and constants of Python files, which are never run.
+A release's prompts are read from a checkout as data: text files, tables, and constants in Python files, which are never
+executed.
 """
 
 import ast
@@ -29,28 +30,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R", bound="Release")
 TEMPLATES = (Path(__file__).parent / "templates", *sorted(PLUGINS.glob("*/templates")))
-"""Folders with the templates of the core's and the plugins' metrics."""
+"""Folders with the templates of the core and the plugins."""
 PLACEHOLDER = re.compile(r"\{\w+\}")
 MAX_FILE_BYTES = 20_000_000
-"""Maximum size of a file of a checkout."""
+"""Maximum size in bytes of a file in a checkout."""
 READER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
-"""Errors of a release's reader for a reply of an unexpected form."""
+"""Errors that a release's parser may raise for a reply of an unexpected form."""
 
 
 @cache
 def prompt_template(name: str) -> str:
-    """Return templates/NAME.txt unchanged: its digest is in the keys of the questions' cells."""
+    """Return templates/NAME.txt unchanged, because its digest is part of the keys of the questions' cells."""
     file = next(folder / f"{name}.txt" for folder in TEMPLATES if (folder / f"{name}.txt").is_file())
     return file.read_text("utf-8")
 
 
 def template_digest(*templates: str) -> str:
-    """Return a digest, of 16 hexadecimal digits, of templates and of the texts that all requests share."""
+    """Return a digest, in 16 hexadecimal digits, of these templates and the texts that all requests share."""
     return hashlib.sha256("\0".join([*STOP, RETRY, *templates]).encode()).hexdigest()[:16]
 
 
 class Wording(NamedTuple):
-    """The wording in a folder: a release or templates. Without a folder both are empty and the wording is ours."""
+    """The release or the templates found in a folder; without a folder both are empty, and our wording is used."""
 
     release: "Release | None" = None
     templates: Mapping[str, str] = {}
@@ -63,16 +64,18 @@ class Wording(NamedTuple):
         return hashlib.sha256(json.dumps(sorted(self.templates.items())).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots, so that a metric may have another base with fields of its own
+@dataclass(frozen=True, kw_only=True)  # no slots, so that a metric can have another base class with fields
 class WordedMetric(Metric):
-    """A metric with requests in a configurable wording."""
+    """Base class of metrics whose requests have a configurable wording."""
 
     wording: str | None = None
-    """Folder with the checkout of a release, whose prompts are sent and whose replies are read as by its code, or with
-    the user's templates, named as in operators/metrics/templates; null is our wording."""
+    """Folder with the checkout of a release or with the user's templates; null uses our wording. Prompts of a release
+    are sent unchanged, and replies are parsed as in its code. Templates are named as in operators/metrics/templates.
+    """
     wording_digest: str | None = None
     """Digest of the wording; null accepts any. The plan fills it in, and workers reject a folder that has changed
-    since."""
+    since.
+    """
 
     @property
     def releases(self) -> "tuple[type[Release], ...]":
@@ -83,10 +86,10 @@ class WordedMetric(Metric):
         return ()
 
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
-        """Return the metric with the digest of its wording.
+        """Return the metric with the digest of its wording filled in.
 
-        Raises ConfigError if the folder has nothing for this metric or another digest, and for an option that the
-        release decides.
+        Raise ConfigError if the folder has nothing for this metric or has another digest, or if an option is set that
+        the release determines.
         """
         if self.wording is None:
             return self
@@ -100,18 +103,18 @@ class WordedMetric(Metric):
             for option in wording.release.decides:
                 if option in defaults and getattr(self, option) != defaults[option]:
                     raise ConfigError(
-                        f"{self.key_of(option)}: {getattr(self, option)} is not heeded with the wording of "
-                        f"{wording.release.repository}, which has its own; set it to {defaults[option]}"
+                        f"{self.key_of(option)}: {getattr(self, option)} is ignored with the wording of "
+                        f"{wording.release.repository}, which has its own value; set it to {defaults[option]}"
                     )
         return replace(self, wording=str(folder), wording_digest=wording.digest)
 
     def released(self, kind: type[R]) -> R | None:
-        """Return the release of its wording if it is of this class, else None."""
+        """Return the metric's release if it is of this class, otherwise None."""
         release = self._wording.release
         return release if isinstance(release, kind) else None
 
     def template_text(self, name: str) -> str:
-        """Return the template with this name, the user's or ours."""
+        """Return the template with this name: the user's if there is one, otherwise ours."""
         return self._wording.templates.get(name) or prompt_template(name)
 
     @property
@@ -124,25 +127,23 @@ class WordedMetric(Metric):
 def read_wording(
     folder: Path, releases: "Sequence[type[Release]]", templates: Sequence[str], digest: str | None = None
 ) -> Wording:
-    """Return a folder's wording for a metric; raise ConfigError if it has none. Ours replaces missing templates."""
+    """Read a metric's wording from a folder; raise ConfigError if there is none. Missing templates are ours."""
     if not releases and not templates:
-        raise ConfigError("this metric asks no model in words of its own; leave the wording out")
+        raise ConfigError("this metric sends no prompts of its own to a model; leave the wording out")
     marks = " or ".join(f"a checkout of {release.repository} ({release.mark})" for release in releases)
     expected = " or ".join(filter(None, (marks, f"templates ({', '.join(f'{name}.txt' for name in templates)})")))
     if not folder.is_dir():
-        raise ConfigError(
-            f"expected {expected} in a folder of this machine, and {folder} is not a folder; correct its path"
-        )
+        raise ConfigError(f"expected {expected} in a local folder, but {folder} is not a folder; correct its path")
     release = next((release for release in releases if (folder / release.mark).is_file()), None)
     if release is not None:
         wording = Wording(release.read(Checkout(folder, release.repository)))
     else:
         wording = Wording(templates=_read_own_templates(folder, templates))
         if not wording.templates:
-            raise ConfigError(f"expected {expected}, and {folder} has neither; name the folder with these files")
+            raise ConfigError(f"expected {expected}, but {folder} has neither; give the folder with these files")
     if digest not in (None, wording.digest):
         raise ConfigError(
-            f"{folder} has the wording {wording.digest}, expected {digest}: its files were changed; restore them, or "
+            f"{folder} has the digest {wording.digest}, expected {digest}: its files have changed; restore them, or "
             "start again without wording_digest"
         )
     return wording
@@ -152,38 +153,36 @@ _read_once = lru_cache(maxsize=64)(read_wording)
 
 
 def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Return the templates in the folder; raise ConfigError if one lacks a placeholder of ours."""
+    """Read the user's templates from the folder; raise ConfigError if one lacks a placeholder that ours has."""
     files = {name: folder / f"{name}.txt" for name in names}
     try:
         own = {name: file.read_text("utf-8") for name, file in files.items() if file.is_file()}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{folder}: a template is not text in UTF-8 ({error}); write it again") from error
+        raise ConfigError(f"{folder}: a template cannot be read as UTF-8 ({error}); correct the file") from error
     for name, text in own.items():
         absent = sorted(set(PLACEHOLDER.findall(prompt_template(name))) - set(PLACEHOLDER.findall(text)))
         if absent:
-            raise ConfigError(
-                f"{folder}/{name}.txt lacks {absent[0]}, which is filled in for each prompt; write it there"
-            )
+            raise ConfigError(f"{folder}/{name}.txt lacks {absent[0]}, which is filled in for each prompt; add it")
     return own
 
 
 @dataclass(frozen=True, slots=True)
 class Release(ABC):
-    """Prompts read from a checkout, with the way they are sent and read. All its fields are in the keys of requests."""
+    """Prompts read from a checkout, and how they are sent and parsed. All fields are part of the keys of requests."""
 
     repository: ClassVar[str]
     """Owner and name on GitHub."""
     mark: ClassVar[str]
-    """The file that identifies a checkout."""
+    """File whose presence identifies a checkout."""
     decides: ClassVar[tuple[str, ...]]
-    """Options of the metric that the release has values of its own for."""
+    """Options of the metric for which the release has its own values."""
     temperature: ClassVar[float] = 0.0
-    """Temperature of its replies, if it decides that."""
+    """Sampling temperature of the replies, if the release determines it."""
 
     @classmethod
     @abstractmethod
     def read(cls, checkout: "Checkout") -> Self:
-        """Read the release; raise ConfigError if the checkout lacks a part of it."""
+        """Read the release; raise ConfigError if the checkout is incomplete."""
 
     @property
     def digest(self) -> str:
@@ -193,10 +192,10 @@ class Release(ABC):
 def ask_as_released(
     requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, tries: int = 1
 ) -> Writing[list[T]]:
-    """Ask for several replies and parse them, even if they are cut; if one is unreadable, ask again for all of them.
+    """Ask for several replies and parse them, even if cut off; if one is unreadable, ask for all of them again.
 
-    Each further try has the same requests with the next seed. Raises UnreadableReply after `tries` tries. Readers may
-    fail in any way that a release's code does (READER_ERRORS).
+    Each further try sends the same requests with the next seed. Raise UnreadableReply after `tries` tries. The readers
+    may raise any of READER_ERRORS, as a release's code does.
     """
     for attempt in range(tries):
         replies = yield [request._replace(seed=request.seed + attempt) for request in requests]
@@ -211,11 +210,11 @@ def ask_as_released(
 
 class Slot(NamedTuple):
     expression: str
-    """Expression in the f-string."""
+    """The expression inside the f-string's braces."""
 
 
 Text = tuple[str | Slot, ...]
-"""A text of a Python file; without slots it is a plain string."""
+"""A string from a Python file, split at its slots; a plain string has none."""
 
 
 class Checkout(NamedTuple):
@@ -224,7 +223,7 @@ class Checkout(NamedTuple):
     """Owner and name on GitHub."""
 
     def text(self, path: str) -> str:
-        """Return a file's text; raise ConfigError if it is missing or not text."""
+        """Read a text file; raise ConfigError if it is missing or not text."""
         file = self.folder / path
         if not file.is_file():
             raise self.refusal(path, "is missing")
@@ -239,16 +238,16 @@ class Checkout(NamedTuple):
         return list(csv.DictReader(io.StringIO(self.text(path), newline="")))
 
     def python(self, path: str) -> "PythonFile":
-        """Parse a Python file; raise ConfigError if it is not Python."""
+        """Parse a Python file; raise ConfigError if it is not valid Python."""
         try:
             return PythonFile(self, path, ast.parse(self.text(path)))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise self.refusal(path, f"is not Python ({type(error).__name__})") from error
 
     def refusal(self, path: str, problem: str) -> ConfigError:
-        """Return the error for a file that differs from the release's."""
+        """Return the error to raise for a file that differs from the release's."""
         return ConfigError(
-            f"{self.folder}: {path} {problem}; name the root of an unchanged checkout of "
+            f"{self.folder}: {path} {problem}; give the root of an unchanged checkout of "
             f"https://github.com/{self.repository}"
         )
 
@@ -259,7 +258,10 @@ class PythonFile(NamedTuple):
     tree: ast.Module
 
     def assigned(self, name: str) -> ast.expr:
-        """Return the outermost, first value assigned to a name such as `self.prompt`; raise ConfigError if none is."""
+        """Return the first value, outermost scope first, assigned to a name such as `self.prompt`.
+
+        Raise ConfigError if nothing is assigned to it.
+        """
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
                 return node.value
@@ -269,18 +271,18 @@ class PythonFile(NamedTuple):
         return self.text_of(self.assigned(name), name)
 
     def plain(self, name: str) -> str:
-        """Return the text without slots that is assigned to a name."""
+        """Return the string that is assigned to a name; it must not have slots."""
         return fill_slots(self.text(name), {})
 
     def value(self, name: str) -> Any:
-        """Return the literal that is assigned to a name: texts and numbers, in lists and dictionaries."""
+        """Return the literal that is assigned to a name: strings and numbers, possibly in lists and dictionaries."""
         try:
             return ast.literal_eval(self.assigned(name))
         except ValueError as error:
             raise self.checkout.refusal(self.path, f"has no literal in {name}") from error
 
     def texts_under(self, name: str, key: str) -> dict[str, str]:
-        """Return the plain texts under a key of the nested dictionaries that are assigned to a name."""
+        """Return the plain strings under a key of the nested dictionary that is assigned to a name."""
         inner = _members(self.assigned(name)).get(key)
         texts = _members(inner) if inner is not None else {}
         return {
@@ -290,7 +292,7 @@ class PythonFile(NamedTuple):
         }
 
     def returned(self, function: str, key: str, count: int) -> list[Text]:
-        """Return the texts under a key of a function's dictionaries; raise ConfigError unless there are `count`."""
+        """Return the strings under a key of a function's dictionaries; raise ConfigError unless there are `count`."""
         bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
         found = [
             self.text_of(member, function)
@@ -303,7 +305,7 @@ class PythonFile(NamedTuple):
         return found
 
     def text_of(self, node: ast.expr, name: str) -> Text:
-        """Return the text of an expression: a string, an f-string, a `string.Template` of either, or a stripped one."""
+        """Return the text of an expression: a string, an f-string, a `string.Template`, or one of these stripped."""
         match node:
             case ast.Constant(value=str(text)):
                 return (text,)
@@ -319,13 +321,13 @@ class PythonFile(NamedTuple):
 
 
 def _members(node: ast.expr) -> dict[str, ast.expr]:
-    """Return the values of a dictionary whose keys are texts; for other nodes nothing."""
+    """Return the values of a dict literal by key, for string keys; return nothing for any other syntax node."""
     pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
     return {key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}
 
 
 def fill_slots(text: Text, values: Mapping[str, str]) -> str:
-    """Return the text with its slots filled; raise ConfigError for a slot without a value."""
+    """Fill the slots of a text; raise ConfigError for a slot without a value."""
     unknown = [part.expression for part in text if isinstance(part, Slot) and part.expression not in values]
     if unknown:
         raise ConfigError(f"the release's text has a slot for {unknown[0]}, which is not known here")

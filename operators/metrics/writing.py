@@ -1,4 +1,4 @@
-"""Programs of requests to a language model, such as those that write a metric's questions."""
+"""Programs that send requests to a language model, such as those that write a metric's questions."""
 
 import hashlib
 import json
@@ -12,25 +12,25 @@ from plumbline.operators.models.calls import Generation, Message, Request
 T = TypeVar("T")
 
 Writing = Generator[Sequence[Request], Sequence[Generation], T]
-"""A program that yields requests, is sent their replies in the same order, and in the end returns its result.
+"""A program that yields requests, receives the replies in the same order, and finally returns its result.
 
-All requests of one `yield` are answered together; the programs of many prompts run side by side.
+The requests of one `yield` are answered together; the programs of many prompts run concurrently.
 """
 
 STOP = ("\nDescription:",)
-"""Text after which a base model would continue with another example."""
+"""Text at which to stop, because a base model would otherwise continue with another example."""
 RETRY = "That reply could not be read: {error}. Write the whole reply again, exactly in the form of the examples."
 
 
 class UnreadableReply(PlumblineError):
-    """A model's reply that does not have the requested form; the message has the reason."""
+    """A reply that does not have the requested form; the message gives the reason."""
 
 
 class WrittenQuestion(NamedTuple):
-    """A question as in the table QUESTIONS (operators/base/schemas.py)."""
+    """A question with the columns of the table QUESTIONS (operators/base/schemas.py)."""
 
     question_id: str
-    """Unique within its prompt: a number while a program writes it, then a hash of its content (`identified`)."""
+    """Id that is unique within a prompt: at first a number, later a hash of the content (`identified`)."""
     text: str
     choices: tuple[str, ...]
     answer: str | None = None
@@ -43,7 +43,7 @@ class WrittenQuestion(NamedTuple):
 
 
 class VqaPrompt(NamedTuple):
-    """A question in its form for a VQA model."""
+    """A question in the form in which it is sent to a VQA model."""
 
     text: str
     choices: tuple[str, ...]
@@ -51,13 +51,13 @@ class VqaPrompt(NamedTuple):
     free: bool
     """True if the model answers in its own words."""
     exact: bool = False
-    """True if a free answer counts only if it equals a choice; else the nearest choice counts."""
+    """True if a free answer must equal a choice; otherwise the closest choice is used."""
 
 
 def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
-    """Return the questions with ids made from their content, so that an answer to one never counts for another.
+    """Give the questions ids derived from their content, so that an answer to one is never used for another.
 
-    Equal questions of a prompt have the same answer; the id of the second one ends in -2.
+    If a prompt has equal questions, they have the same answer, and the id of the second one ends in -2.
     """
     ids: dict[str, str] = {}
     alike: Counter[str] = Counter()
@@ -72,31 +72,31 @@ def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
 
 
 def content_id(text: str, choices: Sequence[str], answer: str | None) -> str:
-    """Return a question's id: 16 hexadecimal digits, the same in every run, metric and prompt."""
+    """Return a question's id: 16 hexadecimal digits that are the same in every run, metric and prompt."""
     return hashlib.sha256(json.dumps([text, [*choices], answer]).encode()).hexdigest()[:16]
 
 
 def is_asked(keep: bool | None) -> bool:
-    """Return True if a question with this `keep` is sent to the VQA model; the metric's own filter sets it to False."""
+    """Return True if a question with this `keep` is sent to the VQA model; False means that a filter dropped it."""
     return keep is not False
 
 
 class ReplySampling(NamedTuple):
-    """Sampling of replies; part of the questions' recipe."""
+    """How replies are sampled; part of the questions' recipe."""
 
     max_tokens: int = 2048
-    """Maximum number of tokens of a reply."""
+    """Maximum number of tokens in a reply."""
     temperature: float = 0.0
-    """0 selects the likeliest token each time."""
+    """Sampling temperature; 0 always selects the likeliest token."""
     seed: int = 0
-    """Seed of the draws at a temperature above 0."""
+    """Random seed for sampling; has no effect at temperature 0."""
 
     def request(self, text: str, *, stop: tuple[str, ...] = STOP, schema: str | None = None) -> Request:
         return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, stop, schema)
 
 
 def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Writing[T]:
-    """Ask for a reply and parse it; if it is unreadable, ask once more, then raise UnreadableReply."""
+    """Ask for a reply and parse it. If it is unreadable, ask once more, then raise UnreadableReply."""
     (result,) = yield from read_each([request], [read], again=again)
     if isinstance(result, UnreadableReply):
         raise result
@@ -106,10 +106,10 @@ def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY) -> Wr
 def read_each(
     requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, again: str = RETRY
 ) -> Writing[list[T | UnreadableReply]]:
-    """Ask for several replies together and parse them; an unreadable one gives an UnreadableReply.
+    """Ask for several replies together and parse them, returning an UnreadableReply for each unreadable one.
 
-    Replies that cannot be parsed, or were cut at max_tokens, are requested once more with the reason in the words of
-    `again`. The second reply is parsed even if it is cut.
+    Replies that cannot be parsed, or were cut off at max_tokens, are requested once more, with the reason phrased by
+    `again`. The second reply is parsed even if it is cut off.
     """
     if not requests:
         return []

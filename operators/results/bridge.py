@@ -1,4 +1,4 @@
-"""Bridges between two versions of a metric: how means of old scores map to the new scale, and how surely."""
+"""Bridges between two versions of a metric: how old mean scores map to the new scale, and how accurately."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class Line(NamedTuple):
-    """new = intercept + slope x old."""
+    """The map new = intercept + slope x old."""
 
     intercept: float
     slope: float
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A monotone map, linear between its knots and level beyond them."""
+    """A monotone map that is linear between its knots and constant beyond them."""
 
     old: list[float]
     new: list[float]
@@ -43,7 +43,7 @@ Verdict = Literal["one scale", "joined", "different"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """A metric's version, from a run or from a sweep that wrote no run."""
+    """A metric's version, used in a run or in a sweep that did not write a run."""
 
     metric: str
     run_id: str | None
@@ -52,7 +52,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bridge:
-    """Comparison of two versions of a metric."""
+    """The comparison of two versions of a metric."""
 
     bridge_id: str
     benchmark: str
@@ -65,31 +65,36 @@ class Bridge:
     kind: Kind
     """Kind of the chosen map."""
     misses: Mapping[Kind, float]
-    """Root mean square error of each kind of map, on images of prompts that it was not fitted on."""
+    """Root mean square error of each kind of map on held-out images (their prompts were not used to fit it)."""
     explained: float
-    """Share of the variance of the new scores that the chosen map explains, on images of such prompts."""
+    """Fraction of the new scores' variance that the chosen map explains on held-out images."""
     curve: Curve | None
-    """The chosen map if it is monotone."""
+    """The chosen map, if it is a curve."""
     line_kind: LineKind
     line: Line
-    """Line that maps means of old scores. Unlike a curve, a line maps a mean of scores to the mean of mapped scores."""
+    """Line that maps mean old scores. Unlike a curve, a line maps the mean of scores to the mean of the mapped scores.
+    """
     means_explained: float | None
-    """Share of the variance of the generators' new means that lines through the other generators explain; None for
-    fewer than five generators."""
+    """Fraction of the variance of the generators' new means that is explained by lines fitted to the other generators;
+    None for fewer than five generators.
+    """
     wanted: float
-    """Required share: if both shares are smaller, the two versions measure different things."""
+    """Required fraction of explained variance: if both fractions are smaller, the two versions measure different
+    things.
+    """
     margins: Mapping[str, float]
-    """Error bounds (95%) by skill for the mapped mean of one more generator, estimated from each generator's distance
-    to the line through the others. Skills with fewer than two generators are missing."""
+    """Error bounds (95%) by skill for the mapped mean of a new generator, estimated from each generator's distance to
+    the line fitted to the others. Skills with fewer than two generators are missing.
+    """
     images_spearman: float
     images_interval: Interval
     generators_kendall: float | None
     clear: Mapping[str, int]
-    """Number of pairs of generators with a clear difference by the `old` version, by the `new` one, and by `both`."""
+    """Number of pairs of generators that differ clearly according to the `old` version, the `new` one, and `both`."""
     turned: Sequence[str]
-    """Pairs that differ clearly by both versions, but in opposite directions."""
+    """Pairs that differ clearly in both versions, but in opposite directions."""
     clear_misses: int
-    """Number of clear rows in groups.parquet."""
+    """Number of rows in groups.parquet that are marked as clear."""
 
     @property
     def joins(self) -> bool:
@@ -97,12 +102,12 @@ class Bridge:
         return self.verdict != "different" and OVERALL in self.margins
 
     def margin_of(self, skill: str) -> float | None:
-        """Return the margin at a skill; None if means are not comparable there."""
+        """Return the margin for a skill; None if its means are not comparable."""
         return self.margins.get(skill) if self.joins else None
 
 
 def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bridge | None:
-    """Return the first bridge from one recipe to the other, if there is one."""
+    """Return the first bridge from one recipe to the other, or None."""
     return next(
         (
             bridge
@@ -114,7 +119,7 @@ def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bri
 
 
 def describe_use(bridge: Bridge) -> str:
-    """Return whether both versions are compared, and how, as the second half of a sentence."""
+    """Describe if and how the two versions are compared, as the second half of a sentence."""
     margin = bridge.margin_of(OVERALL)
     if margin is not None:
         off = f"off by at most ±{number(margin)}"
@@ -124,6 +129,6 @@ def describe_use(bridge: Bridge) -> str:
 
 
 def formula(bridge: Bridge) -> str:
-    """Return the right side of the line's equation."""
+    """Return the right-hand side of the line's equation."""
     sign = "−" if bridge.line.intercept < 0 else "+"
     return f"{number(bridge.line.slope)} × old {sign} {number(abs(bridge.line.intercept))}"

@@ -1,4 +1,4 @@
-"""Compares every two generators on the prompts that both have, and ranks generators on leaderboards of means."""
+"""Compares generators in pairs on the prompts that both have, and ranks them on leaderboards of means."""
 
 import math
 from collections import Counter, defaultdict
@@ -37,8 +37,9 @@ from plumbline.operators.statistics.rounding import merge_equal, round_to, step_
 Floats = NDArray[np.float64]
 
 SIGNIFICANT = 0.05
-"""Two generators differ clearly if the p-value is below this, after Holm's correction over the pairs of one metric and
-skill."""
+"""Two generators differ clearly if the p-value is below this, after Holm's correction over all pairs for the same
+metric and skill.
+"""
 
 
 BETTER, WORSE, TIED, UNLIKE = MARKS = ("better", "worse", "tied", "other settings")
@@ -55,19 +56,20 @@ Outcome = Literal[
     "one leads",
     "several lead",
 ]
-"""Result of a board. `no leader`: some generators differ clearly, but each that beats another is itself beaten.
-`best`: one generator beats every other. `one leads` or `several lead`: no generator beats them, and they beat the most
-others."""
+"""Overall result of a board. `no leader`: some generators differ clearly, but each one that beats another is itself
+beaten. `best`: one generator beats every other. `one leads` or `several lead`: these generators are not beaten, and
+beat more others than any other unbeaten generator.
+"""
 
 
 class LeaderboardRow(NamedTuple):
-    """A generator's row on one metric's board."""
+    """A generator's row in one metric's leaderboard."""
 
     generator: str
     metric: str
     skill: str
     mean: float
-    """nan if no image has a score."""
+    """Mean score; nan if no image has a score."""
     low: float
     """Lower end of the mean's 95% interval, bootstrapped over prompts; nan if too few prompts differ."""
     high: float
@@ -75,25 +77,25 @@ class LeaderboardRow(NamedTuple):
     n_null: int
     coverage: float
     rank: int | None
-    """Rank of the mean, from 1; equal means share a rank; None if no image has a score."""
+    """Rank of the mean, starting at 1; equal means share a rank. None if no image has a score."""
     group: str
     """Letters of the tie groups: two generators share a letter exactly if they are compared and do not differ clearly.
-    With a baseline, one of MARKS. Empty if no image has a score, or if the generator is compared with no other because
-    of its settings.
+    With a baseline, one of MARKS. Empty if no image has a score, or if the generator's settings differ from those of
+    all others.
     """
     rating: float | None = None
-    """Bradley-Terry rating over all prompts, if it was requested."""
+    """Bradley-Terry rating over all prompts, if requested."""
     direction: int = 1
     """1 if a higher mean is better, -1 if a lower mean is."""
 
     @property
     def worth(self) -> float:
-        """The mean, negated if a lower mean is better, so that more is better."""
+        """The mean, negated if lower is better, so that larger values are better."""
         return self.direction * self.mean
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Both ends of the mean's interval for a chart; without an interval, the mean twice."""
+        """Both ends of the mean's interval, for a chart; the mean twice if there is no interval."""
         return (self.low, self.high) if math.isfinite(self.low) else (self.mean, self.mean)
 
 
@@ -107,31 +109,34 @@ class Duel(NamedTuple):
     metric: str
     skill: str
     better: str | None
-    """The clearly better generator by the signed ranks; None without a clear difference."""
+    """The clearly better generator according to the signed ranks; None if there is no clear difference."""
     generator_a: str
     generator_b: str
     difference: float
-    """Mean of a minus mean of b, as the metric returns them. Its size is of interest; `effect` has the direction."""
+    """Mean of a minus mean of b, in the metric's own scale. Use it for the size of the difference, and `effect` for the
+    direction.
+    """
     low: float
     """Lower end of the difference's 95% interval, bootstrapped over prompts; nan if too few prompts differ."""
     high: float
     p_value: float
-    """P-value of Wilcoxon's signed-rank test, two-sided."""
+    """Two-sided p-value of Wilcoxon's signed-rank test."""
     p_holm: float
-    """P-value corrected over all pairs of this metric and skill; nan if settings differ."""
+    """P-value corrected over all pairs for this metric and skill; nan if settings differ."""
     effect: float
     """Matched-pairs rank-biserial correlation from -1 to 1: the signed-rank statistic, positive if it favours a."""
     win_rate: float
-    """Share of prompts won by a; ties count half."""
+    """Fraction of prompts won by a; ties count as half."""
     n: int
-    """Number of prompts; several images of a prompt are averaged."""
+    """Number of prompts; the scores of several images of a prompt are averaged."""
     differing: int
-    """Number of prompts with different scores."""
+    """Number of prompts on which the scores differ."""
     direction: int = 1
     """1 if a higher score is better, -1 if a lower score is."""
     unlike: tuple[Difference, ...] = ()
-    """Generation settings that differ. If there are any, neither generator is called better, and the correction skips
-    the pair."""
+    """Generation settings that differ. If there are any, neither generator is called better, and the pair does not
+    count in the correction.
+    """
 
     @property
     def favoured(self) -> str:
@@ -139,27 +144,27 @@ class Duel(NamedTuple):
         return self.generator_a if self.effect > 0 else self.generator_b
 
     def prompts_needed(self, comparisons: int) -> int:
-        """Estimate how many prompts would make the difference clear among `comparisons`, if it is the true one.
+        """Estimate how many prompts would make this difference clear among `comparisons`, if it is real.
 
-        The result is always more than the number of prompts that were compared.
+        The result is always greater than the number of prompts that were compared.
         """
         needed = pairs_needed(self.effect, comparisons, SIGNIFICANCE) * self.n / self.differing
         return max(math.ceil(needed), self.n + 1)
 
     @property
     def worse(self) -> str | None:
-        """The clearly worse generator; None without a clear difference."""
+        """The clearly worse generator; None if there is no clear difference."""
         if self.better is None:
             return None
         return self.generator_b if self.better == self.generator_a else self.generator_a
 
     @property
     def is_contrary(self) -> bool:
-        """Return True if the difference is clear but the means do not differ in the same direction."""
+        """Return True if the difference is clear but the means differ in the opposite direction, or not at all."""
         return self.better is not None and self.direction * self.difference * self.effect <= 0
 
     def swapped(self) -> "Duel":
-        """Return the same comparison with a and b exchanged."""
+        """Return the same comparison with a and b swapped."""
         return self._replace(
             generator_a=self.generator_b, generator_b=self.generator_a, difference=-self.difference,
             low=-self.high, high=-self.low, effect=-self.effect, win_rate=1 - self.win_rate,
@@ -168,15 +173,15 @@ class Duel(NamedTuple):
 
 
 class Board(NamedTuple):
-    """One metric's leaderboard at one skill, with its duels. Only the duels decide who is better than whom."""
+    """One metric's leaderboard for one skill, with its duels. Only the duels decide which generator is better."""
 
     metric: str
     skill: str
     rows: tuple[LeaderboardRow, ...]
-    """Rows with the best mean first; generators without a score come last."""
+    """Rows sorted from the best mean to the worst; generators without a score come last."""
     duels: tuple[Duel, ...]
     baseline: str = ""
-    """The only generator that the others are compared with; empty if all are compared with each other."""
+    """The generator with which all others are compared; empty if all are compared with each other."""
     unlike: tuple[Duel, ...] = ()
     """Pairs of generators with different settings, which are not compared."""
 
@@ -186,24 +191,24 @@ class Board(NamedTuple):
 
     @property
     def pairs_wanted(self) -> int:
-        """Number of pairs that would be compared if every generator had a score for every prompt."""
+        """Number of pairs to compare if every generator had a score for every prompt."""
         scored = generator_names(self.scored())
         every = math.comb(len(scored), 2) if not self.baseline else len({*scored} - {self.baseline})
         return every - len(self.unlike)
 
     @property
     def fewest_prompts(self) -> int:
-        """Smallest number of common prompts that can show a clear difference between two generators."""
+        """Smallest number of shared prompts with which a difference between two generators can be clear."""
         return fewest_pairs(len(self.duels), SIGNIFICANT)
 
     @property
     def can_tell(self) -> bool:
-        """Return True if some pair has enough prompts for a clear difference."""
+        """Return True if at least one pair has enough prompts for a clear difference."""
         return any(duel.n >= self.fewest_prompts for duel in self.duels)
 
     @property
     def differs(self) -> bool:
-        """Return True if some generator is clearly better than another."""
+        """Return True if any generator is clearly better than another."""
         return any(duel.better is not None for duel in self.duels)
 
     @property
@@ -222,7 +227,7 @@ class Board(NamedTuple):
         return "one leads" if len(leaders) == 1 else "several lead"
 
     def clearest(self) -> Duel | None:
-        """Return the pair with the smallest p-value, even if it is not significant; None if no pair differs."""
+        """Return the pair with the smallest p-value, significant or not; None if no pair differs."""
         differing = [duel for duel in self.duels if duel.effect]
         return min(differing, key=lambda duel: (duel.p_value, -abs(duel.effect)), default=None)
 
@@ -242,38 +247,38 @@ class Board(NamedTuple):
 
     @property
     def why_no_duel(self) -> str:
-        """Reason why a board has no duels, as the end of a sentence."""
+        """Return the reason why a board has no duels, as the end of a sentence."""
         return "their settings differ." if self.unlike else "none share a prompt that it scored."
 
     def tied_with(self, generator: str) -> list[str]:
         """Return the scored generators that do not differ clearly from `generator`, best mean first.
 
-        With a baseline, only the pairs that include the baseline count.
+        With a baseline, only pairs that include the baseline count.
         """
         apart = {generator, *self.better_than(generator), *self.worse_than(generator), *self.unlike_to(generator)}
         others = [name for name in generator_names(self.scored()) if name not in apart]
         return others if self.baseline in ("", generator) else [name for name in others if name == self.baseline]
 
     def unbeaten(self) -> list[LeaderboardRow]:
-        """Return the scored generators that no other beats clearly, best mean first. They do not beat each other."""
+        """Return the scored generators that no other generator clearly beats, best mean first."""
         worse = {duel.worse for duel in self.duels}
         return [row for row in self.scored() if row.generator not in worse]
 
     def leaders(self) -> list[LeaderboardRow]:
-        """Return the unbeaten generators with the most wins, at least one, best mean first."""
+        """Return the unbeaten generators that have the most wins (at least one), best mean first."""
         unbeaten, wins = self.unbeaten(), Counter(duel.better for duel in self.duels)
         most = max((wins[row.generator] for row in unbeaten), default=0)
         return [row for row in unbeaten if wins[row.generator] == most > 0]
 
     def close(self) -> list[LeaderboardRow]:
-        """Return the generators that do not differ clearly from any leader, best mean first; none without a leader."""
+        """Return the generators that do not differ clearly from any leader, best mean first; empty without a leader."""
         leaders = generator_names(self.leaders())
         tied = [set(self.tied_with(leader)) for leader in leaders]
         common = set.intersection(*tied) - set(leaders) if tied else set()
         return [row for row in self.scored() if row.generator in common]
 
     def leading(self) -> frozenset[str]:
-        """Return the generators to highlight: the leaders and those close to them, unless these are all generators.
+        """Return the generators to highlight: the leaders and those close to them, unless that is all of them.
 
         With a baseline, return the generators that are clearly better than the baseline.
         """
@@ -283,12 +288,12 @@ class Board(NamedTuple):
         return first if len(first) < len(self.scored()) else frozenset()
 
     def best(self) -> LeaderboardRow | None:
-        """Return the generator that is clearly better than every other, if there is one."""
+        """Return the generator that is clearly better than every other, or None."""
         others = len(self.scored()) - 1
         return next((first for first in self.leaders() if 0 < others == len(self.worse_than(first.generator))), None)
 
     def leave_out(self, generator: str) -> "Board":
-        """Return the board as if a generator had not been compared."""
+        """Return the board as if the given generator had not been compared."""
         duels = tuple(duel for duel in self.duels if generator not in (duel.generator_a, duel.generator_b))
         return self._replace(rows=tuple(row for row in self.rows if row.generator != generator), duels=duels)
 
@@ -316,7 +321,7 @@ def build_boards(
 
 
 def not_compared(duels: Iterable[Duel]) -> list[str]:
-    """Return `a and b (20 steps against 30)` for each pair of generators whose settings differ, each pair once."""
+    """Describe each pair of generators whose settings differ, once, as in `a and b (20 steps against 30)`."""
     pairs = {(duel.generator_a, duel.generator_b): duel.unlike for duel in duels if duel.unlike}
     return [f"{a} and {b} ({describe_differences(unlike)})" for (a, b), unlike in pairs.items()]
 
@@ -328,10 +333,10 @@ def rank_generators(
     baseline: str = "",
     unranked: Container[str] = (),
 ) -> list[LeaderboardRow]:
-    """Return the leaderboard of every metric from a summary (schema SUMMARY), overall and by skill, best mean first.
+    """Return the leaderboard of each metric, overall and by skill, best mean first, from a summary (schema SUMMARY).
 
-    The `duels` compare the same scores; they decide the tie groups, or the marks against the baseline. Rows of
-    `unranked` metrics, which only describe images, have no rank and no tie group.
+    The `duels` must compare the same scores; they determine the tie groups, or the marks against the baseline.
+    `unranked` contains the metrics that only describe images; their rows have no rank and no tie group.
     """
     by_board = defaultdict[tuple[str, str], list[Duel]](list)
     for duel in duels:
@@ -357,7 +362,7 @@ def rank_generators(
 
 
 def _tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
-    """Return the letters of each generator; none for a generator whose settings differ from those of all others."""
+    """Return each generator's letters; a generator whose settings differ from those of all others has none."""
     apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
     unlike = {name for duel in duels if duel.unlike for name in (duel.generator_a, duel.generator_b)}
     compared = {name for duel in duels if not duel.unlike for name in (duel.generator_a, duel.generator_b)}
@@ -365,36 +370,36 @@ def _tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, s
 
 
 class PromptMeans:
-    """A metric's mean score of every prompt by generator, kept on disk."""
+    """A metric's mean score for each prompt and generator, stored on disk."""
 
     def __init__(self, prompts: Hashes) -> None:
-        """Begin without means; `prompts` are the ascending hashes of the prompts' ids."""
+        """Start without means; `prompts` are the ascending hashes of the prompts' ids."""
         self.prompts = prompts
         self._columns = Spilled()
         self._column_of: dict[str, int] = {}
 
     def add(self, generator: str, means: Floats) -> None:
-        """Add a generator's mean for each prompt, nan for a missing mean. A generator without any mean is not added."""
+        """Add a generator's mean for each prompt, with nan for a missing mean; ignore a generator without any mean."""
         if np.isfinite(means).any():
             self._column_of[generator] = len(self._columns)
             self._columns.append(means)
 
     @property
     def generators(self) -> list[str]:
-        """Names of the generators that have a score, sorted."""
+        """Sorted names of the generators that have a score."""
         return sorted(self._column_of)
 
     def read(self, generator: str, part: slice = ALL) -> Floats:
-        """Return a generator's means, of all prompts or of a slice of them."""
+        """Return a generator's means for all prompts or for a slice of them."""
         return self._columns.read(self._column_of[generator], part)
 
     def pairs(self, baseline: str = "") -> list[tuple[str, str]]:
-        """Return every two generators, or with a baseline only the pairs that include the baseline."""
+        """Return all pairs of generators or, with a baseline, only the pairs that include it."""
         return [pair for pair in combinations(self.generators, 2) if not baseline or baseline in pair]
 
 
 def average_prompts(prompts: Hashes, columns: ScoreColumns) -> Floats:
-    """Return one generator's mean score for each prompt (hashes, ascending); nan for a prompt without a score."""
+    """Return one generator's mean score for each prompt (ascending hashes); nan for a prompt without a score."""
     place = find_sorted(columns.prompt, prompts)
     scored = np.isfinite(columns.score) & (place >= 0)
     place, score = (place, columns.score) if scored.all() else (place[scored], columns.score[scored])
@@ -404,7 +409,7 @@ def average_prompts(prompts: Hashes, columns: ScoreColumns) -> Floats:
 
 
 def read_prompt_means(scores: RunScores, metric: str) -> PromptMeans:
-    """Read a metric's scores of a run and average them by prompt and generator."""
+    """Read a run's scores for a metric and average them by prompt and generator."""
     means = PromptMeans(scores.prompts)
     for generator, columns in scores.each_generator(metric):
         means.add(generator, average_prompts(scores.prompts, columns))
@@ -419,9 +424,9 @@ def compare_generators(
     baseline: str = "",
     settings: Mapping[str, Known] = MappingProxyType({}),
 ) -> list[Duel]:
-    """Compare every two generators, or each with the baseline, by a metric, overall and at every skill.
+    """Compare all pairs of generators, or each generator with the baseline, by a metric, overall and for each skill.
 
-    Of two generators whose `settings` differ, neither is called better.
+    If the `settings` of two generators differ, neither is called better.
     """
     towards = direction(metric, lower_is_better)
     pairs = means.pairs(baseline)
@@ -462,9 +467,9 @@ def compare_generators(
 def decide_duels(
     duels: Sequence[Duel], family: Callable[[Duel], Hashable] = lambda duel: (duel.metric, duel.skill)
 ) -> list[Duel]:
-    """Return the duels with p-values corrected within each family (Holm 1979), and the better generator by these.
+    """Return the duels with p-values corrected within each family (Holm 1979), and the better generators by these.
 
-    Pairs whose settings differ stay undecided.
+    Pairs whose settings differ remain undecided.
     """
     families = defaultdict[Hashable, list[int]](list)
     for number, duel in enumerate(duels):
@@ -484,8 +489,8 @@ def _sum_differences(
 ) -> dict[str, Floats]:
     """Return, by skill, the pairs' differences and numbers of prompts, summed with the bootstrap's weights.
 
-    `masks` has the prompts with each skill. A prompt's weights are drawn once for all skills. The sums have the shape
-    (2, pairs, RESAMPLES).
+    `masks` selects the prompts that have each skill. A prompt's weights are drawn once and used for all skills. The
+    sums have the shape (2, pairs, RESAMPLES).
     """
     names = means.generators
     first, second = np.array([[names.index(a), names.index(b)] for a, b in pairs], np.intp).T
@@ -513,11 +518,11 @@ def _sum_differences(
 
 
 def bradley_terry(metric: str, means: PromptMeans, lower_is_better: Container[str] = ()) -> dict[str, float]:
-    """Return each generator's Bradley-Terry rating by a metric, on Elo's scale: 400 points more win 10 of 11 prompts.
+    """Return each generator's Bradley-Terry rating by a metric, on Elo's scale.
 
-    The images of two generators for a prompt are a match, and the better score wins. Every two generators get one more
-    match that counts as a draw, so that a generator that never wins has a rating too. The ratings of a metric average
-    0.
+    An advantage of 400 points means winning 10 of 11 prompts. The images of two generators for the same prompt are a
+    match, which the better score wins. Each pair of generators gets an extra match that counts as a draw, so that even
+    a generator that never wins has a rating. A metric's ratings have mean 0.
     """
     import evalica  # takes a second, and few reports ask for ratings
 

@@ -1,4 +1,4 @@
-"""Noise of a judge, estimated from several answers about the same image."""
+"""The noise of a judge, estimated from several answers about the same image."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,11 +8,11 @@ import pyarrow as pa
 
 
 def noise_by_generator(metric: str, scores: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield a row of schema JUDGE_NOISE for each generator of a metric's scores (generator, score, asks).
+    """Yield a row (schema JUDGE_NOISE) for each generator in a metric's scores (generator, score, asks).
 
-    This is a one-way analysis of variance. The standard deviation is pooled within images. The share is 1 minus the
-    reliability of a mean over the asks (Shrout and Fleiss 1979, Intraclass correlations, ICC(1, k)), relative to the
-    scores' observed variance.
+    This is a one-way analysis of variance. `deviation` is the standard deviation pooled within images. `share` is 1
+    minus the reliability of a mean over the asks (Shrout and Fleiss 1979, Intraclass correlations, ICC(1, k)), relative
+    to the observed variance of the scores.
     """
     scored = scores.filter(scores.column("asks").is_valid()).to_pandas()
     for generator, of_generator in scored.groupby("generator", sort=False):

@@ -1,4 +1,4 @@
-"""Correlations of metrics with each other, by generator ("What makes a good metric?", sec. 3.3)."""
+"""Correlations between metrics, by generator ("What makes a good metric?", sec. 3.3)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,24 +17,24 @@ Floats = NDArray[np.float64]
 
 
 class Correlation(NamedTuple):
-    """Spearman's rank correlation of one generator's scores."""
+    """Spearman's rank correlation of one generator's scores with another metric, or with a property of the prompts."""
 
     metric: str
     other: str
     """Another metric, or a property of prompts."""
     kind: str
-    """`metric` or `property`, as is `other`."""
+    """What `other` is: a `metric` or a `property`."""
     generator: str
     rho: float
-    """Spearman's rho; nan if either side is constant."""
+    """Spearman's rho; nan if one of the two is constant."""
     low: float
     high: float
     n: int
-    """Number of images for a metric, of prompts for a property."""
+    """Number of images if `other` is a metric, number of prompts if it is a property."""
 
 
 def correlate_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Correlation]:
-    """Correlate every two metrics, by generator, over the images that have both scores."""
+    """Correlate all pairs of metrics, by generator, over the images that both metrics scored."""
     for metric, other in combinations(metrics, 2):
         sides = scores.select_rows(metric).scored(), scores.select_rows(other).scored()
         for code, generator in enumerate(scores.generators):
@@ -45,23 +45,24 @@ def correlate_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Cor
 
 
 def correlate(metric: str, other: str, kind: str, generator: str, a: Floats, b: Floats, prompts: int) -> Correlation:
-    """Return the correlation of two sides of a generator's images or prompts; `prompts` is their number of prompts."""
+    """Return the correlation of two values of each image or prompt; `prompts` is the number of distinct prompts."""
     rho = STATISTICS["spearman"](b, a)
     interval = spearman_interval(rho, prompts) if _varies(a) and _varies(b) else UNDEFINED
     return Correlation(metric, other, kind, generator, rho, *interval, len(a))
 
 
 def _varies(values: Floats) -> bool:
-    """Return True if enough values differ from the commonest value for an interval to be valid."""
+    """Return True if enough values differ from the most frequent value for an interval to be valid."""
     counts = np.unique(values, return_counts=True)[1]
     return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING
 
 
 def spearman_interval(rho: float, n: int) -> Interval:
-    """Return the 95% interval of a rank correlation of n independent pairs.
+    """Return the 95% interval of the rank correlation of n independent pairs.
 
-    It uses Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) of Bonett and Wright 2000. It is nan for
-    fewer than four pairs, or if |rho| is 1. Images of one prompt are not independent: n counts prompts.
+    It uses Fisher's transformation with the variance (1 + rho^2 / 2) / (n - 3) from Bonett and Wright 2000. The
+    interval is nan for fewer than four pairs, or if |rho| is 1. As images of the same prompt are not independent, n is
+    the number of prompts.
     """
     if not math.isfinite(rho) or n < 4 or abs(rho) >= 1:
         return UNDEFINED

@@ -1,4 +1,4 @@
-"""The recipe of a run's metric. Metrics of two runs with the same name and different recipes are different metrics."""
+"""The recipe of a metric in a run. Metrics with the same name in two runs are different if their recipes differ."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,17 +8,17 @@ from plumbline.operators.metrics.table import read_metrics
 NAMING = ("checkpoint", "revision")
 """Options that identify a model whose files are unknown."""
 ABOUT = "about"
-"""The option that only describes a metric."""
+"""Option that only describes a metric."""
 
 Recipe = Mapping[str, str]
-"""Settings by their paths, such as `models.vqa.checkpoint`."""
+"""Settings by path, such as `models.vqa.checkpoint`."""
 
 
 def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
-    """Return the settings that define a metric of a run: its options, its models, and the versions of its stages.
+    """Return the settings that define a metric in a run: its options, its models, and the versions of its stages.
 
-    The names of the metric and of its models' roles are not part of the recipe: two names with equal recipes are the
-    same metric.
+    The names of the metric and of its models' roles are not included: metrics with equal recipes are the same, whatever
+    their names.
     """
     config: Mapping[str, Any] = manifest.get("config", {})
     options, models = config.get("metrics", {}).get(metric, {}), config.get("models", {})
@@ -36,7 +36,7 @@ def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
 
 
 def _flatten(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings with their paths."""
+    """Yield each path in a nested mapping with its value."""
     for name, value in parts.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
@@ -45,10 +45,10 @@ def _flatten(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def differing_paths(before: Recipe, after: Recipe) -> list[str]:
-    """Return the paths of the settings that differ between two recipes."""
+    """Return the paths at which two recipes have different settings."""
     return [path for path in dict.fromkeys([*before, *after]) if before.get(path) != after.get(path)]
 
 
 def unranked_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
-    """Return a run's metrics that only describe images: none of their scores is better than another."""
+    """Return the metrics of a run that only describe images, so that no score is better than another."""
     return frozenset(name for name, metric in read_metrics(manifest).items() if not metric.ranks)

@@ -1,7 +1,7 @@
 """Percentile ranks of scores among all images in a store.
 
-A run stores a sketch of the scores of each metric and generator: quantiles at even steps. Sketches of several runs are
-merged with weights. A percentile rank from a sketch is exact to a quarter of a percent.
+A run stores a sketch of the scores for each metric and generator: evenly spaced quantiles. The sketches of several runs
+are merged with weights. A percentile rank computed from a sketch is accurate to a quarter of a percent.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ from plumbline.operators.statistics.percentiles import percentile_rank
 Floats = NDArray[np.float64]
 
 MAX_KEPT = 200
-"""Largest number of values in a sketch. A sketch of fewer scores has all of them."""
+"""Maximum number of values in a sketch. A sketch of fewer scores contains all of them."""
 MIN_IMAGES = 20
-"""Smallest number of images for a percentile rank."""
+"""Minimum number of images for a percentile rank."""
 
 
 class Sketch(NamedTuple):
-    """Summary of the scores of `n` images by at most MAX_KEPT values, each of the same weight."""
+    """Summary of the scores of `n` images by at most MAX_KEPT values of equal weight."""
 
     n: int
     values: Floats
@@ -41,7 +41,7 @@ QUANTILES = (np.arange(MAX_KEPT) + 0.5) / MAX_KEPT
 
 
 def merge(sketches: Sequence[Sketch]) -> Sketch:
-    """Merge at least one sketch into one."""
+    """Merge one or more sketches into one."""
     n = sum(part.n for part in sketches)
     values = np.concatenate([part.values for part in sketches])
     if n <= MAX_KEPT:
@@ -51,20 +51,20 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
 
 
 def sketch(scores: pa.ChunkedArray) -> Sketch:
-    """Summarise scores, without nulls."""
+    """Summarise scores, which must not contain nulls."""
     values = scores.drop_null().to_numpy().astype(np.float64)
     return merge([Sketch(len(values), values)])
 
 
 class SketchKey(NamedTuple):
-    """Metric and generator of a sketch."""
+    """The metric and generator that a sketch belongs to."""
 
     metric: str
     generator: str
 
 
 def usual_table(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
-    """Merge the sketches of a run's parts by metric and generator, as a table (schema USUAL_SCORES)."""
+    """Merge the sketches of a run's parts by metric and generator into a table (schema USUAL_SCORES)."""
     by_key: dict[SketchKey, list[Sketch]] = {}
     for key, part in parts:
         by_key.setdefault(key, []).append(part)
@@ -76,9 +76,9 @@ def usual_table(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
 
 
 def largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketch]:
-    """Return the sketch of the most images for each metric and generator; the first of several of equal size.
+    """Return, for each metric and generator, the sketch of the most images; the first one if several are equally large.
 
-    So a generator that several runs scored counts once.
+    This way, a generator that was scored in several runs counts only once.
     """
     largest: dict[SketchKey, Sketch] = {}
     for row in (row for table in tables for row in table.to_pylist()):
@@ -92,17 +92,17 @@ class ScoreLocation(NamedTuple):
     """Position of a score among the scores of all images."""
 
     rank: float
-    """Percentile rank."""
+    """Percentile rank of the score; a better score has a higher rank."""
     images: int
 
 
 class UsualScores:
-    """Scores of all images of a benchmark, by metric."""
+    """Scores of all images for a benchmark, by metric."""
 
     def __init__(
         self, benchmark: str, sketches: Mapping[SketchKey, Sketch], lower_is_better: frozenset[str], left_out: int = 0
     ) -> None:
-        """Merge the sketches; `left_out` is the number of runs whose sketches cannot be read."""
+        """Merge the sketches; `left_out` is the number of runs whose sketches could not be read."""
         self.benchmark, self.left_out = benchmark, left_out
         self._lower_is_better = lower_is_better
         self._by_metric: dict[str, list[Sketch]] = {}
@@ -121,7 +121,7 @@ class UsualScores:
         return ScoreLocation(percentile_rank(worse, equal, images), images)
 
     def describe(self, metric: str, score: float) -> str:
-        """Return the position of a score in words; empty if fewer than MIN_IMAGES images have been scored."""
+        """Describe the position of a score in words; return an empty string for fewer than MIN_IMAGES images."""
         location = self.locate(metric, score)
         if location is None:
             return ""

@@ -1,4 +1,4 @@
-"""Properties of prompts as texts: length, readability, and depth of the parse."""
+"""Text properties of prompts: length, readability, and depth of the parse."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.results.question_quality import content_words
 
 Property = Callable[[str], float]
-"""Returns a number for a text; nan if it is undefined."""
+"""Function that returns a number for a text, or nan if it is undefined."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
@@ -21,7 +21,7 @@ _SILENT = re.compile(
 
 
 def length(text: str) -> float:
-    """Return the number of content words, which the paper calls words that are not stop words."""
+    """Return the number of content words; the paper speaks of words that are not stop words."""
     return float(len(content_words(text)))
 
 
@@ -39,24 +39,24 @@ def grade(text: str) -> float:
 
 @lru_cache(maxsize=20_000)
 def syllables(word: str) -> int:
-    """Estimate the syllables of an English word: its groups of vowels without silent endings, at least 1.
+    """Estimate the number of syllables of an English word: its groups of vowels without silent endings, at least 1.
 
-    91% of the 6,344 words of syllapy 0.8 are counted right, and 99% within one syllable.
+    For the 6,344 words of syllapy 0.8, the estimate is right for 91%, and off by at most one for 99%.
     """
     letters = re.sub("[^a-z]", "", word.casefold())
     return max(1, len(_VOWELS.findall(letters)) - bool(_SILENT.search(letters)))
 
 
 class ParsedWord(NamedTuple):
-    """A word of a dependency parse."""
+    """A word in a dependency parse."""
 
     head: int
-    """Index of the word that it depends on; a root depends on itself."""
+    """Index of the word on which this word depends; a root depends on itself."""
     lemma: str
     part_of_speech: str
-    """Tag of Universal Dependencies, such as NOUN."""
+    """Universal Dependencies tag, such as NOUN."""
     relation: str
-    """Relation to the head, such as compound."""
+    """Dependency relation to the head, such as compound."""
 
 
 class ParseProperties(NamedTuple):
@@ -65,17 +65,17 @@ class ParseProperties(NamedTuple):
     depth: float
     """Length of the longest path from a word to the root of its sentence, in arcs."""
     central_depth: float
-    """Length of the longest such path that turns at every word, left and right in turn (Gecko, B.4.11)."""
+    """Length of the longest such path that alternates between left and right at every word (Gecko, B.4.11)."""
     entities: float
-    """Number of different entities (Gecko, B.4.11): nouns and names that are not part of another name."""
+    """Number of distinct entities (Gecko, B.4.11): nouns and names that are not part of another name."""
 
 
 PARTS_OF_NAMES = ("compound", "flat", "fixed")
-"""Relations of nouns that are part of another noun, such as `soccer` in `soccer ball`."""
+"""Dependency relations of nouns that are part of another noun, such as `soccer` in `soccer ball`."""
 
 
 def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
-    """Return the properties of a parse, of one sentence or several."""
+    """Return the properties of a parse of one or more sentences."""
     heads = [word.head for word in words]
     nouns = {
         word.lemma.casefold()
@@ -86,15 +86,15 @@ def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
 
 
 def depth(heads: Sequence[int]) -> float:
-    """Return the length of the longest path from a word to its root, in arcs, given each word's head."""
+    """Return the length in arcs of the longest path from a word to its root, given each word's head."""
     return float(max((_distance(heads, word) for word in range(len(heads))), default=math.nan))
 
 
 def central_depth(heads: Sequence[int]) -> float:
     """Return the length of the deepest central branch, given each word's head (Gecko, B.4.11, after Ohta et al. 2013).
 
-    The paper's pseudo-code computes the depths of a word's branches to the left and to the right; at each word, a
-    branch continues on the other side. The larger depth of a root counts.
+    The paper's pseudo-code computes the depth of a word's branches to its left and to its right. At each word, a branch
+    continues on the opposite side. The result is the larger of the root's two depths.
     """
     left, right = [0] * len(heads), [0] * len(heads)
     for word in sorted(range(len(heads)), key=lambda word: -_distance(heads, word)):
@@ -118,7 +118,7 @@ Parser = Callable[[str], ParseProperties]
 
 
 def properties(others: Mapping[str, Property], parse: Parser | None = None) -> dict[str, Property]:
-    """Return functions of a prompt by name: length, grade, the ParseProperties if there is a parser, and `others`."""
+    """Return functions of a prompt by name: length, grade, `others` and, if there is a parser, ParseProperties."""
 
     def measure(parse: Parser, name: str, text: str) -> float:
         return float(getattr(parse(text), name))
@@ -128,11 +128,11 @@ def properties(others: Mapping[str, Property], parse: Parser | None = None) -> d
 
 
 def open_parser(name: str, option: str = "parser") -> Parser:
-    """Return the parser of a spaCy pipeline, which must be an installed package, not a folder.
+    """Load the parser of a spaCy pipeline, which must be an installed package, not a folder.
 
-    `option` is the option that names the pipeline, for messages.
+    `option` is the name of the option that sets the pipeline, for messages.
 
-    Raises ConfigError if spaCy, the package or its parser is missing.
+    Raise ConfigError if spaCy, the package or its parser is missing.
     """
     try:
         import spacy

@@ -1,4 +1,4 @@
-"""Quality of written questions: prompts that lack them, words that they cover, and questions that are dropped."""
+"""Quality of written questions: prompts without questions, words that are covered, and questions that are dropped."""
 
 import re
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ class QuestionQuality(NamedTuple):
 
     prompts: int
     failed: int
-    """Prompts without questions: empty prompts, and prompts whose replies could not be read."""
+    """Number of prompts without questions: empty prompts, and prompts for which no reply could be read."""
     questions: int
     dropped: int
-    """Questions that the metric's own filter dropped."""
+    """Number of questions dropped by the metric's own filter."""
     doubted: int
-    """Questions that NLI finds less likely than the threshold."""
+    """Number of questions whose entailment probability is below the threshold."""
     content_words: int
-    """Content words of the prompts that have questions."""
+    """Number of content words in the prompts that have questions."""
     covered_words: int
-    """Content words within the span of a question."""
+    """Number of content words within the span of a question."""
 
 
 def assess(
@@ -65,12 +65,12 @@ def assess(
 
 
 def mean_content_words(texts: Sequence[str | None]) -> float:
-    """Return the mean number of content words of about 1,000 of the texts, spaced evenly; 0 without texts."""
+    """Return the mean number of content words in about 1,000 evenly spaced texts of the list; 0 for an empty list."""
     counts = [len(content_words(text or "")) for text in texts[:: max(1, len(texts) // 1_000)]]
     return fmean(counts) if counts else 0.0
 
 
 def content_words(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each content word of a text, in characters."""
+    """Return the start and end position of each content word in a text."""
     words = re.finditer(r"\w+(?:['’-]\w+)*", text)
     return [match.span() for match in words if match.group().casefold() not in _FUNCTION_WORDS]

@@ -1,6 +1,6 @@
-"""Detects reward hacking: a generator in training keeps its reward, but other metrics become different or worse.
+"""Detects reward hacking: a generator in training maintains its reward while other metrics change or get worse.
 
-Two runs are compared in operators/report/changes.py, and the scores of a service in plugins/reward_server/sentinel.py.
+operators/report/changes.py applies this to two runs, and plugins/reward_server/sentinel.py to the scores of a service.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,25 +10,26 @@ from plumbline.operators.base.sentences import Sentence, names, number
 from plumbline.operators.metrics.metric import Metric
 
 MARGIN = 0.1
-"""An image statistic must have changed by more than this fraction of its earlier mean: with many prompts, even an
-invisible change is significant. Metrics that rank images need no such margin."""
+"""Fraction of its earlier mean by which an image statistic must have changed: with many prompts, even an invisible
+change is significant. Metrics that rank images need no such margin.
+"""
 
 
 class Movement(NamedTuple):
-    """A metric's means of earlier and later images."""
+    """A metric's mean on earlier images and on later ones."""
 
     metric: str
     before: float
     after: float
     towards: int
-    """1 if the later scores are significantly higher, -1 if they are significantly lower, else 0."""
+    """1 if the later scores are significantly higher, -1 if they are significantly lower, otherwise 0."""
 
 
 def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mapping[str, Metric]) -> list[Movement]:
-    """Return the movements that suggest reward hacking; none if the reward itself became worse.
+    """Return the movements that suggest reward hacking; none if the reward itself got worse.
 
-    A held-out metric is suspicious if it became worse, an image statistic if it changed by more than MARGIN. A metric
-    that is missing in `metrics` ranks images, and higher is better.
+    A held-out metric is suspicious if it got worse, an image statistic if it changed by more than MARGIN. A metric that
+    is missing from `metrics` is assumed to rank images, with higher scores being better.
     """
 
     def is_worse(move: Movement) -> bool:
@@ -45,7 +46,7 @@ def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mappi
 
 
 def describe_alarm(who: str, reward: Movement, moved: Sequence[Movement], test: str) -> Sentence:
-    """Return a sentence about the suspicious movements; `test` names the significance test."""
+    """Return a sentence that describes the suspicious movements; `test` is the name of the significance test."""
     means = {move: f"from {number(move.before)} to {number(move.after)}" for move in (reward, *moved)}
     others = names([f"{move.metric} {'rose' if move.towards > 0 else 'fell'} {means[move]}" for move in moved])
     return Sentence(

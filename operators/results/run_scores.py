@@ -1,7 +1,7 @@
 """A run's scores as NumPy arrays, read for one metric and generator at a time, with ids replaced by hashes.
 
-So a report needs the same memory for any number of metrics and generators, and for ids of any length. The ids
-themselves are read for few rows only.
+The memory that a report needs therefore does not depend on the number of metrics and generators, or on the length of
+ids. The actual ids are read only for a few rows.
 """
 
 import math
@@ -23,37 +23,37 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 
 IDS = ("image_id", "prompt_id", "generator")
 READ = (*IDS, "metric", "score", "truncated")
-"""The columns that are converted to arrays."""
+"""Columns that are read into arrays."""
 PARTS_KEPT = 16
-"""Number of parts that stay in memory: the first ones. A part has about 32,000 rows and takes a megabyte."""
+"""Number of parts, starting with the first, that stay in memory. A part has about 32,000 rows and takes a megabyte."""
 PARTS_AT_ONCE = 4
 HASHES_AT_ONCE = 1 << 20
-"""Number of new hashes that are collected, at least, before duplicates are removed."""
+"""Minimum number of new hashes to collect before duplicates are removed."""
 NONE = np.uint64(0)
-"""Hash of the prompt or image of a row that has no such id."""
+"""Hash that stands for a missing prompt id or image id."""
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = NDArray[np.uint64]
 ReadPart = Callable[[Sequence[str]], pa.Table]
-"""Function that reads the given columns of a part of a run's scores (schema SCORES)."""
+"""Function that reads the given columns of one part of a run's scores (schema SCORES)."""
 
 
 class ScoreColumns(NamedTuple):
-    """Rows of one metric as arrays of equal length, 36 bytes a row."""
+    """Rows of one metric as arrays of equal length, taking 36 bytes per row."""
 
     row: NDArray[np.int64]
-    """Row numbers in the run's scores."""
+    """Row numbers within the run's scores."""
     generator: NDArray[np.int32]
     """Indices into the run's `generators`."""
     prompt: Hashes
     """Hashes of the prompts' ids (`hash_ids`)."""
     image: Hashes
-    """Hashes of generator, image and prompt together; NONE if the row has no image or prompt id."""
+    """Hashes of the generator, image and prompt ids combined; NONE if a row has no image id or no prompt id."""
     score: NDArray[np.float64]
-    """Scores; nan for a failed row."""
+    """Scores; nan for rows that failed."""
 
     def where(self, chosen: NDArray[Any] | slice) -> "ScoreColumns":
-        """Return some of the rows, chosen by a mask, by indices or by a slice."""
+        """Return the rows selected by a mask, by indices or by a slice."""
         return ScoreColumns._make(column[chosen] for column in self)
 
     def scored(self) -> "ScoreColumns":
@@ -61,29 +61,29 @@ class ScoreColumns(NamedTuple):
         return self.where(np.isfinite(self.score) & (self.image != NONE))
 
     def followed_by(self, others: "ScoreColumns") -> "ScoreColumns":
-        """Return these rows and then the others."""
+        """Return these rows followed by the others."""
         return ScoreColumns._make(np.concatenate([getattr(self, name), getattr(others, name)]) for name in self._fields)
 
     def places(self) -> list[tuple[int, int]]:
-        """Return (image, row) for each row."""
+        """Return an (image hash, row number) pair for each row."""
         return list(zip(self.image.tolist(), self.row.tolist(), strict=True))
 
 
 class PromptTexts(NamedTuple):
-    """Hashes of a run's prompts."""
+    """Hashes of the ids and texts of a run's prompts."""
 
     prompts: Hashes
-    """Hashes of the ids, ascending."""
+    """Hashes of the ids in ascending order."""
     texts: Hashes
     """Hashes of the texts."""
 
     def find_texts(self, prompts: Hashes) -> Hashes:
-        """Return the text of each of the prompts, or NONE if it is not known."""
+        """Return the text hash of each prompt, or NONE if the text is not known."""
         indices = find_sorted(prompts, self.prompts)
         return np.where(indices >= 0, np.append(self.texts, NONE)[indices], NONE)
 
     def edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
-        """Return True for each prompt that has another text in a later run; an unknown text counts as the same."""
+        """Return a mask of the prompts whose text differs in a later run; an unknown text counts as unchanged."""
         own, theirs = self.find_texts(prompts), later.find_texts(prompts)
         return np.asarray((own != theirs) & (own != NONE) & (theirs != NONE))
 
@@ -92,9 +92,11 @@ class SharedPrompts(NamedTuple):
     """Prompts that can be compared between two runs."""
 
     prompts: Hashes
-    """Hashes of ids in both runs, ascending. Their texts are equal, or not known for one of the runs."""
+    """Hashes of the ids that occur in both runs, in ascending order. The texts are equal, or unknown for one of the
+    runs.
+    """
     edited: int
-    """Number of ids in both runs whose texts differ."""
+    """Number of ids that occur in both runs with different texts."""
 
 
 class RowIds(NamedTuple):
@@ -106,10 +108,10 @@ class RowIds(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A part's rows as arrays."""
+    """The rows of one part as arrays."""
 
     metrics: list[str]
-    """Metrics in order of appearance, like the generators."""
+    """Metrics in order of appearance, as are the generators."""
     generators: list[str]
     metric: NDArray[np.int32]
     """Indices into `metrics`."""
@@ -122,22 +124,22 @@ class _Part(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """Counts of a part's rows."""
+    """Row counts and other totals of one part."""
 
     metrics: list[str]
     generators: list[str]
     rows: Mapping[tuple[str, str], int]
-    """Number of rows by metric and generator."""
+    """Number of rows for each metric and generator."""
     spans: Mapping[str, tuple[float, float]]
     """Lowest and highest score of each metric that has scores."""
     truncated: Mapping[str, int]
     n_null: int
     prompts: Hashes
-    """Hashes of the part's prompts, without duplicates."""
+    """Distinct hashes of the part's prompts."""
 
 
 class _Parts:
-    """Reads parts as arrays and keeps the first ones in memory. Pickling drops the parts in memory."""
+    """Reader that returns parts as arrays and keeps the first ones in memory. The cached parts are not pickled."""
 
     def __init__(self, read: Sequence[ReadPart]) -> None:
         self.read = read
@@ -147,7 +149,7 @@ class _Parts:
         return {"read": self.read, "_kept": {}}
 
     def each(self, numbers: Sequence[int]) -> Iterator[_Part]:
-        """Yield the parts with these numbers, and read a few of them at once."""
+        """Yield the parts with these numbers, reading a few of them concurrently."""
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
             for first in range(0, len(numbers), PARTS_AT_ONCE):
                 yield from pool.map(self.load, numbers[first : first + PARTS_AT_ONCE])
@@ -186,7 +188,7 @@ def _count_part(parts: _Parts, number: int) -> _Counted:
 class RunScores:
     """A run's scores, read part by part; only the arrays of a few parts stay in memory.
 
-    It can be sent to other processes, which read the parts again.
+    Other processes to which the scores are sent read the parts again.
     """
 
     def __init__(self, parts: Sequence[ReadPart], each: OrderedMap = map_sequentially) -> None:
@@ -217,27 +219,30 @@ class RunScores:
         self.generators = list(generators)
         """Generators that have rows, in order of appearance."""
         self.prompts: Hashes = prompts.values()
-        """Hashes of all prompts, ascending."""
+        """Hashes of all prompts in ascending order."""
         self.truncated: Mapping[str, int] = {name: truncated[name] for name in self.metrics if truncated[name]}
-        """Number of rows that were scored on a truncated prompt, by metric that has any."""
+        """Number of rows that were scored on a truncated prompt, for each metric that has such rows."""
 
     def __len__(self) -> int:
         return self._first_rows[-1]
 
     def with_reward(self, reward: Reward) -> "RunScores":
-        """Return the same scores with one more metric, REWARD: a row for each image that all parts of it scored."""
+        """Return the same scores with an additional metric, REWARD.
+
+        It has a row for each image that all parts of the reward scored.
+        """
         combined = copy(self)
         combined.metrics, combined._reward = [*self.metrics, REWARD], reward
         return combined
 
     def with_texts(self, texts: PromptTexts | None) -> "RunScores":
-        """Return the same scores with the texts of their prompts, if they are known."""
+        """Return the same scores with the hashes of their prompts' texts, if these are known."""
         known = copy(self)
         known._texts = texts
         return known
 
     def shared_prompts(self, other: "RunScores") -> SharedPrompts:
-        """Return the prompts that can be compared with another run; a prompt with the same id may have been edited."""
+        """Return the prompts that can be compared with another run; prompts whose text was edited are excluded."""
         prompts = np.intersect1d(self.prompts, other.prompts, assume_unique=True)
         if self._texts is None or other._texts is None:
             return SharedPrompts(prompts, 0)
@@ -247,12 +252,12 @@ class RunScores:
     def scored_by_all(
         self, metrics: Sequence[str], generator: str | None = None
     ) -> tuple[ScoreColumns, dict[str, NDArray[np.float64]]]:
-        """Return the images that all of the metrics scored, of one generator or of all.
+        """Return the images of one generator, or of all, that have a score by every given metric.
 
-        The rows of all these metrics are in memory at once.
+        The rows of all these metrics are in memory at the same time.
 
         Returns:
-            The first metric's rows of these images, and the scores of each metric in the same order.
+            The first metric's rows for these images, and the scores by each metric in the same order.
         """
         columns = {metric: self.select_rows(metric, generator).scored() for metric in metrics}
         images = reduce(np.intersect1d, [of_metric.image for of_metric in columns.values()])
@@ -263,7 +268,7 @@ class RunScores:
         return chosen[metrics[0]], {metric: of_metric.score for metric, of_metric in chosen.items()}
 
     def select_rows(self, metric: str, generator: str | None = None) -> ScoreColumns:
-        """Return one metric's rows, of one generator or of all, in the order of the run."""
+        """Return one metric's rows, for one generator or for all, in the order of the run."""
         if self._reward is not None and metric == REWARD:
             columns, scores = self.scored_by_all(self._reward.parts, generator)
             return columns._replace(score=self._reward.compute_all(scores))
@@ -294,7 +299,7 @@ class RunScores:
         return ((generator, self.select_rows(metric, generator)) for generator in self.generators)
 
     def ids(self, rows: Sequence[int]) -> list[RowIds]:
-        """Read the ids of some rows."""
+        """Read the ids of the given rows."""
         numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
         known: dict[int, RowIds] = {}
         for number in np.unique(numbers):
@@ -325,7 +330,7 @@ def _make_part(table: pa.Table) -> _Part:
 
 
 def mix_ids(image: Hashes, prompt: Hashes, generator: Hashes) -> Hashes:
-    """Return the hashes of images from the hashes of their image, prompt and generator ids."""
+    """Combine the hashes of image, prompt and generator ids into one hash per image."""
     mixed = ((image * MIX + prompt) * MIX + generator) * MIX
     return np.asarray(mixed ^ (mixed >> np.uint64(32)))
 
@@ -346,7 +351,7 @@ def _hash_column(column: pa.ChunkedArray) -> Hashes:
 
 
 def find_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
-    """Return the index of each value in a sorted array; -1 for a value that is not in it."""
+    """Return the index of each value in a sorted array, or -1 if it does not occur."""
     if not len(ascending):
         return np.full(len(values), -1)
     indices = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
@@ -354,7 +359,7 @@ def find_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
 
 
 class _Distinct:
-    """Collects distinct hashes. Duplicates are removed whenever the number of hashes has about doubled."""
+    """Collector of distinct hashes. Duplicates are removed whenever the number of hashes has roughly doubled."""
 
     def __init__(self) -> None:
         self._known: Hashes = np.zeros(0, np.uint64)

@@ -1,4 +1,4 @@
-"""Summarises scores: every generator's mean by metric, overall and by skill, with its interval and coverage."""
+"""Summarises scores: each generator's mean by metric, overall and by skill, with its interval and coverage."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,17 +27,17 @@ TALLIES = pa.schema(
         ("counts", pa.list_(pa.float64())),
     ]
 )
-"""Schema of a stored tally: the sums of each generator, metric and skill that has rows."""
+"""Schema of a stored tally: the sums for each generator, metric and skill that has rows."""
 
 
 class Skills:
-    """Skills of every prompt, in 12 bytes a prompt, for any number of tallies and comparisons.
+    """Skills of all prompts, stored in 12 bytes per prompt and shared by any number of tallies and comparisons.
 
     Every prompt has the skill `overall`. A prompt whose skills are unknown has no other skill.
     """
 
     def __init__(self, skills: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Index pairs of a prompt_id and the prompt's skills."""
+        """Index the pairs of a prompt_id and the prompt's skills."""
         sets: dict[tuple[str, ...], int] = {(): 0}
         hashes, set_of = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
         pairs = iter(skills)
@@ -57,18 +57,18 @@ class Skills:
         return len(self._prompts)
 
     def _set_numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the number of each prompt's set of skills; 0, the empty set, for an unknown prompt."""
+        """Return the number of each prompt's set of skills; unknown prompts have number 0, the empty set."""
         if not len(self):
             return np.zeros(len(prompts), np.int32)
         indices = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
         return np.where(self._prompts[indices] == prompts, self._set_of[indices], 0)
 
     def membership(self, prompts: NDArray[np.uint64]) -> Floats:
-        """Return 1 for each prompt (hashes) and skill that the prompt has, else 0, (prompts, skills)."""
+        """Return a matrix (prompts, skills) with 1 if the prompt, given by its hash, has the skill, and 0 otherwise."""
         return self._member[self._set_numbers(prompts)].astype(np.float64)
 
     def each(self, prompts: NDArray[np.uint64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Yield every skill, `overall` first, with a mask of the prompts (hashes) that have it."""
+        """Yield each skill, starting with `overall`, with a mask of the prompts (hashes) that have it."""
         numbers = self._set_numbers(prompts)
         for column, name in enumerate(self.names):
             yield name, self._member[:, column][numbers]
@@ -80,7 +80,10 @@ class Skills:
 
 @dataclass(slots=True)
 class Sums:
-    """Sums of one generator's scores by one metric. Each array is by skill, `overall` first; arrays of parts add up."""
+    """Sums over one generator's scores by one metric.
+
+    Each array is indexed by skill, with `overall` first. The arrays of several parts can be added up.
+    """
 
     rows: Floats
     """Number of rows."""
@@ -92,10 +95,10 @@ class Sums:
     totals: Floats = field(repr=False)
     """Weighted sums of scores, by skill and resample."""
     counts: Floats = field(repr=False)
-    """Weighted numbers of scores, by skill and resample."""
+    """Weighted counts of scores, by skill and resample."""
 
     def merge(self, other: "Sums") -> None:
-        """Add other rows (means and squares as in Chan, Golub and LeVeque 1983)."""
+        """Add the sums of other rows (means and squares as in Chan, Golub and LeVeque 1983)."""
         n = self.n + other.n
         apart = other.mean - self.mean
         share = np.divide(other.n, n, out=np.zeros_like(n), where=n > 0)
@@ -106,10 +109,10 @@ class Sums:
 
 
 class Tally:
-    """Sums of scores that arrive in parts, in any order. Tallies of parts can be stored and merged.
+    """Sums of scores that arrive in parts, in any order. The tallies of parts can be stored and merged.
 
-    A null score counts in `n_null` and not in the mean; coverage = n / (n + n_null). Intervals are a Poisson bootstrap
-    over prompts and do not depend on how the rows are divided into parts.
+    A null score counts in `n_null` but not in the mean; coverage = n / (n + n_null). Intervals come from a Poisson
+    bootstrap over prompts, and do not depend on how the rows are divided into parts.
     """
 
     def __init__(self, skills: Skills) -> None:
@@ -117,7 +120,7 @@ class Tally:
         self.sums: dict[tuple[str, str], Sums] = {}
 
     def merge(self, sums: Mapping[tuple[str, str], Sums]) -> None:
-        """Add the sums of another tally of the same skills."""
+        """Add the sums of another tally with the same skills."""
         for key, own in sums.items():
             if key in self.sums:
                 self.sums[key].merge(own)
@@ -125,7 +128,7 @@ class Tally:
                 self.sums[key] = own
 
     def to_table(self) -> pa.Table:
-        """Return the tally (schema TALLIES), without skills that have no rows."""
+        """Return the tally as a table (schema TALLIES), omitting skills without rows."""
         return rows.table(
             [
                 {"generator": generator, "metric": metric, "skill": skill}
@@ -150,7 +153,7 @@ class Tally:
             self.merge({(str(generator), str(metric)): Sums(**columns)})
 
     def summary(self) -> pa.Table:
-        """Return the summary (schema SUMMARY), highest overall mean first within each metric, without empty skills."""
+        """Return the summary (schema SUMMARY), highest overall mean first within each metric, omitting empty skills."""
         tables, skills = [], self.skills.names
         for (generator, metric), sums in self.sums.items():
             low, high = ratio_intervals(sums.totals, sums.counts)
@@ -175,9 +178,9 @@ class Tally:
 
 
 def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
-    """Return a tally of each table with generator, metric, prompt_id and score.
+    """Return a tally for each table with the columns generator, metric, prompt_id and score.
 
-    Tables of the same prompts share the bootstrap's weights, because drawing these is most of the work.
+    Tables with the same prompts share the bootstrap's weights, because drawing the weights takes most of the time.
     """
     tallies = [Tally(skills) for _ in tables]
     by_prompts: dict[bytes, list[tuple[_Prompts, Sums, Callable[[slice], Floats]]]] = {}
@@ -201,16 +204,16 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
 
 
 class _Prompts(NamedTuple):
-    """Prompts of a table's rows."""
+    """The prompts of a table's rows."""
 
     column: pa.ChunkedArray
     """The prompt_id of each row."""
     codes: NDArray[np.int32]
-    """Index of each row's prompt."""
+    """Index of each row's prompt in `hashes`."""
     hashes: NDArray[np.uint64]
-    """Hashes of the prompts' ids, ascending."""
+    """Hashes of the prompts' ids in ascending order."""
     member: Floats
-    """1 for each prompt and skill that the prompt has, else 0 (prompts, skills)."""
+    """Matrix (prompts, skills) with 1 if the prompt has the skill, and 0 otherwise."""
 
 
 def _encode_prompts(column: pa.ChunkedArray, skills: Skills) -> _Prompts:
@@ -223,9 +226,10 @@ def _encode_prompts(column: pa.ChunkedArray, skills: Skills) -> _Prompts:
 
 
 def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Callable[[slice], Floats]]:
-    """Return one generator's sums by one metric, without the bootstrap's totals and counts, and their summands.
+    """Return one generator's sums by one metric, without the bootstrap's totals and counts, and a function for these.
 
-    The summands of some prompts are the sum and number of their scores by skill, (prompts, 2 x skills).
+    The function takes a slice of the prompts and returns the sum and number of their scores by skill, with the shape
+    (prompts, 2 x skills).
     """
     _, codes, hashes, member = prompts
     values = scores.to_numpy().astype(np.float64)
@@ -255,14 +259,14 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Calla
 
 
 def _ratio(total: Floats, n: Floats) -> Floats:
-    """Return total / n, or 0 if n is 0."""
+    """Return total / n, or 0 where n is 0."""
     return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
 
 
 def best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Table:
-    """Return a summary sorted by metric, `overall` before the skills, and within each the best mean first.
+    """Sort a summary by metric, with `overall` before the skills and, within each, the best mean first.
 
-    The lowest mean is best by the metrics in `lower_is_better`. Generators without a mean come last in their group.
+    For the metrics in `lower_is_better`, the lowest mean is best. Generators without a mean come last in their group.
     """
     frame = summary.select(["metric", "skill", "generator", "mean"]).to_pandas()
     means = frame.groupby(["metric", "skill"])["mean"].transform(lambda mean: merge_equal(mean.to_numpy(np.float64)))
@@ -274,7 +278,7 @@ def best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Ta
 
 
 def part_of(manifest: Mapping[str, Any]) -> str:
-    """Return `12 of 256 prompts` if a limit or an early stop left out some of a run's prompts; else an empty text."""
+    """Return `12 of 256 prompts` if a limit or early stop left out prompts of a run, otherwise an empty string."""
     counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
     if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:
         return ""

@@ -1,1 +1,1 @@
-"""Scores to training data: rewards and advantages, which images make an example, and one file per format."""
+"""Turning scores into training data: rewards and advantages, selection of examples, and one file per format."""

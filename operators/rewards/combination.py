@@ -1,4 +1,4 @@
-"""Rewards that combine several metrics: each is converted to a unit, clipped and weighted, and then joined."""
+"""Rewards that combine several metrics: scores are converted to a common unit, clipped, weighted and joined."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,31 +15,32 @@ from plumbline.operators.metrics.metric import Metric, direction
 from plumbline.operators.rewards.values import TIE, Codes, Floats, measure_noise
 
 REWARD = "reward"
-"""Name of a combined reward, among the names of metrics."""
+"""Name of a combined reward where names of metrics are used."""
 MAX_WEIGHT = 1e6
 MAX_PRODUCT = 1e300
 
 Unit = Literal["score", "z_score", "noise"]
 Join = Literal["sum", "min", "product"]
 Clip = tuple[float, float]
-"""Lowest and highest value."""
+"""The lowest and highest value allowed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Combination(BoundsChecked):
-    """Options of a reward made of metrics. The scores of metrics that prefer lower scores are negated first."""
+    """Options of a reward that combines metrics. If lower scores of a metric are better, they are negated first."""
 
     section: ClassVar[str] = "reward."
     weights: Mapping[str, float]
-    """Factors of the metrics (exponents for `product`), above 0 and at most MAX_WEIGHT."""
+    """Factors of the metrics (exponents for `product`), greater than 0 and at most MAX_WEIGHT."""
     unit: Unit = "score"
-    """`score` is the metric's own unit; `z_score` is (score - mean) / standard deviation over the images of a baseline;
-    `noise` is (score - mean) / the baseline's pooled standard deviation within a prompt."""
+    """`score`: the metric's own unit; `z_score`: (score - mean) / standard deviation over the images of a baseline;
+    `noise`: (score - mean) / the baseline's pooled standard deviation within a prompt.
+    """
     join: Join = "sum"
     clip_parts: Clip | None = None
-    """Bounds of each metric's value, after conversion to the unit and before weighting."""
+    """Bounds for each metric's value, applied after conversion to the unit and before weighting."""
     clip: Clip | None = None
-    """Bounds of the reward."""
+    """Bounds for the reward."""
 
     def __post_init__(self) -> None:
         if not self.weights:
@@ -69,7 +70,7 @@ class Combination(BoundsChecked):
 
     @property
     def single_metric(self) -> str | None:
-        """The only metric, if the reward is its score (or negated score); None for anything else."""
+        """The only metric, if the reward is just its score (possibly negated); otherwise None."""
         (metric, *others) = self.weights
         plain = self.unit == "score" and self.clip_parts is None and self.clip is None
         return metric if plain and not others and self.weights[metric] == 1 else None
@@ -79,14 +80,12 @@ class Combination(BoundsChecked):
         return self.single_metric or REWARD
 
     def check_parts(self, metrics: Mapping[str, Metric]) -> None:
-        """Raise ConfigError if a part is not among the metrics, or is a metric that does not rank images."""
+        """Raise ConfigError if a part is not one of the metrics, or is a metric that does not rank images."""
         for metric in self.weights:
             if metric not in metrics:
                 raise ConfigError(f"reward: expected one of {', '.join(metrics)}, got {metric!r}")
             if self.single_metric is None and not metrics[metric].ranks:
-                raise ConfigError(
-                    f"reward: by {metric} no image is better than another; leave it out of the reward, or watch it"
-                )
+                raise ConfigError(f"reward: {metric} does not rank images; leave it out of the reward, or watch it")
         if self.single_metric is None and REWARD in metrics:
             raise ConfigError(f"metrics.{REWARD}: a combined reward has this name; call the metric something else")
 
@@ -99,30 +98,36 @@ def _expand(expression: Any) -> Any:
     if expression is None or isinstance(expression, Combination):
         return expression
     raise ConfigError(
-        f"reward: expected a metric's name or weights by name, as {{vqascore: 1, hpsv3: 0.5}}, got {expression!r}"
+        f"reward: expected a metric's name or weights by name, such as {{vqascore: 1, hpsv3: 0.5}}, got {expression!r}"
     )
 
 
 AnyReward = Annotated[Combination | None, BeforeValidator(_expand)]
-"""A combination in a configuration: NAME, {NAME: WEIGHT, ...} or {weights: {NAME: WEIGHT, ...}, unit: ...}."""
+"""A reward as written in a configuration: NAME, {NAME: WEIGHT, ...} or {weights: {NAME: WEIGHT, ...}, unit: ...}."""
 
 
 class Scale(NamedTuple):
-    """The unit of a metric: a value is (score - mean) / spread."""
+    """The unit of a metric: a value in this unit is (score - mean) / spread."""
 
     mean: float = 0.0
     spread: float = 1.0
 
 
 class Reward:
-    """The function from an image's scores to its reward; higher is better.
+    """Function from an image's scores to its reward; higher is better.
 
-    It computes one image at a time, always with the same order of operations, so that a service and an export of a run
-    return the same number to the last digit.
+    It handles one image at a time, always with the same order of operations, so that a service and an export of a run
+    return exactly the same number.
     """
 
     def __init__(self, config: Combination, lower_is_better: frozenset[str], scales: Mapping[str, Scale]) -> None:
-        """`lower_is_better` has the metrics that prefer lower scores; `scales` is empty for the unit `score`."""
+        """Set up the reward.
+
+        Args:
+            config: The options of the reward.
+            lower_is_better: Metrics for which lower scores are better.
+            scales: The scale of each metric; empty for the unit `score`.
+        """
         self.config, self.scales = config, scales
         self.parts = tuple(sorted(config.weights))
         self._conversions = [
@@ -130,7 +135,7 @@ class Reward:
         ]
 
     def __call__(self, scores: Sequence[float]) -> float:
-        """Return the reward of an image, from its scores in the order of `parts`."""
+        """Return an image's reward, given its scores in the order of `parts`."""
         parts = (
             (_clip(sign * ((score - scale.mean) / scale.spread), self.config.clip_parts), weight)
             for score, (sign, scale, weight) in zip(scores, self._conversions, strict=True)
@@ -138,12 +143,12 @@ class Reward:
         return _clip(_JOINS[self.config.join](parts), self.config.clip)
 
     def compute_all(self, scores: Mapping[str, Floats]) -> Floats:
-        """Return the reward of each image (n,); nan if it lacks a score."""
+        """Return the reward of each image (n,); nan if a score is missing."""
         rows = zip(*(scores[name].tolist() for name in self.parts), strict=True)
         return np.array([math.nan if any(map(math.isnan, row)) else self(row) for row in rows], np.float64)
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that decides the reward, except the metrics' recipes."""
+        """Return everything that determines the reward, except the metrics' recipes."""
         return asdict(self.config) | {"scales": {name: scale._asdict() for name, scale in self.scales.items()}}
 
 
@@ -159,10 +164,10 @@ _JOINS: Mapping[str, Callable[[Iterator[tuple[float, float]]], float]] = {
 
 
 def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, where: str) -> dict[str, Scale]:
-    """Return the scales of metrics over a baseline's images that have all scores; empty for the unit `score`.
+    """Return the metrics' scales over those images of a baseline that have all scores; empty for the unit `score`.
 
     The result does not depend on the order of the images or the numbering of the prompts. `where` describes the images
-    in messages. Raises ConfigError if all images have the same score.
+    in messages. Raise ConfigError if all images have the same score.
     """
     if unit == "score":
         return {}

@@ -18,57 +18,62 @@ Stratum = Literal["winner", "loser", "skills"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelectionConfig(BoundsChecked):
-    """Options that decide which comparisons are clear enough, and how many are selected."""
+    """Options that determine which comparisons are clear enough, and how many examples are selected."""
 
     section: ClassVar[str] = "selection."
     margin: NotNegative = 0.5
-    """Smallest difference between the rewards of the better and the worse image; ties are never selected."""
+    """Minimum difference between the rewards of the better and the worse image; ties are never selected."""
     margin_unit: Literal["absolute", "noise"] = "noise"
-    """`absolute` is the reward's own unit; `noise` is its pooled standard deviation within a prompt."""
+    """Unit of `margin`: `absolute` is the reward's own unit; `noise` is the rewards' pooled standard deviation within a
+    prompt.
+    """
     agree: tuple[str, ...] = ()
-    """Metrics of the run that must all prefer the better image, by any margin."""
+    """Metrics in the run that must all prefer the better image, by any margin."""
     per_prompt: Positive | None = None
-    """Largest number of pairs of a prompt, or of images in a ranking."""
+    """Maximum number of pairs per prompt, or of images in a ranking."""
     pick: Literal["widest", "hash"] = "widest"
-    """Pairs that are kept if a prompt has more: those with the `widest` margin, or pseudo-random ones by a `hash`."""
+    """Which pairs to keep if a prompt has too many: those with the `widest` margin, or a pseudo-random choice by
+    `hash`.
+    """
     max_examples: Positive | None = None
-    """Largest number of examples in a split of the export; null selects all."""
+    """Maximum number of examples in each split of the export; null selects all."""
     balance: tuple[Stratum, ...] = ()
-    """Groups that `max_examples` are spread over evenly: the generator of the winner or loser, and the prompt's
-    skills."""
+    """Groups over which `max_examples` are spread evenly: by the winner's or loser's generator, and by the prompt's
+    skills.
+    """
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.balance and self.max_examples is None:
-            raise ConfigError("selection.balance: expected max_examples too, to spread over the groups; got null")
+            raise ConfigError("selection.balance: requires max_examples, which is spread over the groups; got null")
 
 
 class Candidates(NamedTuple):
     """The images of a run; arrays have one element per image."""
 
     rewards: Floats
-    """Rewards, nan if missing."""
+    """Rewards; nan if missing."""
     prompts: Codes
     noise: float
-    """Noise of the rewards within a prompt."""
+    """Standard deviation of the rewards within a prompt (`measure_noise`)."""
     agreeing: Sequence[Floats]
-    """Scores of the metrics that must agree; higher is better."""
+    """Scores by the metrics that must agree; higher is better."""
     ids: Callable[[int], str]
-    """Returns a unique name of an image."""
+    """Function that returns an image's unique name."""
     generator: Callable[[int], str]
-    """Returns the generator of an image."""
+    """Function that returns an image's generator."""
     skills: Callable[[int], str]
-    """Returns the skills of a prompt."""
+    """Function that returns a prompt's skills."""
 
 
 class Example(NamedTuple):
     prompt: int
     images: tuple[int, ...]
-    """Images of the prompt, best first."""
+    """Indices of the images, best first."""
 
 
 def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig) -> Iterator[Example]:
-    """Yield the examples in the order of the prompts."""
+    """Yield the selected examples, prompt by prompt."""
     order = np.argsort(candidates.prompts, kind="stable")
     starts = np.flatnonzero(np.diff(candidates.prompts[order], prepend=-1))
     better = Better(candidates, config)
@@ -91,7 +96,7 @@ def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig)
 
 
 class Better:
-    """Tests whether an image is clearly better than another."""
+    """Test for whether one image is clearly better than another."""
 
     def __init__(self, candidates: Candidates, config: SelectionConfig) -> None:
         self.candidates = candidates
@@ -105,7 +110,7 @@ class Better:
         return bool(gap > self.tie and gap >= self.margin and agreeing)
 
     def gap(self, winner: int, loser: int) -> float:
-        """Return the difference of two images' rewards."""
+        """Return the difference between the rewards of two images."""
         return float(self.candidates.rewards[winner] - self.candidates.rewards[loser])
 
     def hash_images(self, images: Sequence[int]) -> bytes:
@@ -122,7 +127,7 @@ def _select_pairs(ranked: Sequence[int], better: Better, config: SelectionConfig
 
 
 def _select_ranking(ranked: Sequence[int], better: Better, config: SelectionConfig) -> list[int]:
-    """Return images that are each clearly better than the next; longer rankings are thinned evenly."""
+    """Return images each of which is clearly better than the next; rankings that are too long are thinned evenly."""
     chain = list(ranked[:1])
     for image in ranked[1:]:
         if better(chain[-1], image):
@@ -133,7 +138,7 @@ def _select_ranking(ranked: Sequence[int], better: Better, config: SelectionConf
 
 
 def spread_examples(examples: Sequence[Example], candidates: Candidates, config: SelectionConfig) -> list[Example]:
-    """Return at most `max_examples`, in their order, as evenly spread over the groups of `balance` as possible."""
+    """Return at most `max_examples` in their original order, spread as evenly as possible over the `balance` groups."""
     if config.max_examples is None or len(examples) <= config.max_examples:
         return list(examples)
     better = Better(candidates, config)
@@ -153,7 +158,7 @@ def spread_examples(examples: Sequence[Example], candidates: Candidates, config:
 
 
 def even_quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """Return how many items to select from groups of these sizes: at most `total`, as evenly as possible."""
+    """Return how many items to select from groups of the given sizes: at most `total`, as evenly as possible."""
     quotas = [0] * len(sizes)
     left = min(total, sum(sizes))
     by_size = sorted(range(len(sizes)), key=lambda stratum: sizes[stratum])
@@ -171,7 +176,7 @@ SPLIT_RULE = (
 
 
 def choose_split(text: str, held_out: float) -> str:
-    """Return `test` for this fraction of prompts and `train` for the others; the prompt's text alone decides."""
+    """Assign a prompt to `test` (this fraction of prompts) or `train`, depending only on its text."""
     normal = " ".join(text.lower().split())
     fraction = int.from_bytes(hashlib.sha256(normal.encode(errors="replace")).digest()[:8], "big") / 2**64
     return HELD_OUT if fraction < held_out else TRAIN

@@ -1,8 +1,8 @@
-"""A reward function with TRL's signature: how well images match the texts that a policy writes about them.
+"""A reward function with the signature that TRL expects: how well images match texts that a policy writes about them.
 
 TRL (trl/trainer/grpo_trainer.py) calls `reward_func(prompts=, completions=, completion_ids=, **columns,
-trainer_state=)`, names the function by `__name__`, and excludes None from means. modelscope/ms-swift 3602360
-(swift/rl_core/grpo_algorithm.py) does the same with the completions as first argument.
+trainer_state=)`, uses `__name__` as the function's name, and excludes None from means. modelscope/ms-swift 3602360
+(swift/rl_core/grpo_algorithm.py) does the same, but passes the completions as the first argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,20 +23,20 @@ def trl_reward(
     questions: str | None = None,
     sources: str | None = None,
 ) -> TrlReward:
-    """Return a function for `reward_funcs` of TRL's trainers.
+    """Return a function for the `reward_funcs` of TRL's trainers.
 
-    The reward is None if the score is missing, and the negated score if the metric prefers lower scores.
+    The reward is None if the score is missing, and the negated score if lower scores of the metric are better.
 
     Args:
         scorer: The scorer.
-        metric: One of the scorer's metrics; others raise ConfigError.
-        images: Column with an image, or a list of images, for every completion.
-        texts: Column of the texts: `completions` for a policy that describes images, `prompts`, or another column.
-        questions: Column with questions, for a metric with a benchmark's own questions.
-        sources: Column with the image, or list of images, that each image was edited from.
+        metric: One of the scorer's metrics; any other name raises ConfigError.
+        images: Column with an image, or a list of images, for each completion.
+        texts: Column with the texts: `completions` for a policy that describes images, `prompts`, or another column.
+        questions: Column with questions, for a metric that uses a benchmark's own questions.
+        sources: Column with the image, or list of images, from which each image was edited.
     """
     if metric not in scorer.metrics:
-        raise ConfigError(f"metric: the scorer has none called {metric!r}; {suggest(metric, [*scorer.metrics])}")
+        raise ConfigError(f"metric: the scorer has no metric {metric!r}; {suggest(metric, [*scorer.metrics])}")
 
     def reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
         columns |= {"prompts": prompts, "completions": completions}
@@ -58,7 +58,7 @@ def trl_reward(
 
 
 def _extract_text(value: Any) -> Any:
-    """Return a text, or the text of a conversation's last message; other values unchanged, for the scorer to refuse."""
+    """Return a string, or the text of a conversation's last message; return other values for the scorer to reject."""
     try:
         content = value if isinstance(value, str) else value[-1]["content"]
         if isinstance(content, str):

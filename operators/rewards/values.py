@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
-"""The prompt of each image (n,), as a number from 0."""
+"""Index of each image's prompt, counted from 0 (n,)."""
 Std = Literal["population", "sample"]
 
 TIE = 1e-9
-"""Differences below this fraction of the noise are rounding errors, and so ties."""
+"""Differences below this fraction of the noise are rounding errors, so they count as ties."""
 
 
 def measure_noise(values: Floats, prompts: Codes) -> float:
@@ -31,16 +31,17 @@ def measure_noise(values: Floats, prompts: Codes) -> float:
 
 
 def prompt_means(values: Floats, prompts: Codes) -> Floats:
-    """Return for each image the mean of its prompt's values (n,); nan if the prompt has none."""
+    """Return, for each image, the mean of its prompt's values (n,); nan if the prompt has no values."""
     with np.errstate(invalid="ignore"):
         means: Floats = (_sums(values, prompts) / _counts(values, prompts))[prompts]
     return means
 
 
 def z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: float) -> Floats:
-    """Return (value - mean) / (std + epsilon x noise) with the prompt's mean and std; nan stays, equal values become 0.
+    """Return (value - mean) / (std + epsilon x noise), using the mean and std of each prompt.
 
-    `std`: `population` divides the squares by n (NumPy's default), `sample` by n - 1 (torch's).
+    nan stays nan, and equal values become 0. With `std=population` the squared deviations are divided by n, as is
+    NumPy's default; with `sample` by n - 1, as in torch.
     """
     if noise == 0:
         return np.where(np.isnan(values), np.nan, 0.0)
@@ -53,7 +54,10 @@ def z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: fl
 
 
 def rank_advantages(values: Floats, prompts: Codes, noise: float) -> Floats:
-    """Return each image's rank in its prompt from -1 (worst) to 1 (best); ties share their mean; 0 if it is alone."""
+    """Return each image's rank within its prompt, from -1 (worst) to 1 (best).
+
+    Tied images get the mean of their ranks; an image without others gets 0.
+    """
     known = np.flatnonzero(~np.isnan(values))
     order = known[np.lexsort((values[known], prompts[known]))]
     advantages = np.where(np.isnan(values), np.nan, 0.0)

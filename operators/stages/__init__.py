@@ -1,1 +1,1 @@
-"""The stages: each turns a shard's rows, and what other stages made of them, into one table."""
+"""Stages, each of which turns a shard's rows and other stages' tables into one table."""

@@ -1,4 +1,4 @@
-"""The answers and priors stages: candidate answers to every question about every image, and about a blank image."""
+"""The answers and priors stages, which ask a VQA model every question about every image, and about a blank image."""
 
 import math
 from collections import defaultdict
@@ -26,28 +26,26 @@ MAX_CACHED_TEXTS = 20_000
 
 @runtime_checkable
 class AskingMetric(Protocol):
-    """A metric that asks a VQA model about images."""
+    """Protocol of metrics that ask a VQA model about images."""
 
     def answering(self) -> dict[str, Any]:
-        """Return all options that decide how the model is asked."""
+        """Return all options that determine how the model is asked."""
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the prompt for a question and its choices, which stay in order."""
+        """Return the prompt for a question and its choices, keeping their order."""
 
 
 class AskedQuestion(NamedTuple):
-    """A question with its id."""
-
     question_id: str
     vqa_prompt: VqaPrompt
 
     def to_call(self, image: int) -> Question:
-        """Return the question to the model about an image."""
+        """Return the question as the argument of a model call about an image."""
         return Question(image, self.vqa_prompt.text, () if self.vqa_prompt.free else self.vqa_prompt.choices)
 
 
 class PromptQuestions(NamedTuple):
-    """One metric's questions about one prompt, or why there are none."""
+    """One metric's questions about one prompt, or the error if there are none."""
 
     questions: list[AskedQuestion]
     error: RowError | None
@@ -58,9 +56,9 @@ class PromptQuestions(NamedTuple):
 
 
 class QuestionIndex:
-    """A questions table (schema QUESTIONS) by prompt, as a metric asks it.
+    """A questions table (schema QUESTIONS), indexed by prompt, with the questions in the form the metric asks them.
 
-    Questions that the metric's own filter dropped are left out.
+    Questions that the metric's own filter dropped are omitted.
     """
 
     def __init__(self, table: pa.Table, metric: AskingMetric) -> None:
@@ -78,7 +76,7 @@ class QuestionIndex:
             self.prompts[prompt_id] = PromptQuestions(asked, error)
 
     def find(self, prompt_id: str | None) -> PromptQuestions:
-        """Return the questions about images of the prompt."""
+        """Return the questions to ask about images of the prompt."""
         if prompt_id is None or prompt_id not in self.prompts:
             return PromptQuestions([], unknown_prompt(prompt_id))
         return self.prompts[prompt_id]
@@ -88,7 +86,7 @@ class QuestionIndex:
 
 
 class PriorsStage(Stage):
-    """Questions to answers about one grey image (schema PRIORS), one row per prompt.
+    """Stage that answers questions about a grey image instead of a real one (schema PRIORS), one row per prompt.
 
     These answers show the model's bias (Zhao et al. 2021, Calibrate Before Use).
     """
@@ -127,7 +125,7 @@ class PriorsStage(Stage):
         return {name: rows.with_usage(table, usage) for name, table in tables.items()}
 
     def _table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
-        """Return a row for every prompt, with the answers to all its questions or an error."""
+        """Return one row per prompt with the answers to all its questions, or an error."""
         questions = [question.to_call(0) for of_prompt in index.prompts.values() for question in of_prompt.questions]
         outcomes = iter(isolate(lambda batch: self.model.likelihood(encoded, batch), questions))
         records = []
@@ -143,7 +141,7 @@ class PriorsStage(Stage):
 
 
 class ImageAnswers:
-    """Collects the answers to one metric's questions about one image; the first error replaces them."""
+    """Collector of the answers to one metric's questions about one image; the first error replaces all answers."""
 
     def __init__(self, asked: PromptQuestions) -> None:
         self.questions = asked.questions
@@ -159,7 +157,7 @@ class ImageAnswers:
 
 
 def collect_answers(images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> dict[str, list[ImageAnswers]]:
-    """Return a collector for every preprocessed image, by metric."""
+    """Return a collector for each preprocessed image, by metric."""
     prompt_ids = [row.prompt_id for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
     return {
         name: [ImageAnswers(index.find(prompt_id)) for prompt_id in prompt_ids] for name, index in questions.items()
@@ -167,7 +165,7 @@ def collect_answers(images: PreparedImages, questions: Mapping[str, QuestionInde
 
 
 class QuestionedImagesStage(ImagesStage):
-    """Base of stages that answer the questions of another stage's table."""
+    """Base class of stages that answer the questions in another stage's table."""
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -183,7 +181,7 @@ class QuestionedImagesStage(ImagesStage):
     def tabulate_answers(
         self, images: PreparedImages, index: QuestionIndex, answers: Sequence[ImageAnswers]
     ) -> pa.Table:
-        """Return a metric's table from its answers about each image."""
+        """Build a metric's table from the answers about each image."""
 
         def columns(of_row: Sequence[list[dict[str, Any]]]) -> dict[str, Any]:
             joined = [answer for of_image in of_row for answer in of_image]
@@ -193,7 +191,10 @@ class QuestionedImagesStage(ImagesStage):
 
 
 class AnswersStage(QuestionedImagesStage):
-    """Images and questions to answers (schema ANSWERS); each image is encoded once for all metrics of a model."""
+    """Stage that answers questions about images (schema ANSWERS).
+
+    Each image is encoded once for all metrics that use the model.
+    """
 
     name = "answers"
     version = 1
@@ -209,7 +210,7 @@ class AnswersStage(QuestionedImagesStage):
 
     @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the stage's call, or a call without likelihoods if all metrics want the model's own words."""
+        """Return the stage's call, or the call for free replies if no metric needs likelihoods."""
         free = all(metric.vqa_prompt("Is it?", ("yes", "no")).free for metric in metrics)
         return "generate_from_images" if key == "model" and free else cls.calls[key]
 
@@ -220,7 +221,7 @@ class AnswersStage(QuestionedImagesStage):
         self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        """Encode `image_batch` images together and answer their questions before the next ones are encoded."""
+        """Encode `image_batch` images at a time and answer their questions before encoding the next ones."""
         before = self.model.usage
         answers = collect_answers(images, questions)
 
@@ -235,7 +236,7 @@ class AnswersStage(QuestionedImagesStage):
             ]
 
             def call(method: Callable[..., Sequence[Any]], *, free: bool) -> dict[Question, Any]:
-                # Metrics that ask the same about an image share the answer.
+                # Metrics that ask the same question about an image share the answer.
                 unique = list(dict.fromkeys(sent for _, question, sent in asked if question.vqa_prompt.free == free))
                 return dict(zip(unique, isolate(partial(method, features), unique, crowded=crowded), strict=True))
 
@@ -258,7 +259,7 @@ class AnswersStage(QuestionedImagesStage):
         }
 
     def _read_answer(self, question: AskedQuestion, result: Any) -> dict[str, Any] | RowError:
-        """Return the answer as a value of the column `answers`."""
+        """Convert a model's result to a value of the column `answers`."""
         prompt = question.vqa_prompt
         if not prompt.free:
             result = require_finite(result)
@@ -276,14 +277,14 @@ class AnswersStage(QuestionedImagesStage):
 
 
 def require_finite(logprobs: list[list[float]] | RowError) -> list[list[float]] | RowError:
-    """Return the log probabilities, or an error if one is not finite."""
+    """Return the log probabilities, or an error if one of them is not finite."""
     if isinstance(logprobs, RowError) or all(math.isfinite(number) for choice in logprobs for number in choice):
         return logprobs
-    return RowError("not_finite", f"the model gave {logprobs}; try dtype=float32")
+    return RowError("not_finite", f"the model returned {logprobs}; try dtype=float32")
 
 
 class ChoiceMatcher:
-    """Finds the choice that a free answer means: an equal one, or the nearest by sentence embedding (TIFA)."""
+    """Matcher of free answers to choices: an equal choice, or else the nearest by sentence embedding (TIFA)."""
 
     def __init__(self, embedder: TextEmbedder) -> None:
         self.embed = lru_cache(maxsize=MAX_CACHED_TEXTS)(lambda text: embedder.encode_texts([text]).features[0])
@@ -293,6 +294,6 @@ class ChoiceMatcher:
         exact = match_choice(reply, choices)
         if exact is not None:
             return exact
-        with self.matching:  # a tokenizer is not for two threads, and several shards may be answered at once
+        with self.matching:  # tokenizers are not thread-safe, and several shards may run at once
             meant = self.embed(reply)
             return max(choices, key=lambda choice: float(meant @ self.embed(choice)))

@@ -1,4 +1,4 @@
-"""The captions, regions and descriptions stages: texts and boxes that models find in images, and a summary of them."""
+"""The captions, regions and descriptions stages: models caption images, find regions, and summarise both."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -19,14 +19,14 @@ from plumbline.operators.stages.programs import ProgramResults
 @runtime_checkable
 class CaptioningMetric(Protocol):
     def captioning(self) -> dict[str, Any]:
-        """Return all options that decide a caption, except the captioner."""
+        """Return all options that determine a caption, except the captioner."""
 
     def caption(self) -> Writing[str]:
         """Ask for a caption of one image."""
 
 
 class CaptionsStage(ImageWritingStage):
-    """Images to captions (schema CAPTIONS), independent of their prompts."""
+    """Stage that captions images (schema CAPTIONS), independently of their prompts."""
 
     name = "captions"
     version = 1
@@ -48,7 +48,7 @@ class CaptionsStage(ImageWritingStage):
 
 
 class RegionsStage(ImageWritingStage):
-    """Images to regions (schema REGIONS), independent of their prompts."""
+    """Stage that finds and captions regions of images (schema REGIONS), independently of their prompts."""
 
     name = "regions"
     version = 1
@@ -67,17 +67,17 @@ class RegionsStage(ImageWritingStage):
 
 @runtime_checkable
 class DescribingMetric(Protocol):
-    """A metric that needs descriptions by a model that does not see images."""
+    """Protocol of metrics that need descriptions written by a model that does not see the images."""
 
     def describing(self) -> dict[str, Any]:
-        """Return all options that decide a description, except its input and the model."""
+        """Return all options that determine a description, except its input and the model."""
 
     def describe(self, sight: Sight) -> Writing[str]:
         """Ask for a description of one image."""
 
 
 class DescriptionsStage(DerivedStage):
-    """Captions and regions to descriptions (schema DESCRIPTIONS), independent of the prompts."""
+    """Stage that turns captions and regions into descriptions (schema DESCRIPTIONS), independently of the prompts."""
 
     name = "descriptions"
     version = 1

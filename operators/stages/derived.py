@@ -1,4 +1,4 @@
-"""Base class of stages over images that read only tables of other stages, and the prompts."""
+"""Base class of image stages that read only the prompts and the tables of other stages."""
 
 import json
 from abc import abstractmethod
@@ -20,23 +20,23 @@ IDS = ("image_id", "prompt_id", "generator", "image_digest")
 
 
 class DerivedRow(NamedTuple):
-    """The input of one row."""
+    """The input for one row."""
 
     ids: Mapping[str, Any]
-    """Columns that it shares with the tables it reads: IDS."""
+    """Id columns (IDS), which the row shares with its input tables."""
     images: Sequence[Any] = ()
-    """Input for each of its images; empty if nothing must be computed."""
+    """Input for each image of the row; empty if there is nothing to compute."""
     error: RowError | None = None
     digest: str | None = None
     """Digest of the input."""
     reused: Mapping[str, Any] | None = None
-    """Row of an earlier cell with the same input."""
+    """Row from an earlier cell that has the same input."""
 
 
 class DerivedStage(Stage):
-    """Base of stages that turn tables about images, and the prompts' texts, into a further table, row by row.
+    """Base class of stages that turn tables about images and the texts of prompts into another table, row by row.
 
-    A row with an error passes it on.
+    If an input row has an error, so does the result.
     """
 
     over = "images"
@@ -51,18 +51,18 @@ class DerivedStage(Stage):
     def inputs_of_images(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
-        """Return each image's input as plain values, from its row in each table and the prompt's `text`."""
+        """Return each image's input as plain values, given its row in each table and the prompt's `text`."""
 
     def program(self, metric: Any, image: Any) -> Writing[Any]:
-        """Return the program of requests about one image's input; not called if `run_images` is overridden."""
+        """Return the program of requests for one image's input; not called if `run_images` is overridden."""
         raise NotImplementedError
 
     @abstractmethod
     def columns(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return the columns of a row from the results for its images."""
+        """Return the columns of a row, given the results for its images."""
 
     def run_images(self, images: Sequence[tuple[Any, Any]]) -> ProgramResults[Any]:
-        """Return the result for each (metric, input of an image)."""
+        """Return the result for each pair of a metric and an image's input."""
         model = self.models[next(iter(self.calls))]
         return run_programs([self.program(metric, image) for metric, image in images], partial(generate, model))
 
@@ -93,7 +93,7 @@ class DerivedStage(Stage):
         ids = {column: first[column] for column in IDS}
         error = next((rows.row_error(row["error"]) for row in read.values() if row["error"]), None)
         if error is None and any(row[column] != first[column] for row in others for column in IDS):
-            error = incomplete(next(iter(read)), f"is not of the image {first['image_id']} as it is now")
+            error = incomplete(next(iter(read)), f"does not match the current image {first['image_id']}")
         images = error or self.inputs_of_images(metric, read, find_text(texts, first["prompt_id"]))
         if isinstance(images, RowError):
             return DerivedRow(ids, error=images)
@@ -102,7 +102,7 @@ class DerivedStage(Stage):
         return DerivedRow(ids, () if reused else images, digest=digest, reused=reused)
 
     def compute(self, prepared: Mapping[str, list[DerivedRow]]) -> Mapping[str, pa.Table]:
-        """Compute all metrics' rows together, to fill the model's batches."""
+        """Compute the rows of all metrics together, in order to fill the model's batches."""
         ran = self.run_images(
             [
                 (self.metrics[name], image)

@@ -1,4 +1,4 @@
-"""The entailment stage: the probability that a prompt entails each question about it, with its answer."""
+"""The entailment stage, which computes the probability that a prompt entails each of its questions with its answer."""
 
 import re
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ _THERE = re.compile(
 
 
 class EntailmentStage(Stage):
-    """Questions (schema QUESTIONS) to entailments (schema ENTAILMENTS), row by row.
+    """Stage that rates, row by row, if questions (schema QUESTIONS) are entailed by the prompt (schema ENTAILMENTS).
 
-    The premise is the prompt, the hypothesis the question with its answer as a statement (gecko.txt, sec. 5,
-    "Groundedness: removing hallucination"). No question is dropped here.
+    The premise is the prompt; the hypothesis is the question with its answer, phrased as a statement (gecko.txt, sec.
+    5, "Groundedness: removing hallucination"). No question is dropped here.
     """
 
     name = "entailment"
@@ -61,9 +61,9 @@ class EntailmentStage(Stage):
 
 
 def write_hypothesis(question: str, answer: str) -> str:
-    """Return a question with its answer as one statement.
+    """Combine a question and its answer into one statement.
 
-    "is there a man in the image?" and yes give "There is a man."; no gives "It is not true that there is a man.".
+    "is there a man in the image?" and yes become "There is a man."; no becomes "It is not true that there is a man.".
     Everything else is quoted: 'The answer to the question "what color is the dog?" is red.'. The paper does not say how
     it phrases hypotheses.
     """

@@ -1,4 +1,4 @@
-"""The function_values stage: values of the user's own functions for each image and its prompt."""
+"""The function_values stage, which calls the user's own functions on each image and its prompt."""
 
 import math
 import reprlib
@@ -18,13 +18,12 @@ from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
 
 WINDOW = 32
-"""Rows whose images are decoded together; the images keep their size."""
+"""Number of rows whose images are decoded together; the images are not resized."""
 ImageAndPrompt = tuple[Image.Image, str]
-"""An image and its prompt."""
 
 
 class GivenTexts(NamedTuple):
-    """Texts that a metric gets with the images of each prompt."""
+    """Texts that a metric receives along with the images of each prompt."""
 
     prompts: Mapping[str, str]
     metric: FunctionConfig
@@ -39,7 +38,10 @@ class GivenTexts(NamedTuple):
 
 
 class FunctionValuesStage(ImagesStage):
-    """Images and prompts to values (schema FUNCTION_VALUES); each image is decoded once for all functions."""
+    """Stage that turns images and prompts into values (schema FUNCTION_VALUES).
+
+    Each image is decoded once for all functions.
+    """
 
     name = "function_values"
     version = 1
@@ -80,7 +82,7 @@ class FunctionValuesStage(ImagesStage):
 
 
 class UserFunction:
-    """A function as the stage calls it: an exception or an invalid value fails only its own image."""
+    """A user's function, wrapped so that an exception or an invalid value fails only the image that caused it."""
 
     def __init__(self, metric: FunctionConfig) -> None:
         """Load the function; raise ConfigError if it cannot be loaded."""
@@ -88,14 +90,14 @@ class UserFunction:
         self.function: Callable[..., Any] = self.code.load()
 
     def values(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:
-        """Return the value of every image with its prompt; a function that takes several gets `batch` at a time."""
+        """Return a value for each image with its prompt; functions that take several images get `batch` per call."""
         size = batch if self.code.batches else 1
         return [
             value for first in range(0, len(shown), size) for value in halve(self._call, shown[first : first + size])
         ]
 
     def _call(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
-        images = [image.copy() for image, _ in shown]  # other functions see the same image
+        images = [image.copy() for image, _ in shown]  # in case a function changes it: others get the same image
         texts = [text for _, text in shown]
         try:
             if self.code.batches:
@@ -124,7 +126,7 @@ class UserFunction:
 
 
 def _number(value: Any) -> float:
-    """Return a number, or a scalar of an array library, as float; nan for anything else."""
+    """Convert a number, or an array library's scalar, to float; return nan for anything else."""
     if isinstance(value, str | bytes) or getattr(value, "ndim", None):
         return math.nan
     try:

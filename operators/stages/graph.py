@@ -1,4 +1,4 @@
-"""The graph of all metrics' chains: one node for each stage and model, with checks that the models can serve it."""
+"""Graph of all metrics' chains, with a node per stage and model, and checks that the models can serve it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -17,20 +17,21 @@ from plumbline.operators.stages.table import STAGES
 
 
 class GraphNode(NamedTuple):
-    """One stage with the models that it loads."""
+    """One stage together with the models that it loads."""
 
     name: str
-    """Stage, role of its own model, and the shown images unless they are only the scored ones: `answers:vqa`,
-    `answers:vqa:blank_images`, `inspections:judge:edit+result`."""
+    """Name composed of the stage, the role of its own model and, unless only the scored images are shown, what is shown
+    instead: `answers:vqa`, `answers:vqa:blank_images`, `inspections:judge:edit+result`.
+    """
     stage: type[Stage]
     roles: Mapping[str, str]
-    """Roles by the metrics' options; the role of its own model comes first."""
+    """Roles by the metrics' options that set them; the role of the stage's own model comes first."""
     metrics: Mapping[str, Metric]
-    """Metrics of the node; metrics that share a model share its pass."""
+    """Metrics that use this node; all metrics that share a model are computed in one pass."""
 
 
 def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
-    """Return the nodes in the order data flows; raise ConfigError for an invalid chain."""
+    """Return the nodes in the order of the data flow; raise ConfigError for an invalid chain."""
     for name, metric in metrics.items():
         check_chain(name, metric)
     nodes = []
@@ -44,7 +45,7 @@ def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
 
 
 def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) -> None:
-    """Raise ConfigError unless each model that a stage uses exists and serves the call and the metrics' options."""
+    """Raise ConfigError unless every model used by a stage exists, and supports the call and the metrics' options."""
     for node in nodes:
         for key, role in node.roles.items():
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
@@ -72,12 +73,12 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
 
 
 def need_sources(metrics: Mapping[str, Metric]) -> list[str]:
-    """Return the names of the metrics that look at the sources of edited images."""
+    """Return the names of the metrics that use the sources of edited images."""
     return [name for name, metric in metrics.items() if metric.needs_sources]
 
 
 def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> None:
-    """Raise ConfigError if sources of edits are given and no wanted metric looks at them."""
+    """Raise ConfigError if sources of edits are given but none of the requested metrics uses them."""
     if not comparing:
         raise ConfigError(
             f"sources: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that looks at them, "
@@ -86,12 +87,12 @@ def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> N
 
 
 def need_captions(metrics: Mapping[str, Metric]) -> dict[str, tuple[str, ...]]:
-    """Return the columns with captions of edits by the metrics that read them."""
+    """Return, for each metric that needs captions of edits, the columns that contain them."""
     return {name: metric.captions for name, metric in metrics.items() if metric.captions}
 
 
 def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig], clips: Clips) -> None:
-    """Raise ConfigError if a model does not accept its images: videos, single images, or several in a question."""
+    """Raise ConfigError if a model does not support its image input: videos, single images, or several at once."""
     for node in nodes:
         if not (node.stage.looks_at_images() and node.roles):
             continue
@@ -100,19 +101,19 @@ def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelCon
         _check_views(node, role, model, clips)
         if clips.shown != "video" and FAMILIES[model.family].reads_videos:
             raise ConfigError(
-                f"clips.shown: the role {role!r} is a {model.family}, which looks at a video as a whole, and "
+                f"clips.shown: the role {role!r} is a {model.family}, which looks at a video as a whole, but "
                 f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
             )
         if clips.shown == "video" and not takes_videos(model):
             raise ConfigError(
-                "clips.shown: video wants a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
+                "clips.shown: video requires a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
                 f"engine=transformers, or VideoAlign's), and the role {role!r} is {model.checkpoint}; set "
                 "clips.shown=each or clips.shown=grid, or another model"
             )
 
 
 def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -> None:
-    """Raise ConfigError for sources together with videos, or if a model that takes one image is shown an edit."""
+    """Raise ConfigError if sources are used with videos, or if a model cannot take both images of an edit at once."""
     comparing = need_sources(node.metrics)
     showing = [name for name, metric in node.metrics.items() if "edit" in metric.views]
     if comparing and clips.shown == "video":
@@ -134,7 +135,7 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
 
 
 def node_name(stage: type[Stage], metric: Metric) -> str:
-    """Return the name of the metric's node of a stage; metrics that are shown different images have different nodes."""
+    """Return the name of the node for a metric's stage; metrics that see different images have different nodes."""
     role = next(iter(stage.roles(metric).values()), None)
     views = "+".join(metric.views) if metric.needs_sources else None
     shown = (metric.image_ablation, views) if stage.looks_at_images() else ()
@@ -142,14 +143,14 @@ def node_name(stage: type[Stage], metric: Metric) -> str:
 
 
 def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
-    """Return the roles of all models of a node's metrics; raise ConfigError if an option names several roles."""
+    """Return the roles of all models that a node's metrics use; raise ConfigError if an option has several roles."""
     roles: dict[str, str] = {}
     for key in stage.calls:
         named = list(dict.fromkeys(metric.roles[key] for metric in metrics.values() if key in metric.roles))
         if len(named) > 1:
             own = next(iter(stage.calls))
             raise ConfigError(
-                f"metrics: those that share one {own} share one {key}, got {', '.join(named)}; choose one of them"
+                f"metrics: metrics with the same {own} must have the same {key}, got {', '.join(named)}; choose one"
             )
         if named:
             roles[key] = named[0]
@@ -157,26 +158,26 @@ def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str
 
 
 def check_chain(name: str, metric: Metric) -> None:
-    """Raise ConfigError if a chain names an unknown stage or option, or lacks a stage that it needs."""
+    """Raise ConfigError if a chain has an unknown stage or option, or if a stage that it needs is missing."""
     where = f"metrics.{name}: the chain of {metric.kind}"
     order = list(STAGES)
     for stage_name in metric.chain:
         if stage_name not in STAGES:
-            raise ConfigError(f"{where} has the stage {stage_name!r}; the stages are {', '.join(order)}")
+            raise ConfigError(f"{where} has the unknown stage {stage_name!r}; the stages are {', '.join(order)}")
     if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != (metric.final_stage,):
         raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}")
     stages = [STAGES[stage_name] for stage_name in metric.chain]
     for stage in stages:
         if not isinstance(metric, stage.needs):
-            raise ConfigError(f"{where} has the stage {stage.name}, which wants a {stage.needs.__name__}")
+            raise ConfigError(f"{where} has the stage {stage.name}, which requires a {stage.needs.__name__}")
         absent = [other for other in stage.reads(metric) if other not in metric.chain]
         if absent:
             raise ConfigError(f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads")
         unnamed = [key for key in stage.calls if key not in stage.optional and key not in metric.roles]
         if unnamed:
-            raise ConfigError(f"{where} has the stage {stage.name} and names no {', '.join(unnamed)} for it")
+            raise ConfigError(f"{where} has the stage {stage.name} but sets no {', '.join(unnamed)} for it")
     if metric.ablation is not None and not any(stage.ablation(metric) for stage in stages):
-        raise ConfigError(f"{where} has no stage that ablation={metric.ablation} changes; leave it out")
+        raise ConfigError(f"{where} has no stage that ablation={metric.ablation} affects; leave it out")
     unused = metric.roles.keys() - {key for stage in stages for key in stage.calls}
     if unused:
         raise ConfigError(f"{where} has no stage that uses its {', '.join(sorted(unused))}")

@@ -1,4 +1,4 @@
-"""The image_statistics stage: statistics of an image's pixels, without a model."""
+"""The image_statistics stage, which computes statistics of an image's pixels without a model."""
 
 from typing import NamedTuple
 
@@ -11,25 +11,27 @@ from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.stages.images import PixelsStage
 
 MAX_SIDE = 512
-"""Side in pixels of scaled-down larger images, so that edges have one scale and all images cost the same."""
+"""Side in pixels to which larger images are scaled down, so that edges have the same scale and all images take about
+the same time.
+"""
 EDGE = 0.1
-"""Difference of brightness between the two sides of an edge, as a share of the range."""
+"""Minimum difference in brightness across an edge, as a fraction of the full range."""
 
 
 class PixelStatistics(NamedTuple):
-    """Statistics of an image's pixels."""
-
     edge_density: float
-    """Share of pixels on an edge, in [0, 1]: Sobel's gradient of brightness (Duda and Hart 1973) is at least that of a
-    step of EDGE. As a measure of clutter: Rosenholtz, Li and Nakano 2007, there with Canny's edges."""
+    """Fraction of pixels on an edge, in [0, 1]. A pixel is on an edge if Sobel's gradient of the brightness (Duda and
+    Hart 1973) is at least that of a step of EDGE. Used as a measure of clutter by Rosenholtz, Li and Nakano 2007, with
+    Canny's edges.
+    """
     entropy: float
-    """Shannon entropy of the histogram of brightness (256 levels), in bits, 0 to 8 (Shannon 1948)."""
+    """Shannon entropy (Shannon 1948) of the brightness histogram with 256 levels, from 0 to 8 bits."""
     saturation: float
-    """Mean over pixels of HSV's saturation, 1 - min(R, G, B) / max(R, G, B), in [0, 1] (Smith 1978)."""
+    """Mean HSV saturation of the pixels, 1 - min(R, G, B) / max(R, G, B), in [0, 1] (Smith 1978)."""
 
 
 def measure_pixels(image: Image.Image) -> PixelStatistics:
-    """Return the statistics of an RGB image; brightness is Rec. 601's luma."""
+    """Return the statistics of an RGB image, using Rec. 601 luma as brightness."""
     scale = MAX_SIDE / max(image.size)
     if scale < 1:
         width, height = (max(round(side * scale), 1) for side in image.size)
@@ -47,7 +49,10 @@ def measure_pixels(image: Image.Image) -> PixelStatistics:
 
 
 class ImageStatisticsStage(PixelsStage):
-    """Images to statistics (schema IMAGE_STATISTICS); each image is decoded once for all metrics of this kind."""
+    """Stage that computes image statistics (schema IMAGE_STATISTICS).
+
+    Each image is decoded once for all metrics of this kind.
+    """
 
     name = "image_statistics"
     version = 1

@@ -1,4 +1,4 @@
-"""Base class of stages whose model writes about each image; an image is encoded once for all metrics."""
+"""Base class of stages whose model writes text about each image, encoding each image once for all metrics."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,17 +28,17 @@ from plumbline.operators.stages.stage import StageOptions
 
 
 class PreprocessedImage(NamedTuple):
-    """An image, preprocessed in every view of the metrics."""
+    """An image, preprocessed for each of the metrics' views."""
 
     width: int
     """Width of the decoded image in pixels."""
     height: int
     views: tuple[Any, ...]
-    """Output of the model's preprocessing for each view."""
+    """The model's preprocessed input for each view."""
 
 
 class ImageTask(NamedTuple):
-    """One image that the model should write about for one metric."""
+    """The task of writing about one image for one metric."""
 
     metric: str
     questions: Any
@@ -46,26 +46,26 @@ class ImageTask(NamedTuple):
     row: ImageRow
     image: PreprocessedImage
     feature: int
-    """Index of the image's first encoded view; its other views follow."""
+    """Index of the first encoded view of the image; the other views follow it."""
 
 
 class ImageWritingStage(ImagesStage):
-    """Base of stages whose model writes about images; a row of several images has an output for each of them."""
+    """Base class of stages whose model writes about images; a row with several images gets an output for each."""
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.side_by_side = self.model.side_by_side
 
     def program(self, task: ImageTask) -> Writing[Any]:
-        """Return the program of requests about an image; not called if `run_tasks` is overridden."""
+        """Return the program of requests for an image; not called if `run_tasks` is overridden."""
         raise NotImplementedError
 
     @abstractmethod
     def columns(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return the columns of a row from the results for its images."""
+        """Return the columns of a row, given the results for its images."""
 
     def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
-        """Return the result of each task; `features` are the encoded views of all images."""
+        """Return the result of each task; `features` contains the encoded views of all images."""
 
         def answer(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
             requests = [ImageRequest(tasks[one.program].feature + one.request.view, one.request) for one in asked]

@@ -1,4 +1,4 @@
-"""Base class of stages that look at images: decoding, and reuse of rows from earlier cells."""
+"""Base class of stages that look at images: decodes them, and reuses rows from earlier cells."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,14 +16,14 @@ from plumbline.operators.metrics.metric import View
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
 
 RowKey = tuple[str | None, str, str]
-"""Everything that a row depends on: prompt_id, digest of the image, and digest of the other inputs (column `basis`)."""
+"""Everything that determines a row: prompt_id, digest of the image, and digest of the other inputs (column `basis`)."""
 
 
 class QuestionsByPrompt(Protocol):
-    """A metric's questions about the images of each prompt."""
+    """Protocol of a metric's questions about the images of each prompt."""
 
     def digest(self, prompt_id: str | None) -> str | None:
-        """Return the digest of the questions about images of this prompt; None if the prompt is unknown."""
+        """Return the digest of the questions about images of this prompt, or None if the prompt is unknown."""
 
 
 class AnyPrompt:
@@ -34,16 +34,16 @@ class AnyPrompt:
 
 
 def images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
-    """Return the images of a view in display order; views with a source need the edit."""
+    """Return the images of a view in the order in which they are shown; `edit` is required for views with a source."""
     source = [] if edit is None or view == "result" else [edit.source]
     return source if view == "source" else [*source, image]
 
 
 class EarlierRows:
-    """A metric's rows in earlier cells, by the inputs that they were computed from."""
+    """A metric's rows from earlier cells, indexed by the inputs from which they were computed."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
-        """Index the rows without an error; `tables` has the newest first."""
+        """Index the rows without an error; `tables` must be sorted from newest to oldest."""
         # From the oldest to the newest, so that a newer row replaces an older one of the same key.
         self.table = pa.concat_tables([each.replace_schema_metadata(None) for each in reversed(tables)])
         keys = zip(
@@ -53,7 +53,7 @@ class EarlierRows:
         self.numbers: dict[RowKey, int] = {key: number for number, key in enumerate(keys) if valid[number]}
 
     def take(self, found: Mapping[int, tuple[int, ImageRow]]) -> "ReusedRows":
-        """Return rows with the ids that their images have now; `found` has (row number, ids) by place in the shard."""
+        """Return rows with their images' current ids; `found` maps positions in the shard to (row number, ids)."""
         table = self.table.take(pa.array([number for number, _ in found.values()], pa.int64()))
         for field, name in enumerate(ImageRow._fields):
             column = table.column_names.index(name)
@@ -63,30 +63,30 @@ class EarlierRows:
 
 
 class ReusedRows(NamedTuple):
-    """Rows of earlier cells that need not be computed for a shard."""
+    """Rows from earlier cells that do not need to be computed again."""
 
     table: pa.Table
     places: Sequence[int]
-    """Place of each row in the shard."""
+    """Position of each row in the shard."""
 
 
 class PreparedShard(NamedTuple):
-    """A shard's images as a stage computes them."""
+    """A shard's images, prepared for computing."""
 
     images: PreparedImages
-    """The images for which some metric has no result."""
+    """The images for which at least one metric has no result yet."""
     questions: Mapping[str, Any]
     """Questions about the images, or texts to compare them with, by metric."""
     reused: Mapping[str, ReusedRows]
-    """Rows of earlier cells by metric."""
+    """Rows reused from earlier cells, by metric."""
 
 
 class ImagesStage(RowStage):
-    """Base of stages that answer questions about images: a whole shard at once, or row by row."""
+    """Base class of stages that answer questions about images, for a whole shard at once or row by row."""
 
     over = "images"
     masks: ClassVar[bool] = False
-    """True if the stage ignores the pixels under the masks of edits."""
+    """True if the stage ignores the pixels covered by the masks of edits."""
     keeps_rows = True
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
@@ -98,13 +98,13 @@ class ImagesStage(RowStage):
         self._earlier: tuple[Mapping[str, Sequence[pa.Table]], Mapping[str, EarlierRows]] = ({}, {})
 
     def read_questions(self, inputs: Inputs) -> Mapping[str, Any]:
-        """Return by metric its questions about the shard's images; by default they do not depend on the prompts."""
+        """Return each metric's questions about the shard's images; by default they do not depend on the prompts."""
         return dict.fromkeys(inputs.metrics, AnyPrompt())
 
     def input_digest(self, questions: Any, row: ImageRow, place: int, sources: str | None) -> str | None:
-        """Return the digest of everything except the image that a row depends on; None if its prompt is unknown.
+        """Return the digest of a row's inputs except the image itself; None if the prompt is unknown.
 
-        `place` is the row's place in the shard. `sources` is the digest of its sources and mask if the stage looks at
+        `place` is the row's position in the shard. `sources` is the digest of its sources and mask, if the stage uses
         them.
         """
         digest: str | None = questions.digest(row.prompt_id)
@@ -112,18 +112,18 @@ class ImagesStage(RowStage):
 
     @abstractmethod
     def measure(self, images: PreparedImages, questions: Mapping[str, Any]) -> Mapping[str, pa.Table]:
-        """Return the tables of these images by metric, with one row per image row, also for errors."""
+        """Return a table for each metric, with one row per image row, including rows with errors."""
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Any:
-        """Preprocess one image for the model; `edit` is given if the metrics look at sources."""
+        """Preprocess one image for the model; `edit` is given if the metrics use sources."""
         return self.model.preprocess(image)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Any:
-        """Preprocess the frames of one video; each frame represents this number of seconds."""
+        """Preprocess the frames of one video; each frame represents the given number of seconds."""
         return self.model.preprocess_video(frames, seconds)
 
     def prepare(self, inputs: Inputs) -> PreparedShard:
-        """Decode the images for which some metric has no row in earlier cells."""
+        """Decode the images for which at least one metric has no row in earlier cells."""
         questions = self.read_questions(inputs)
         if self._earlier[0] is not inputs.earlier:  # indexed once for all windows of a shard
             indices = {name: EarlierRows(tables) for name, tables in inputs.earlier.items() if tables}
@@ -183,10 +183,10 @@ class ImagesStage(RowStage):
         """Return a metric's table, with a row for each row of the shard.
 
         Args:
-            images: The images.
-            questions: The metric's questions about them.
-            results: The result of each preprocessed image. A RowError is the error of its row.
-            columns: Returns the columns of a row from the results of its images.
+            images: The prepared images.
+            questions: The metric's questions about the images.
+            results: The result for each preprocessed image. A RowError becomes the error of the image's row.
+            columns: Returns the columns of a row, given the results for its images.
         """
         records, left = [], iter(results)
         for row, place, image_digest, source, error, count in zip(
@@ -204,10 +204,10 @@ class ImagesStage(RowStage):
 
 
 class PixelsStage(ImagesStage):
-    """A stage that measures pixels without a model: its preprocessing returns the measurements of an image."""
+    """Base class of stages that measure pixels without a model: their preprocessing returns the measurements."""
 
     column: ClassVar[str]
-    """Column of the table with the measurements of a row's images."""
+    """Column of the table that contains the measurements of a row's images."""
 
     def measure(self, images: PreparedImages, questions: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
         def columns(measured: Sequence[Any]) -> dict[str, Any]:

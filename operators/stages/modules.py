@@ -1,4 +1,4 @@
-"""The modules stage: observations of a detector, a text reader and a VQA model for programs of checks."""
+"""The modules stage, in which a detector, a text reader and a VQA model make the observations that programs need."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,19 +27,19 @@ from plumbline.operators.stages.stage import StageOptions
 
 @runtime_checkable
 class LookingMetric(AskingMetric, Protocol):
-    """A metric whose questions are statements that modules check."""
+    """Protocol of metrics whose questions are statements that modules check."""
 
     def looking(self) -> dict[str, Any]:
-        """Return all options that decide the looks, except questions and models."""
+        """Return all options that determine the looks, except questions and models."""
 
     def looks(self, text: str) -> tuple[Look, ...]:
-        """Return the looks for one question."""
+        """Return the looks that one question needs."""
 
 
 class ModulesStage(QuestionedImagesStage):
-    """Images and questions to observations (schema MODULES).
+    """Stage that turns images and questions into observations (schema MODULES).
 
-    Each image is decoded once, each look is taken once, and each model preprocesses only the images that it is asked
+    Each image is decoded once and each look is computed once. Each model preprocesses only the images that it is asked
     about.
     """
 
@@ -60,7 +60,7 @@ class ModulesStage(QuestionedImagesStage):
         self.models = models
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
-        """Return the image unchanged: three models' preprocessing of each image of a shard would fill the memory."""
+        """Return the image unchanged, because preprocessing a whole shard for three models would exhaust the memory."""
         return image
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
@@ -99,7 +99,7 @@ class ModulesStage(QuestionedImagesStage):
     def _take_looks(
         self, name: str, wanted: Sequence[tuple[int, Look]], images: Sequence[Image.Image]
     ) -> dict[tuple[int, Look], LookResult | RowError]:
-        """Return the model's result for each look, or the error of an image that cannot be encoded."""
+        """Return the model's result for each look, or the error if the image cannot be encoded."""
         model = self.models[name]
 
         def encode(batch: Sequence[int]) -> Sequence[Any]:
@@ -118,7 +118,7 @@ class ModulesStage(QuestionedImagesStage):
 
 
 Looking = Sequence[tuple[int, Look]]
-"""Looks with the index of their image among the features."""
+"""Pairs of an image's index among the features and a look at that image."""
 
 
 def _detect(model: DetectionModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
@@ -133,7 +133,7 @@ def _read(model: ReadingModel, features: Sequence[Any], looking: Looking) -> lis
 
 
 def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
-    """Return the likeliest choice for looks with choices, and the model's own words for others."""
+    """Return the likeliest choice for looks with choices, and the model's own words for other looks."""
     asked = [Question(image, look.text, look.choices) for image, look in looking]
     closed = list(dict.fromkeys(question for question in asked if question.choices))
     free = list(dict.fromkeys(question for question in asked if not question.choices))

@@ -1,4 +1,4 @@
-"""Runs many programs of requests to a model in rounds, so that the model's batches are full."""
+"""Running many programs of model requests concurrently, in rounds, so that the model's batches are full."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -16,15 +16,15 @@ Reply = Generation | RowError
 
 
 class ProgramRequest(NamedTuple):
-    """A request of one of the programs."""
+    """A request made by one of the programs."""
 
     program: int
-    """Index of the program."""
+    """Index of the program that made the request."""
     request: Request
 
 
 class ProgramResults(NamedTuple, Generic[T]):
-    """Results of programs and the usage of their calls."""
+    """Results of the programs, and the total usage of their model calls."""
 
     results: list[T | RowError]
     """Result of each program, in order."""
@@ -36,8 +36,8 @@ def run_programs(
 ) -> ProgramResults[T]:
     """Run the programs together; `answer` returns the replies to the requests of one round.
 
-    A program ends with an error if a request has no reply, or if it raises UnreadableReply. After a stop signal no
-    further request is made.
+    A program ends with an error if a request gets no reply or if the program raises UnreadableReply. After a stop
+    signal no further requests are made.
     """
     running = [_Running(steps) for steps in programs]
     usage = Usage()
@@ -54,7 +54,7 @@ def run_programs(
 
 
 def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
-    """Return the model's replies. If the model fails as a whole, all requests get a retryable error."""
+    """Return the model's replies. If the whole call fails, return a retryable error for every request."""
     assert model is not None, "a metric whose programs make requests has a model for them"
     try:
         return call_and_count(model.generate, [one.request for one in asked])
@@ -68,7 +68,7 @@ def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Se
 def generate_from_images(
     model: ImageGenerateModel, features: Sequence[object], requests: Sequence[ImageRequest]
 ) -> Sequence[Reply]:
-    """Return the model's replies about images; a request that fails does not affect the others."""
+    """Return the model's replies about images; one failing request does not affect the others."""
     try:
         return call_and_count(lambda batch: model.generate_from_images(features, batch), requests)
     except Exception as error:
@@ -83,7 +83,7 @@ def _is_hopeless(error: Exception) -> bool:
 
 
 class _Running(Generic[T]):
-    """A program that has started: its open requests, or its result if there are none."""
+    """A started program: its open requests or, if there are none, its result."""
 
     result: T | RowError
 
@@ -93,7 +93,7 @@ class _Running(Generic[T]):
         self.resume(None)
 
     def resume(self, replies: Sequence[Reply] | None) -> None:
-        """Start the program, or continue with the replies to its requests; a request without a reply ends it."""
+        """Start the program, or resume it with the replies to its requests; it ends if one of them has no reply."""
         self.requests = ()
         failed = next((reply for reply in replies or () if isinstance(reply, RowError)), None)
         if failed is not None:
@@ -107,4 +107,4 @@ class _Running(Generic[T]):
         except StopIteration as end:
             self.result = end.value
         except UnreadableReply as error:
-            self.result = RowError("unreadable_reply", f"the model's reply has not the form asked for: {error}")
+            self.result = RowError("unreadable_reply", f"the model's reply does not have the requested form: {error}")

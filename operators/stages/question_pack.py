@@ -1,4 +1,4 @@
-"""The questions that a benchmark ships, found by their prompts."""
+"""Looking up the questions that a benchmark ships, by prompt."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,30 +18,30 @@ NO_QUESTIONS_SENT = RowError(
     "no questions came with the prompt, and no pack here has questions about its text, or has several prompts of it; "
     "send its list of questions, or correct the prompt",
 )
-"""Error of a prompt in a call of the scorer, or in a request to a service."""
+"""Error of a prompt that comes without questions, in a call to the scorer or a request to a service."""
 ONLY_TEXTS = RowError(
     "no_questions",
-    "the benchmark ships only texts that images of the prompt should show, which the metric text compares; add "
+    "the benchmark ships only texts that images of the prompt should contain, which the metric text checks; add "
     "questions, or leave the metric out",
 )
 
 
 class PackIndex:
-    """The questions that a benchmark ships (schema QUESTIONS), by prompt."""
+    """The questions that a benchmark ships (schema QUESTIONS), indexed by prompt."""
 
     def __init__(self, questions: pa.Table) -> None:
         self.questions: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in questions.to_pylist():
             self.questions[row["prompt_id"]].append(row)
         self.ids_by_text: dict[str, list[str]] = defaultdict(list)
-        """Ids of prompts by text."""
+        """Ids of the prompts that have a text, by text."""
         for prompt_id, asked in self.questions.items():
             self.ids_by_text[one_line(asked[0]["prompt"])].append(prompt_id)
 
     def find_id(self, prompt_id: str, text: str) -> str | RowError:
-        """Return the pack's id of a prompt: the same id, or the id of the only prompt with its text.
+        """Return the pack's id for a prompt: the same id or, failing that, the id of the only prompt with its text.
 
-        The texts must be equal except for white space.
+        Texts must be equal except for white space.
         """
         text, by_text = one_line(text), self.ids_by_text.get(one_line(text), [])
         theirs = one_line(self.questions[prompt_id][0]["prompt"]) if prompt_id in self.questions else None
@@ -57,36 +57,40 @@ class PackIndex:
 
 
 def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -> pa.Table:
-    """Return the questions (schema QUESTIONS) about prompts (schema PROMPTS) that the metric scores by."""
+    """Return those questions (schema QUESTIONS) about the prompts (schema PROMPTS) that the metric uses."""
     records = []
     for prompt_id, text in read_prompts(prompts):
         found = check_prompt(text) or pack.find_id(prompt_id, text)
         usable = found if isinstance(found, RowError) else _usable_rows(pack.questions[found], metric)
         for row in make_question_rows(usable) if isinstance(usable, RowError) else usable:
-            # Positions of words only fit a prompt that is letter for letter the pack's.
+            # Word positions are only valid if the prompt is identical to the pack's.
             positions = {} if row.get("prompt") == text else {"start": None, "end": None}
             records.append({**row, **positions, "prompt_id": prompt_id, "prompt": text})
     return rows.table(records, schemas.QUESTIONS)
 
 
 def _usable_rows(packed: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequence[Mapping[str, Any]] | RowError:
-    """Return a prompt's questions without its texts, or why the metric cannot score by them."""
+    """Return a prompt's questions, without its texts, or the reason why the metric cannot use them."""
     asked = [row for row in packed if not _is_text(row)]
     if not asked:
         return ONLY_TEXTS
     refusal = metric.refusal_of_pack({len(row["choices"]) for row in asked if row.get("error") is None})
-    return asked if refusal is None else RowError("no_questions", f"by the questions about the prompt, {refusal}")
+    return (
+        asked
+        if refusal is None
+        else RowError("no_questions", f"the questions about the prompt cannot be used: {refusal}")
+    )
 
 
 def _is_text(row: Mapping[str, Any]) -> bool:
-    """Return True if a row is a text that the image should contain, and not a question about it."""
+    """Return True if a row contains a text that should appear in the image, and not a question."""
     return row.get("kind") == TEXT and row.get("answer") is not None and not row.get("choices")
 
 
 def write_wanted_questions(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Table:
-    """Return questions (schema QUESTIONS) about the texts that the metric wants in the images of prompts.
+    """Return questions (schema QUESTIONS) about the texts that should appear in the prompts' images.
 
-    `prompts` has the schema PROMPTS. Texts of the pack take precedence over texts that a prompt names.
+    `prompts` has the schema PROMPTS. Texts from the pack take precedence over texts in the prompt.
     """
     records = []
     for prompt_id, text in read_prompts(prompts):
@@ -94,7 +98,7 @@ def write_wanted_questions(prompts: pa.Table, pack: PackIndex, metric: WantingMe
         packed = [] if isinstance(found, RowError) else pack.questions[found]
         error = next((RowError(**row["error"]) for row in packed if row.get("error") is not None), None)
         if error == NO_QUESTIONS_SENT:
-            error = None  # then the prompt itself names the texts
+            error = None  # the texts are then taken from the prompt itself
         questions = check_prompt(text) or error or metric.want(text, [row["answer"] for row in packed if _is_text(row)])
         written = questions if isinstance(questions, RowError) else identified(questions)
         records += [{**row, "prompt_id": prompt_id, "prompt": text} for row in make_question_rows(written)]
@@ -102,13 +106,13 @@ def write_wanted_questions(prompts: pa.Table, pack: PackIndex, metric: WantingMe
 
 
 def read_prompts(prompts: pa.Table) -> Iterator[tuple[str, str]]:
-    """Yield the id and text of each prompt of a table (schema PROMPTS)."""
+    """Yield the id and text of each prompt in a table (schema PROMPTS)."""
     ids, texts = (prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     return zip(ids, (text or "" for text in texts), strict=True)
 
 
 def make_question_rows(written: Sequence[WrittenQuestion] | RowError) -> list[dict[str, Any]]:
-    """Return the questions as rows without their prompt_id, or one row with the error."""
+    """Return the questions as rows without a prompt_id, or a single row with the error."""
     if isinstance(written, RowError):
         return [{"error": rows.error_value(written)}]
     return [question._asdict() for question in written]

@@ -1,4 +1,4 @@
-"""The questions stage: questions about the images of each prompt, by template or written by a language model."""
+"""The questions stage, which asks about the images of each prompt, by template or with a language model."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,39 +24,39 @@ from plumbline.operators.stages.question_pack import (
 from plumbline.operators.stages.stage import BenchmarkPart, Inputs, RowStage, StageOptions, cache_upstream
 
 Written = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Rows (schema QUESTIONS) by the text of the prompt."""
+"""Rows (schema QUESTIONS) by the prompt's text."""
 
 
 @runtime_checkable
 class QuestioningMetric(Protocol):
-    """A metric with questions: written by a model, shipped by the benchmark, or for texts wanted in the image."""
+    """Protocol of metrics with questions, which a model writes, the benchmark ships, or texts in the image imply."""
 
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide the questions, except the writer and the pack's content."""
+        """Return all options that determine the questions, except the writer and the pack's content."""
 
 
 class WritingMetric(QuestioningMetric, Protocol):
-    """A metric whose questions are written."""
+    """Protocol of metrics whose questions are written."""
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]] | Writing[list[WrittenQuestion] | RowError]:
-        """Write the questions about a prompt; a program without requests needs no model.
+        """Write the questions about a prompt; a program that makes no requests needs no model.
 
-        Raises UnreadableReply if there are none, or returns why the prompt can have none.
+        Raise UnreadableReply if there are none, or return an error if the prompt cannot have any.
         """
 
 
 class PreparedPrompts(NamedTuple):
-    """A shard's prompts, with the known questions about their texts."""
+    """A shard's prompts, with the questions about their texts that are already known."""
 
     prompts: pa.Table
     written: Mapping[str, Written]
-    """Known questions by metric; none are written about these texts."""
+    """Known questions by metric; no new ones are written about the same texts."""
     pack: PackIndex | None = None
     """Questions shipped by the benchmark or sent with images; None if the prompts get an error."""
 
 
 class QuestionsStage(RowStage):
-    """Prompts (schema PROMPTS) to questions (schema QUESTIONS), once for each different text."""
+    """Stage that writes questions (schema QUESTIONS) about prompts (schema PROMPTS), once per distinct text."""
 
     name = "questions"
     version = 1
@@ -93,7 +93,7 @@ class QuestionsStage(RowStage):
         return PreparedPrompts(inputs.rows, dict.fromkeys(inputs.metrics, refused))
 
     def compute(self, prepared: PreparedPrompts) -> Mapping[str, pa.Table]:
-        """Write all metrics' questions together, to fill the model's batches."""
+        """Write the questions of all metrics together, in order to fill the model's batches."""
         with ThreadPoolExecutor(len(prepared.written)) as pool:
             tables = pool.map(partial(self._table, prepared), prepared.written)
             return dict(zip(prepared.written, tables, strict=True))
@@ -110,7 +110,7 @@ class QuestionsStage(RowStage):
 def write(
     prompts: pa.Table, metric: WritingMetric, model: GenerateModel | None, kept: Written | None = None
 ) -> pa.Table:
-    """Return questions (schema QUESTIONS) about prompts (schema PROMPTS); texts in `kept` have theirs already."""
+    """Return questions (schema QUESTIONS) about prompts (schema PROMPTS), reusing those in `kept` for their texts."""
     kept = kept or {}
     asked = list(read_prompts(prompts))
     new = [text for text in dict.fromkeys(text for _, text in asked) if text not in kept]
@@ -122,7 +122,7 @@ def write(
 
 
 def _write_or_error(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
-    """Write a prompt's questions with the metric's program; return the error if there are none."""
+    """Write a prompt's questions with the metric's program, or return the error if there are none."""
     if (problem := check_prompt(text)) is not None:
         return problem
     written = yield from metric.write(text)
@@ -132,7 +132,7 @@ def _write_or_error(text: str, metric: WritingMetric) -> Writing[Sequence[Writte
 
 
 def reusable_questions(earlier: Sequence[pa.Table]) -> Written:
-    """Return the rows in earlier tables, newest first, by the text of the prompt, without retryable errors."""
+    """Return the rows of earlier tables (newest first) by prompt text, without retryable errors."""
     kept: Written = {}
     for table in earlier:
         by_prompt: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)

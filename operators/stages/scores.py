@@ -1,4 +1,4 @@
-"""The scores stage: one number per image and metric, from the tables of the metric's chain."""
+"""The scores stage, which computes one number per image and metric from the tables of the metric's chain."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -28,23 +28,26 @@ STALE = "of questions that have been rewritten since"
 
 @runtime_checkable
 class CombiningMetric(Protocol):
-    """A metric with its own way to combine the scores of a row's images; others take the mean."""
+    """Protocol of metrics with their own way of combining the scores of a row's images; other metrics use the mean."""
 
     def combined(self, images: Sequence[Scored]) -> Scored:
-        """Return the score of the row."""
+        """Return the row's score, given the scores of its images."""
 
 
 class PreparedScores(NamedTuple):
-    """Tables behind one metric's scores of a shard."""
+    """The tables from which one metric's scores for a shard are computed."""
 
     measured: pa.Table
-    """A row for each image."""
+    """Table with a row for each image."""
     written: "WrittenIndex | None"
-    """Questions of its prompts, if the metric scores by questions."""
+    """The prompts' questions, if the metric has any."""
 
 
 class ScoresStage(Stage):
-    """Tables about images to scores (schema ELEMENT_SCORES). An error is passed on with a null score."""
+    """Stage that turns tables about images into scores (schema ELEMENT_SCORES).
+
+    A row with an error gets a null score and the same error.
+    """
 
     name = "scores"
     version = 1
@@ -93,7 +96,7 @@ class ScoresStage(Stage):
 
 
 def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
-    """Return the columns of a score, with a basis if the score depends on more than its row."""
+    """Return the columns of a score, including a basis if the score depends on more than its row."""
     combine = metric.combined if isinstance(metric, CombiningMetric) else mean_over_images
     if written is None:
         return _score_calls(row, metric, combine)
@@ -110,8 +113,8 @@ def _score_calls(
 ) -> dict[str, Any]:
     """Return the columns of a row whose score needs no questions; a judge may have been called several times.
 
-    Unreadable replies and replies without a score are left out of an image's mean if others have one. A call has a
-    score if it has one for all images.
+    Unreadable replies and replies without a score do not count in an image's mean if other replies have one. A call has
+    a score only if it has one for all images.
     """
     images, means = [], []
     for calls in rows.split_by_call(row):
@@ -139,9 +142,9 @@ def _columns(scored: Scored) -> dict[str, Any]:
 
 
 def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upstream | None) -> "WrittenIndex":
-    """Return the questions of every prompt.
+    """Return the questions of all prompts.
 
-    Raises StaleInput if a cell of entailment or priors was computed from other questions.
+    Raise StaleInput if a cell of entailment or priors was computed from other questions.
     """
     asked, entailments = questions.read_each(), None
     if entailment is not None:
@@ -163,13 +166,13 @@ def _question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
 
 
 class WrittenIndex:
-    """The questions about every prompt, with their probabilities of entailment if there are any."""
+    """The questions of all prompts, with their probabilities of entailment if these were computed."""
 
     def __init__(self, questions: pa.Table, entailments: pa.Table | None) -> None:
         self.questions: dict[str, list[WrittenQuestion]] = {}
         self.p_entail: dict[tuple[str, str], float] = {}
         self.priors: dict[tuple[str, str], Logprobs] = {}
-        """Answers about a blank image by prompt_id and question_id."""
+        """Answers about a blank image, by prompt_id and question_id."""
         self.errors: dict[str, RowError] = {}
         """Errors of prompts whose questions or entailments failed, by prompt_id."""
         self.bases = score_bases(questions, entailments)
@@ -201,23 +204,23 @@ class WrittenIndex:
                 self.priors[row["prompt_id"], answer["question_id"]] = _logprobs(answer)
 
     def matches(self, answers: pa.Table) -> bool:
-        """Return True if the answers (schema ANSWERS) are to these questions; rows with an error are ignored."""
+        """Return True if the answers (schema ANSWERS) belong to these questions; rows with an error are ignored."""
         sound = answers.filter(answers.column("error").is_null())
         pairs = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
         return all(self._question_digests.get(prompt_id) == basis for prompt_id, basis in pairs)
 
     @cached_property
     def _question_digests(self) -> dict[str, str]:
-        """Digests of the asked questions by prompt_id, as in the column `basis` of their answers."""
+        """Return the digest of each prompt's asked questions by prompt_id, as in the column `basis` of the answers."""
         return {
             prompt_id: rows.input_digest(*(one.question_id for one in written if is_asked(one.keep)))
             for prompt_id, written in self.questions.items()
         }
 
     def find_error(self, prompt_id: str, answered: Container[str]) -> RowError | None:
-        """Return why an image with answers to these question ids has no score: an asked question lacks its answer.
+        """Return the error of an image that lacks the answer to an asked question; None if nothing is missing.
 
-        Answers to further questions do not matter.
+        `answered` contains the ids of the answered questions. It does not matter if other questions are answered too.
         """
         if prompt_id in self.errors:
             return self.errors[prompt_id]
@@ -230,7 +233,7 @@ class WrittenIndex:
 
 
 def score_bases(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
-    """Return by prompt_id the digest of the questions and entailment that scores depend on."""
+    """Return, by prompt_id, the digest of the questions and entailments on which scores depend."""
     p_entail: dict[tuple[str, str], float] = {}
     if entailments is not None:
         names, questions_of, likely = (
@@ -250,7 +253,7 @@ def _describe(question: WrittenQuestion) -> str:
 
 
 def _answered_questions(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
-    """Return every question about the prompt in the order written, with the model's answer if it was asked."""
+    """Return the prompt's questions in the order they were written, with the model's answers to those it was asked."""
     answers = {answer["question_id"]: answer for answer in row["answers"]}
     answered = []
     for question in written.questions[row["prompt_id"]]:

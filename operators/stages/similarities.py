@@ -1,4 +1,4 @@
-"""The similarities stage: one number for how well each image fits its prompt, or an edit its source."""
+"""The similarities stage, which computes how well each image matches its prompt, or an edit its source."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,45 +21,45 @@ from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstrea
 
 @runtime_checkable
 class ComparingMetric(Protocol):
-    """A metric that compares images with texts or sources."""
+    """Protocol of metrics that compare images with texts or sources."""
 
     @property
     def pixels(self) -> PixelRule:
-        """Preprocessing of images."""
+        """Return how images are preprocessed."""
 
     @property
     def measure(self) -> Measure:
-        """Number of the model that is used."""
+        """Return which of the model's numbers is used."""
 
     @property
     def compares(self) -> Compares:
-        """Compared inputs."""
+        """Return which inputs are compared."""
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Columns of the texts that are compared instead of the prompts."""
+        """Return the columns with texts to compare instead of the prompts."""
 
     def comparing(self) -> dict[str, str]:
-        """Return all options that decide the comparison."""
+        """Return all options that determine the comparison."""
 
     def text(self, prompt: str) -> str:
-        """Return the text that images of a prompt are compared with."""
+        """Return the text to compare with the prompt's images."""
 
 
 Texts = tuple[str, ...] | RowError
-"""Texts that an image is compared with: one text, two for a change, none for a source; or the error."""
+"""Texts to compare an image with (one text, two for a change, none for a source), or an error."""
 
 
 class PromptTexts(NamedTuple):
-    """Texts that a metric compares the images of each prompt with."""
+    """The texts that a metric compares with the images of each prompt."""
 
     prompts: Mapping[str, str]
     metric: ComparingMetric
     captions: Mapping[str, Sequence[Any]] = {}
-    """Captions of the shard's rows by column."""
+    """Captions of the shard's rows, by column."""
 
     def texts(self, prompt_id: str | None, place: int) -> Texts:
-        """Return the texts for this row of the shard."""
+        """Return the texts for the shard's row at index `place`."""
         if self.metric.compares == "source":
             return ()
         names = self.metric.captions
@@ -71,12 +71,15 @@ class PromptTexts(NamedTuple):
             if not caption.strip():
                 return RowError("no_caption", f"the row has no {name.replace('_', ' ')}; fill it in")
         if len(set(captions)) < len(captions):
-            return RowError("no_caption", f"both captions are {captions[0]!r}, which names no change; correct them")
+            return RowError("no_caption", f"both captions are {captions[0]!r}, which describes no change; correct them")
         return tuple(map(self.metric.text, captions))
 
 
 class SimilaritiesStage(ImagesStage):
-    """Images and prompts to similarities (schema SIMILARITIES); each image is encoded once for all metrics."""
+    """Stage that turns images and prompts into similarities (schema SIMILARITIES).
+
+    Each image is encoded once for all metrics.
+    """
 
     name = "similarities"
     version = 1
@@ -109,7 +112,7 @@ class SimilaritiesStage(ImagesStage):
         self._texts = cache_upstream(texts_of)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Mapping[PixelRule, Any]:
-        """Preprocess every view of one image by every rule."""
+        """Preprocess every view of one image by every preprocessing rule."""
         model: Any = self.model  # checked before: only models that take several images at once get views of several
 
         def preprocess_view(images: Sequence[Image.Image], rule: PixelRule) -> Any:
@@ -119,7 +122,7 @@ class SimilaritiesStage(ImagesStage):
         return {rule: tuple(preprocess_view(images, rule) for images in views) for rule in self.rules}
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Mapping[PixelRule, Any]:
-        """Preprocess the frames of one video: models that take videos have one rule."""
+        """Preprocess the frames of one video; models that accept videos have a single rule."""
         video = super().preprocess_video(frames, seconds)
         return dict.fromkeys(self.rules, (video,))
 
@@ -136,7 +139,7 @@ class SimilaritiesStage(ImagesStage):
         return digest if sources is None else rows.input_digest(digest, sources)
 
     def measure(self, images: PreparedImages, questions: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
-        """Return the tables; metrics with equal comparisons share one, so that the model is asked once."""
+        """Return each metric's table; metrics that make the same comparison share one, so the model is called once."""
         features = {rule: self._encode(images, rule) for rule in {texts.metric.pixels for texts in questions.values()}}
         by_comparison: dict[Any, pa.Table] = {}
         tables = {}
@@ -153,7 +156,7 @@ class SimilaritiesStage(ImagesStage):
         return tables
 
     def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
-        """Return the encoding, or the error, of every view of each image, one after the other."""
+        """Return the encoding or the error of every view of each image, image by image."""
         pixels = [view for shown in images.pixels for view in shown[rule]]
         encoded: list[Any] = []
         while len(encoded) < len(pixels):
@@ -162,7 +165,7 @@ class SimilaritiesStage(ImagesStage):
         return encoded
 
     def _compare(self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure) -> list[Compared | RowError]:
-        """Compare each image with its texts and its source; an error of one of them is the result."""
+        """Compare each image with its texts and its source; if one of these has an error, the error is the result."""
         count = len(self.views)
         pairs: list[Pair] = []
         errors: list[RowError | None] = []
@@ -187,7 +190,7 @@ def require_finite_similarity(result: Compared | RowError) -> Compared | RowErro
 
 
 def similarity_columns(results: Sequence[Compared]) -> dict[str, Any]:
-    """Return the columns of SIMILARITIES from the comparisons of a row's images."""
+    """Return the columns of SIMILARITIES, given the comparisons of a row's images."""
     similarities = [result.similarity for result in results]
     columns = {"similarity": fmean(similarities), "truncated": any(result.truncated for result in results)}
     if len(results) > 1:

@@ -1,4 +1,4 @@
-"""Base classes of stages: their declarations for plans, and the computation of a shard's tables."""
+"""Base classes of stages: the declarations that plans need, and the computation of a shard's tables."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -21,115 +21,118 @@ BenchmarkPart = Literal["pack", "skills"]
 """`pack`: the questions that the benchmark ships; `skills`: the skills of its prompts."""
 
 MAX_CACHED_INDICES = 16
-"""Indices that a stage caches; for a benchmark's prompts there is one per metric."""
+"""Number of indices that a stage caches; a benchmark's prompts need one per metric."""
 
 
 class StaleInput(PlumblineError):
-    """A table of another stage was computed from inputs that no longer exist, and must be recomputed."""
+    """Error for another stage's table that was computed from inputs that no longer exist; it must be recomputed."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}; run again")
         self.name = name
-        """Name of the table in its Upstream."""
+        """Name of the stale table in its Upstream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Tables that a stage reads, one after the other; two are equal if their names and states are."""
+    """Tables that a stage reads and concatenates; two are equal if their names and states are equal."""
 
     names: tuple[str, ...]
     read_each: Callable[[], Sequence[pa.Table]] = field(compare=False)
     schema: pa.Schema = field(compare=False)
     state: Hashable = None
-    """Distinguishes the tables from others with the same names."""
+    """Value that distinguishes the tables from others with the same names."""
 
     def read(self) -> pa.Table:
-        """Return all rows of all tables."""
+        """Return the rows of all tables as one table."""
         return pa.concat_tables([self.schema.empty_table(), *self.read_each()])
 
 
 class Inputs(NamedTuple):
-    """Inputs of a stage for one shard."""
+    """The inputs of a stage for one shard."""
 
     group: str
-    """Generator of the images, or benchmark of the prompts."""
+    """The generator of the images, or the benchmark of the prompts."""
     rows: pa.Table
-    """The shard's own rows; empty for a stage that reads only tables of other stages."""
+    """The shard's own rows; empty for a stage that only reads tables of other stages."""
     metrics: tuple[str, ...]
-    """Metrics whose tables are wanted."""
+    """Metrics for which a table is requested."""
     upstream: Mapping[str, Mapping[str, Upstream]]
-    """Tables by metric and stage, as declared by `reads`."""
+    """Input tables by metric and stage, as declared by `reads`."""
     prompts: Upstream
-    """`prompt_id` and `text` of all prompts that the shard's images may belong to."""
+    """Columns `prompt_id` and `text` of all prompts to which the shard's images may belong."""
     earlier: Mapping[str, Sequence[pa.Table]] = {}
-    """Tables of earlier cells by metric, newest first, whose rows may be reused."""
+    """Tables of earlier cells by metric, newest first. Their rows may be reused."""
     pack: Upstream | None = None
-    """Questions (schema QUESTIONS) that the benchmark ships, if it does."""
+    """Questions (schema QUESTIONS) that the benchmark ships, if any."""
 
 
 class StageOptions(NamedTuple):
-    """Options shared by the stages of a run; only `clips` can change a result."""
+    """Options that the stages of a run share; only `clips` can change a result."""
 
     limits: ImageLimits
     fetch: FetchUri
     image_batch: int = 64
-    """Number of images that a model encodes together."""
+    """Number of images that a model encodes at once."""
     decoders: int = 1
-    """Number of images that are decoded at once."""
+    """Number of images that are decoded concurrently."""
     clips: Clips = DEFAULT_CLIPS
-    """Display of rows of several images, and of videos, to models."""
+    """How videos, and rows with several images, are shown to models."""
 
 
 class Stage(ABC):
-    """One kind of table, computed shard by shard for every metric whose chain has the stage.
+    """A kind of table, computed shard by shard for every metric whose chain contains the stage.
 
-    The class declares what plans need; an instance has loaded models and computes. A stage that reads the shard's own
-    rows is a RowStage.
+    The class declares what plans need; an instance has loaded the models and computes. Stages that read the shard's own
+    rows are RowStages.
     """
 
     name: ClassVar[str]
     version: ClassVar[int]
-    """Raise it when results change."""
+    """Version of the results; increase it when they change."""
     schema: ClassVar[pa.Schema]
     over: ClassVar[Literal["prompts", "images"]]
-    """Rows of the stage's shards: prompts or images."""
+    """What the rows of the stage's shards are: prompts or images."""
     behind: ClassVar[str | None] = None
-    """For a stage of a plugin or another package: the stage that it follows in the order data flows. None puts it
-    before the scores."""
+    """For a stage from a plugin or another package: the stage after which it comes in the data flow. None places it
+    just before the scores.
+    """
     needs: ClassVar[type]
-    """Runtime-checkable protocol that metrics of the stage must have."""
+    """Runtime-checkable protocol that the stage's metrics must implement."""
     calls: ClassVar[Mapping[str, Call]] = {}
-    """Calls of models by the metric's option that names the model's role; the stage's own model comes first."""
+    """Model calls, by the metric's option that names the model's role; the stage's own model comes first."""
     call_unit: ClassVar[Literal["questions", "writer", "judge", "row"]] = "questions"
-    """Unit of model calls: each question, each request to the metric's writer, each repeated request to its judge, or
-    each row."""
+    """What one model call is made for: each question, each request to the metric's writer, each repeated request to its
+    judge, or each row.
+    """
     optional: ClassVar[frozenset[str]] = frozenset()
-    """Options of `calls` that a metric may lack."""
+    """Keys of `calls` for which a metric need not have an option."""
     shuffles_words: ClassVar[bool] = False
-    """True if the stage, or its own model, gets texts in the metric's order of words (Metric.apply_word_order)."""
+    """True if the stage or its model receives texts whose words are reordered by Metric.apply_word_order."""
     keeps_rows: ClassVar[bool] = False
-    """True if rows of earlier cells may be reused in a new cell."""
+    """True if a new cell may reuse rows of earlier cells."""
     side_by_side: bool = False
-    """True if `compute` may be called for several shards at once, as the model batches their rows together."""
+    """True if `compute` may be called for several shards concurrently, because the model batches their rows together.
+    """
 
     @classmethod
     def reads(cls, metric: Any) -> tuple[str, ...]:
-        """Return the stages of the metric's chain whose tables it reads."""
+        """Return the stages in the metric's chain whose tables this stage reads."""
         return ()
 
     @classmethod
     def reads_of_benchmark(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
-        """Return the parts of the benchmark that decide the stage's result, besides its rows and their prompts."""
+        """Return the parts of the benchmark that affect the result, besides the rows and their prompts."""
         return ()
 
     @classmethod
     def looks_at_images(cls) -> bool:
-        """Return True if the stage decodes the images of the shard's rows, so that `clips` decide its result."""
+        """Return True if the stage decodes the images of the shard's rows, so that `clips` affects the result."""
         return issubclass(cls, RowStage) and cls.over == "images"
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        """Return the options of the metric called `name` that decide the result, besides models and inputs."""
+        """Return the options of the metric `name` that determine the result, besides models and inputs."""
         return {}
 
     @classmethod
@@ -142,7 +145,7 @@ class Stage(ABC):
 
     @classmethod
     def calls_of_row(cls, metric: Metric, words: float) -> float:
-        """Return the model calls of one row if a prompt has `words` content words on average."""
+        """Estimate the model calls for one row, given the average number of content words in a prompt."""
         if not cls.calls:
             return 0.0
         writer, questions = metric.estimate_calls(words)
@@ -151,48 +154,48 @@ class Stage(ABC):
 
     @classmethod
     def roles(cls, metric: Metric) -> dict[str, str]:
-        """Return the roles of its models by the metric's options; its own model comes first if it has one."""
+        """Return the roles of the stage's models by metric option; its own model, if there is one, comes first."""
         return {key: metric.roles[key] for key in cls.calls if key in metric.roles}
 
     @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the call that tests a service with the model of `key` before anything is computed."""
+        """Return the call that tests a service, using the model of `key`, before anything is computed."""
         return cls.calls[key]
 
     @classmethod
     def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
-        """Return the metric's requirement that no model of the family meets, if there is one."""
+        """Return a requirement of the metric that no model of this family meets; None if there is none."""
         return None
 
     @abstractmethod
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        """Keep the loaded models, which have the metrics' options as keys."""
+        """Store the loaded models, keyed by the metrics' options."""
 
     @abstractmethod
     def prepare(self, inputs: Inputs) -> Any:
-        """Read and decode on the CPU, for the next shard, while `compute` is running."""
+        """Read and decode the next shard on the CPU while `compute` is running."""
 
     @abstractmethod
     def compute(self, prepared: Any) -> Mapping[str, pa.Table]:
-        """Return the tables (`schema`) by metric, with one row for each row of the shard or of its inputs.
+        """Return a table (`schema`) for each metric, with one row for each row of the shard or of its inputs.
 
-        Their metadata has the usage of model calls, for all metrics together (rows.with_usage).
+        The tables' metadata contains the usage of model calls, summed over all metrics (rows.with_usage).
         """
 
 
 class RowStage(Stage):
-    """A stage that reads the shard's own rows. They can be tried one by one to find a row that ends the process."""
+    """A stage that reads the shard's own rows. Rows can be tried one by one to find one that kills the process."""
 
     window: int | None = None
-    """Maximum number of rows to compute together, if each takes long."""
+    """Maximum number of rows to compute together, for stages whose rows take long."""
 
     @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """Do as `prepare` does, for rows that get this error: read nothing but their ids."""
+        """Replace `prepare` for rows that get this error: read only their ids."""
 
 
 def cache_upstream(method: Callable[..., Any]) -> Any:
-    """Cache a method's results for the last upstreams, in the instance that calls it."""
+    """Wrap a function of upstreams in a cache for the most recent ones; each stage instance has its own cache."""
     return lru_cache(maxsize=MAX_CACHED_INDICES)(method)
 
 
@@ -210,7 +213,7 @@ def read_skills(prompts: Upstream) -> dict[str, list[str]]:
 
 
 def find_text(prompts: Mapping[str, str], prompt_id: str | None) -> str | RowError:
-    """Return the text of a prompt, or why it cannot be used."""
+    """Return the text of a prompt, or an error if it cannot be used."""
     if prompt_id is None or prompt_id not in prompts:
         return unknown_prompt(prompt_id)
     return check_prompt(prompts[prompt_id]) or prompts[prompt_id]

@@ -1,4 +1,4 @@
-"""All stages by name."""
+"""Table of all stages by name."""
 
 from collections.abc import Mapping
 
@@ -22,15 +22,15 @@ CORE = {
     "function_values": "plumbline.operators.stages.function_values:FunctionValuesStage",
     "scores": "plumbline.operators.stages.scores:ScoresStage",
 }
-"""The core's stages in the order data flows."""
+"""The core's stages in the order of the data flow."""
 KNOWN = Extensions[type[Stage]]("stages", CORE, Stage)
 
 PLUGIN_STAGES = ("pictures",)
-"""Stages of our plugins that have pools in the core's clusters, even if the plugin is missing."""
+"""Stages of our plugins for which the core's clusters have pools even if the plugin is missing."""
 
 
 def _order_stages() -> list[str]:
-    """Return the names in the order data flows; those of plugins and packages follow the stage that they name."""
+    """Return the stages' names in the order of the data flow, inserting stages of plugins and other packages."""
     order = list(CORE)
     others = [name for name in KNOWN if name not in order]
     while others:
@@ -42,4 +42,5 @@ def _order_stages() -> list[str]:
 
 
 STAGES: Mapping[str, type[Stage]] = {name: KNOWN[name] for name in _order_stages()}
-"""Stages by name in the order data flows: a stage follows those that it reads, and the scores come last."""
+"""Stages by name in the order of the data flow: each stage comes after those that it reads, and the scores come last.
+"""

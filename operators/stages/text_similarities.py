@@ -1,4 +1,4 @@
-"""The text_similarities stage: similarity of each image's caption or description to its prompt."""
+"""The text_similarities stage, which compares each image's caption or description with its prompt."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -16,20 +16,20 @@ from plumbline.operators.stages.similarities import require_finite_similarity, s
 
 @runtime_checkable
 class MatchingMetric(Protocol):
-    """A metric that compares prompts with texts about their images."""
+    """Protocol of metrics that compare prompts with texts about their images."""
 
     @property
     def read_from(self) -> str:
-        """Stage that writes the text: `captions` or `descriptions`."""
+        """Return the stage that writes the text: `captions` or `descriptions`."""
 
     def find_synonyms(self) -> WordNet | None: ...
 
     def matching(self) -> dict[str, Any]:
-        """Return how the texts are compared; without an embedder, by METEOR."""
+        """Return the options of the comparison; without an embedder, METEOR is used."""
 
 
 class TextSimilaritiesStage(DerivedStage):
-    """Captions or descriptions and prompts to similarities (schema SIMILARITIES): cosines of embeddings, or METEOR."""
+    """Stage that compares captions or descriptions with prompts by cosine or METEOR (schema SIMILARITIES)."""
 
     name = "text_similarities"
     version = 1
@@ -75,7 +75,7 @@ class TextSimilaritiesStage(DerivedStage):
 
 
 Embedded = tuple[Any, bool]
-"""A unit-length embedding, and True if the text was truncated."""
+"""A unit-length embedding, and whether the text was truncated."""
 
 
 def _compare(first: Embedded | RowError, second: Embedded | RowError) -> Compared | RowError:

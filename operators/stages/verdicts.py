@@ -1,4 +1,4 @@
-"""The verdicts and inspections stages: a judge rates images, or descriptions of images, against their prompts."""
+"""The verdicts and inspections stages, in which a judge rates descriptions or images against their prompts."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,17 +26,17 @@ from plumbline.operators.stages.stage import (
 
 @runtime_checkable
 class JudgingMetric(Protocol):
-    """A metric whose judge reads descriptions."""
+    """Protocol of metrics whose judge reads descriptions."""
 
     def judging(self) -> dict[str, Any]:
-        """Return all options that decide a verdict, except its input and the judge."""
+        """Return all options that determine a verdict, except its input and the judge."""
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
         """Ask for a verdict on one description."""
 
 
 class JudgingStage(Stage):
-    """A stage with a judge, which may be asked several times about an image."""
+    """Base class of stages with a judge, which may be asked several times about each image."""
 
     schema = schemas.VERDICTS
     call_unit = "judge"
@@ -60,7 +60,7 @@ class JudgingStage(Stage):
 
 
 class VerdictsStage(JudgingStage, DerivedStage):
-    """Descriptions and prompts to verdicts (schema VERDICTS)."""
+    """Stage that turns descriptions and prompts into verdicts (schema VERDICTS)."""
 
     name = "verdicts"
     version = 1
@@ -85,20 +85,20 @@ class VerdictsStage(JudgingStage, DerivedStage):
 
 @runtime_checkable
 class InspectingMetric(Protocol):
-    """A metric whose judge sees the images."""
+    """Protocol of metrics whose judge sees the images."""
 
     def judging(self) -> dict[str, Any]:
-        """Return all options that decide a verdict, except the judge."""
+        """Return all options that determine a verdict, except the judge."""
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict | RowError]:
         """Ask for a verdict on one image, with the questions about its prompt if the chain has any.
 
-        A metric with `uses_skills` also takes the prompt's skills.
+        A metric with `uses_skills` also receives the prompt's skills.
         """
 
 
 class JudgedPrompts(NamedTuple):
-    """The prompts of judged images, with the questions or the skills of each if the metric uses them."""
+    """The prompts of the judged images, with their questions or skills if the metric uses them."""
 
     prompts: Mapping[str, str]
     written: WrittenIndex | None
@@ -111,7 +111,7 @@ class JudgedPrompts(NamedTuple):
         return self.written.errors.get(prompt_id or "") or incomplete("questions", f"lacks prompt {prompt_id!r}")
 
     def context(self, prompt_id: str | None) -> dict[str, Sequence[Any]]:
-        """Return the arguments of the metric's program besides the prompt's text."""
+        """Return the keyword arguments that the metric's program takes besides the prompt's text."""
         questions = self.written.questions.get(prompt_id or "", ()) if self.written is not None else ()
         skills = {} if self.skills is None else {"skills": self.skills.get(prompt_id or "", ())}
         return {"questions": questions, **skills}
@@ -123,7 +123,7 @@ class JudgedPrompts(NamedTuple):
 
 
 class InspectionsStage(JudgingStage, ImageWritingStage):
-    """Images and prompts to verdicts (schema VERDICTS)."""
+    """Stage that turns images and prompts into verdicts (schema VERDICTS)."""
 
     name = "inspections"
     version = 1
@@ -155,7 +155,7 @@ class InspectionsStage(JudgingStage, ImageWritingStage):
         return prompts
 
     def program(self, task: ImageTask) -> Writing[Verdicts | RowError]:
-        """Run the metric's program as often as it wants; return the prompt's error if it has one."""
+        """Run the metric's program as often as the metric requires; return the prompt's error if it has one."""
         prompts: JudgedPrompts = task.questions
         text = prompts.find_prompt(task.row.prompt_id)
         if isinstance(text, RowError):

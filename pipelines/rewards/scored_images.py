@@ -151,7 +151,7 @@ def _read_metrics(config: Mapping[str, Any], names: Sequence[str] | None) -> dic
     metrics = dict(read_config({"metrics": {name: options[name] for name in names or options}}, RunMetrics).metrics)
     unranked = [name for name, metric in metrics.items() if not metric.ranks]
     if names and unranked:
-        raise ConfigError(f"reward: by {unranked[0]} no image is better than another; leave it out of the reward")
+        raise ConfigError(f"reward: {unranked[0]} does not rank images; leave it out of the reward")
     return {name: metric for name, metric in metrics.items() if metric.ranks}
 
 

@@ -49,7 +49,7 @@ def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path
 
 
 def test_words_cannot_be_shuffled_for_a_metric_that_does_not_declare_them() -> None:
-    with pytest.raises(ConfigError, match="no stage that ablation=shuffled_words changes; leave it out"):
+    with pytest.raises(ConfigError, match="no stage that ablation=shuffled_words affects; leave it out"):
         check_chain("entropy", ImageStatisticConfig(statistic="entropy", ablation="shuffled_words"))
     check_chain("vpeval", VpevalConfig(ablation="shuffled_words"))
 

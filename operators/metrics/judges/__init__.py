@@ -1,1 +1,1 @@
-"""Metrics whose score is the verdict of a judge, with their base classes."""
+"""Metrics whose score is a judge's verdict, with their base classes."""

@@ -1,4 +1,4 @@
-"""Base classes of judged metrics: requests for verdicts, and tolerant parsing of the replies."""
+"""Base classes of metrics with a judge: they request verdicts and parse the replies tolerantly."""
 
 import json
 import math
@@ -26,9 +26,9 @@ FORMS: Mapping[Replies, str] = {
     "text": "Reply in plain text: first {lines}, each on a line of its own; then the explanation, as one paragraph.\n",
 }
 MAX_RATIONALE = 1500
-"""Characters of a rationale that are kept."""
+"""Maximum number of characters kept of a rationale."""
 MAX_OBJECTS = 20
-"""Opening braces of a reply at which a JSON object is looked for."""
+"""Maximum number of opening braces in a reply from which parsing a JSON object is tried."""
 _NUMBER = r"(-?\d+(?:\.\d+)?)(?: ?(?:/|out of) ?(\d+))?"
 _NUMBER_LINE = re.compile(rf"(?:\W*[A-Za-z][\w -]{{0,40}}[:=] ?)?\W*{_NUMBER}\W*")
 NOT_APPLICABLE = "N/A"
@@ -40,26 +40,26 @@ class Scale(NamedTuple):
     low: int
     high: int
     optional: bool = False
-    """True if the judge may reply N/A; the verdict then lacks this rating."""
+    """True if the judge may reply N/A; the verdict then has no such rating."""
 
 
 class JudgeQuestion(NamedTuple):
     text: str
     scales: Sequence[Scale]
     view: int = 0
-    """Index of the question's view in the metric's views."""
+    """Index of the question's view in `Metric.views`."""
 
 
 Verdicts = tuple[Verdict | None, ...]
-"""Verdicts on one image, one for each time the judge is asked; None for an unreadable reply."""
+"""Verdicts on one image, one per request to the judge; None for an unreadable reply."""
 Check = Callable[[Mapping[str, float]], None]
-"""Raises UnreadableReply if ratings, by name, contradict each other."""
+"""Function that raises UnreadableReply if ratings (by name) contradict each other."""
 
 
 def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: int) -> Writing[Verdicts | RowError]:
-    """Run a program `times` times, each time with the next seed; an unreadable reply gives None.
+    """Run a program `times` times, each time with the next seed; an unreadable reply counts as None.
 
-    Raises UnreadableReply if no reply can be read. Ends at the first run that returns a RowError, and returns that.
+    Raise UnreadableReply if none of the replies can be read. If a run returns a RowError, stop and return that error.
     """
     verdicts: list[Verdict | None] = []
     problems = []
@@ -97,22 +97,24 @@ def ratings_by_name(ratings: Iterable[Rating]) -> dict[str, float]:
     return {rating.name: rating.value for rating in ratings}
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots, so that a metric may have another base with fields of its own
+@dataclass(frozen=True, kw_only=True)  # no slots, so that a metric can have another base class with fields
 class JudgedConfig(WordedMetric):
-    """Sampling and form of a judge's replies."""
+    """Options for sampling a judge's replies, and for their format."""
 
     replies: Replies = "json"
-    """Form of a verdict: `json` is an object, enforced by a schema if the engine supports it; `text` has one number per
-    line, then the explanation."""
+    """Format of a verdict: `json` is an object, enforced by a schema if the engine supports it; `text` has one number
+    per line, followed by the explanation.
+    """
     max_tokens: Positive = 512
-    """Maximum number of tokens of a verdict."""
+    """Maximum number of tokens in a verdict."""
     temperature: NotNegative = 0.0
-    """0 selects the likeliest token each time."""
+    """Sampling temperature; 0 always selects the likeliest token."""
     seed: int = 0
-    """Seed of the draws at a temperature above 0."""
+    """Random seed for sampling; has no effect at temperature 0."""
     repeats: Positive = 1
-    """Number of times that the judge is asked about an image, each time with the next seed; the score is the mean. The
-    differences show the judge's noise; this requires a temperature above 0."""
+    """Number of times to ask the judge about each image, each time with the next seed; the score is the mean. The
+    spread of the replies shows how noisy the judge is. Values above 1 require a temperature above 0.
+    """
 
     def __post_init__(self) -> None:
         WordedMetric.__post_init__(self)
@@ -139,13 +141,13 @@ class JudgedConfig(WordedMetric):
         return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
     def verdict(self, text: str, scales: Sequence[Scale], check: Check = accept_all) -> Writing[Verdict]:
-        """Ask for one verdict. `text` describes the task; the form of the reply is appended to it."""
+        """Ask for one verdict. `text` describes the task; instructions for the reply format are appended."""
         return (yield from self.verdicts([JudgeQuestion(text, scales)], check))
 
     def verdicts(self, asked: Sequence[JudgeQuestion], check: Check = accept_all) -> Writing[Verdict]:
-        """Ask several questions together and join the replies into one verdict.
+        """Ask several questions together and combine the replies into one verdict.
 
-        Raises UnreadableReply if a reply has a wrong form, or if the check fails.
+        Raise UnreadableReply if a reply does not have the requested format, or if `check` fails.
         """
         requests = []
         for text, scales, view in asked:
@@ -171,11 +173,11 @@ class JudgedConfig(WordedMetric):
         return Scored(self.score_ratings(ratings), ratings=ratings, rationale=evidence.row["rationale"])
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
-        """Return the score of an image from a verdict's ratings: their mean."""
+        """Return the mean of a verdict's ratings as the image's score."""
         return math.fsum(rating.value for rating in ratings) / len(ratings)
 
     def asking(self, *templates: str) -> dict[str, Any]:
-        """Return all options that decide verdicts by the templates with these names."""
+        """Return all options that determine verdicts, including the digest of the named templates."""
         return {
             "replies": self.replies,
             "templates": template_digest(AGAIN, FORMS[self.replies], *map(self.template_text, templates)),
@@ -185,7 +187,7 @@ class JudgedConfig(WordedMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedConfig(JudgedConfig):
-    """A metric whose judge sees the images."""
+    """Base class of metrics whose judge sees the images."""
 
     chain: ClassVar[tuple[str, ...]] = ("inspections", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ("judge",)
@@ -197,7 +199,7 @@ class InspectedConfig(JudgedConfig):
         return CallEstimate(self.calls_per_image, 1)
 
     def judging(self) -> dict[str, Any]:
-        """Return all options that decide a verdict, except the judge."""
+        """Return all options that determine a verdict, except the judge."""
         release = self._wording.release
         return self.asking(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
 
@@ -206,7 +208,7 @@ class InspectedConfig(JudgedConfig):
 
 
 def describe_form(replies: Replies, scales: Sequence[Scale]) -> str:
-    """Return the sentence that describes the form of the reply to a judge."""
+    """Return the sentence that tells the judge how to format its reply."""
     members, lines = [], []
     for scale in scales:
         values = f"{scale.high}" + (f', or "{NOT_APPLICABLE}"' if scale.optional else "")
@@ -225,7 +227,7 @@ def verdict_schema(scales: Sequence[Scale]) -> str:
 
 
 def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
-    """Return the verdict of the first JSON object that has all numbers; raise UnreadableReply if no object has them."""
+    """Parse the first JSON object that has all the ratings; raise UnreadableReply if no object does."""
     text, problem = parsing.strip_markup(reply), "expected a JSON object, found none"
     # Python reads NaN and Infinity, which are not JSON: int(), like any parser that raises ValueError, refuses them
     decoder = json.JSONDecoder(parse_constant=int)
@@ -245,7 +247,7 @@ def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
 
 
 def _read_rating(scale: Scale, value: Any) -> Rating | None:
-    """Return a number, or a text such as `85` or `85/100`, as a rating; None if it may be N/A and is."""
+    """Parse a number, or a string such as `85` or `85/100`, as a rating; return None for an N/A that is allowed."""
     if _does_not_apply(scale, value):
         return None
     if value is None:
@@ -269,7 +271,7 @@ def _check_range(scale: Scale, match: re.Match[str]) -> Rating:
 
 
 def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
-    """Return the verdict in lines of a number each, then the explanation; raise UnreadableReply if one is missing."""
+    """Parse one number per line, followed by the explanation; raise UnreadableReply if a number is missing."""
     lines = parsing.split_lines(reply)
     numbers = dict(zip(scales, lines, strict=False))
     matches = {
@@ -292,12 +294,15 @@ def read_ratings(row: Mapping[str, Any]) -> tuple[Rating, ...]:
 
 
 def fill(template: str, **parts: str) -> str:
-    """Return the template with each {name} of `parts` replaced by its text, which is inserted literally."""
+    """Return the template with each {name} in `parts` replaced by its text, which is inserted literally."""
     return re.sub(r"\{(\w+)\}", lambda match: parts.get(match[1], match[0]), template)
 
 
 def find_kind(kinds: Mapping[str, T], skills: Sequence[str], chosen: str | None) -> T | None:
-    """Return the chosen kind, or else the only kind among a prompt's skills; None if there is not exactly one."""
+    """Return the chosen kind or, if none was chosen, the only kind named in a prompt's skills.
+
+    Return None if there is not exactly one.
+    """
     wanted = [skill.casefold() for skill in skills] if chosen is None else [chosen]
     named = [kinds[name] for name in dict.fromkeys(wanted) if name in kinds]
     return named[0] if len(named) == 1 else None

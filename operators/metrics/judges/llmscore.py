@@ -38,9 +38,11 @@ DEFAULT_SCALE = 100
 MAX_COUNT = 99
 MAX_COUNTED_ERRORS = 9
 MAX_ERRORS = 99
-"""The release asks for 0 to 9 and accepts any number; T2IScoreScore's judge counted up to 36."""
+"""Largest number of errors accepted. The release asks for 0 to 9 but accepts any number; in T2IScoreScore, its judge
+counted up to 36.
+"""
 RELEASED_TEMPERATURE = 1.0
-"""The release sends no temperature, and services then use this value."""
+"""Default temperature of the services; the release does not send one."""
 SCALES: Mapping[Variant, tuple[Scale, ...]] = {
     "overall": (Scale("rating", 1, DEFAULT_SCALE),),
     "error_counting": (Scale("errors", 0, MAX_COUNTED_ERRORS),),
@@ -55,7 +57,7 @@ SCALES: Mapping[Variant, tuple[Scale, ...]] = {
 
 
 class Sight(NamedTuple):
-    """An image described to a model that does not see it."""
+    """Description of an image for a model that cannot see it."""
 
     caption: str
     regions: Sequence[Region]
@@ -66,7 +68,7 @@ class Sight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LlmScoreRelease(Release):
-    """The prompts in llm_descriptor and llm_evaluator (YujieLu10/LLMScore at 8b898e3)."""
+    """The release's prompts from llm_descriptor and llm_evaluator (YujieLu10/LLMScore at 8b898e3)."""
 
     repository: ClassVar[str] = "YujieLu10/LLMScore"
     mark: ClassVar[str] = "llm_evaluator/evaluation_instruction.py"
@@ -75,9 +77,9 @@ class LlmScoreRelease(Release):
     describing: Text
     judging: Text
     scores: str
-    """Instruction for a rating and a number of errors."""
+    """Instruction that asks for a rating and the number of errors."""
     rule: str
-    """Instruction for four counts, which the release contains but never sends."""
+    """Instruction that asks for four counts; the release contains it but never sends it."""
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
@@ -87,7 +89,7 @@ class LlmScoreRelease(Release):
         return cls(describing, code.text("prompt"), scores, rule)
 
     def describe(self, sight: Sight, sampling: ReplySampling) -> Writing[str]:
-        """Describe an image (generate_multi_granualrity_description)."""
+        """Ask for a description of an image (generate_multi_granualrity_description)."""
         regions = (
             f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in sight.regions
         )
@@ -134,24 +136,24 @@ def _read_counts(reply: str) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DescribedConfig(WordedMetric):
-    """Models for captions and descriptions of images; metrics with equal options share both."""
+    """Options for captions and descriptions of images; metrics with equal options share both."""
 
     captioner: str = "captioner"
-    """Role of the captioner (the paper's is BLIP-2 with OPT 2.7B)."""
+    """Role of the captioner (BLIP-2 with OPT 2.7B in the paper)."""
     caption_instruction: str = "Describe this image in one sentence."
-    """Instruction for captioners that take instructions; others ignore it."""
+    """Instruction for captioners that accept one; other captioners ignore it."""
     caption_tokens: Positive = 64
-    """Maximum number of tokens of a caption."""
+    """Maximum number of tokens in a caption."""
     grounder: str | None = "grounder"
-    """Role of the model that captions regions (the paper's is GRiT); null leaves regions out of descriptions."""
+    """Role of the model that captions regions (GRiT in the paper); if null, descriptions do not mention regions."""
     describer: str = "judge"
-    """Role of the language model that writes descriptions from captions and regions."""
+    """Role of the language model that writes a description from the caption and the regions."""
     description_tokens: Positive = 512
-    """Tokens after which a description is cut."""
+    """Number of tokens at which a description is cut off."""
     description_temperature: NotNegative = 0.0
-    """Temperature of the descriptions; the paper has both 0.7 and greedy."""
+    """Sampling temperature of the descriptions. The paper mentions both 0.7 and greedy decoding."""
     description_seed: int = 0
-    """Seed of the draws at a temperature above 0."""
+    """Random seed for sampling descriptions; has no effect at temperature 0."""
 
     @property
     def description_chain(self) -> tuple[str, ...]:
@@ -175,23 +177,23 @@ class DescribedConfig(WordedMetric):
         return (DESCRIBE,)
 
     def captioning(self) -> dict[str, Any]:
-        """Return all options that decide a caption, except the captioner."""
+        """Return all options that determine a caption, except the captioner."""
         return {"instruction": self.caption_instruction, "max_tokens": self.caption_tokens}
 
     def caption(self) -> Writing[str]:
-        """Ask for a caption once; a caption that was cut counts too."""
+        """Ask for a caption once; a caption that was cut off is accepted too."""
         (reply,) = yield [ReplySampling(self.caption_tokens).request(self.caption_instruction, stop=())]
         return read_paragraph(reply.text)
 
     def describing(self) -> dict[str, Any]:
-        """Return all options that decide a description, except its input and the model."""
+        """Return all options that determine a description, except its input and the model."""
         release, sampling = self.released(LlmScoreRelease), self.description_sampling._asdict()
         if release is not None:
             return {"wording": release.digest, **sampling}
         return {"templates": template_digest(AGAIN, self.template_text(DESCRIBE)), **sampling}
 
     def describe(self, sight: Sight) -> Writing[str]:
-        """Ask for an object-centric description of an image, given its caption and regions."""
+        """Ask for an object-centric description, based on an image's caption and regions."""
         release = self.released(LlmScoreRelease)
         if release is not None:
             return (yield from release.describe(sight, self.description_sampling))
@@ -228,17 +230,18 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
     judge: str = "judge"
     """Role of the language model that compares descriptions with prompts."""
     variant: Variant = "overall"
-    """`overall`: a rating of 1 to `scale`, divided by it; `error_counting`: 1 - n / 9 of n errors, 0 from 9 on, as in
-    the paper's figure 4; `errors`: n itself, so that a lower score is better; `rule_enhanced`: (X2 / X1) / 2 +
-    (Y2 / Y1) / 2 of four counts (3.2)."""
+    """`overall`: a rating from 1 to `scale`, divided by `scale`; `error_counting`: 1 - n / 9 for n errors, and 0 for 9
+    or more, as in the paper's figure 4; `errors`: n itself, so lower is better; `rule_enhanced`: (X2/X1)/2 + (Y2/Y1)/2,
+    computed from four counts (3.2).
+    """
     scale: Positive = DEFAULT_SCALE
-    """Highest overall rating, the paper's N (3.2)."""
+    """Highest overall rating, called N in the paper (3.2)."""
 
     def __post_init__(self) -> None:
         JudgedConfig.__post_init__(self)
         if self.scale != DEFAULT_SCALE and (self.variant != "overall" or self.scale < 2):
             raise ConfigError(
-                f"{self.key_of('scale')}: expected 2 or more, for the variant overall alone, got {self.scale} for "
+                f"{self.key_of('scale')}: expected 2 or more, and only for variant=overall, got {self.scale} for "
                 f"{self.variant}; leave it at {DEFAULT_SCALE}"
             )
 
@@ -289,9 +292,9 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         return {"variant": self.variant} | ({} if self.scale == DEFAULT_SCALE else {"scale": self.scale})
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
-        """Return a variant's score.
+        """Return the variant's score.
 
-        For a prompt without attributes, which the paper does not mention, the rule counts objects alone.
+        For a prompt without attributes, a case that the paper does not mention, the rule counts only objects.
         """
         rated = ratings_by_name(ratings)
         if self.variant == "overall":
@@ -305,7 +308,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 
 
 def _require_counts(rated: Mapping[str, float]) -> None:
-    """Raise UnreadableReply if more objects or attributes are matched than counted."""
+    """Raise UnreadableReply if more objects or attributes are matched than there are."""
     for name in ("objects", "attributes"):
         if rated[f"{name}_matched"] > rated[name]:
             raise UnreadableReply(f"{name}_matched, {rated[f'{name}_matched']:g}, is more than {name}, {rated[name]:g}")

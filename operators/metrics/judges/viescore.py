@@ -25,13 +25,14 @@ CONSISTENCY = (Scale("semantic_consistency", 0, 10),)
 QUALITY = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
 Part = Literal["overall", "consistency", "quality"]
 RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, TRIES = 1400, 1.0, 2
-"""Values of mllm_tools/openai.py, which sends no temperature, so that services use 1, and of VIEScore.evaluate, which
-guesses a number at random after this many tries; here the row then has an error."""
+"""Values from the release. mllm_tools/openai.py sends no temperature, so services use 1. After this many tries,
+VIEScore.evaluate guesses a number at random; here, the row gets an error instead.
+"""
 DELIMITER = "||V^=^V||"
 
 
 class ParsedReply(NamedTuple):
-    """The contents of a reply to the release's prompts."""
+    """The scores and reasoning in a reply to the release's prompts."""
 
     scores: tuple[float, ...]
     reasoning: str
@@ -39,7 +40,7 @@ class ParsedReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VieScoreRelease(Release):
-    """The rules for images made from a prompt, without examples (TIGER-AI-Lab/VIEScore at 2cbea4e)."""
+    """The release's rules for text-to-image generation, without examples (TIGER-AI-Lab/VIEScore at 2cbea4e)."""
 
     repository: ClassVar[str] = "TIGER-AI-Lab/VIEScore"
     mark: ClassVar[str] = "viescore/vie_prompts.py"
@@ -61,7 +62,7 @@ class VieScoreRelease(Release):
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
 
     def inspect(self, prompt: str, sampling: ReplySampling) -> Writing[Verdict]:
-        """Ask for the ratings and reasons (VIEScore.evaluate). The lowest rating counts."""
+        """Ask for the ratings and reasons (VIEScore.evaluate). Only the lowest rating counts."""
         texts = self.consistency.replace(self.placeholder, prompt), self.quality
         requests = [
             sampling.request(text, stop=())._replace(image_at=len(text), view=view)
@@ -74,14 +75,14 @@ class VieScoreRelease(Release):
 
 
 def _name_scores(names: Sequence[str], reply: ParsedReply) -> list[Rating]:
-    """Return ratings with these names whose minimum is the minimum of the scores, however many there are."""
+    """Return one rating per name. Their minimum is the minimum of all scores, however many scores there are."""
     last = len(names) - 1
     values = [*reply.scores[:last], min(reply.scores[last:], default=reply.scores[0])]
     return [Rating(name, value) for name, value in zip(names, values, strict=True)]
 
 
 def read_scores(reply: str) -> ParsedReply:
-    """Return the scores in an object, in a list or alone (mllm_output_to_dict); raise ValueError if there are none."""
+    """Parse scores in an object, in a list or alone (mllm_output_to_dict); raise ValueError if there are none."""
     start, end = reply.find("{"), reply.rfind("}") + 1
     if reply.count(DELIMITER) == 2:
         text = reply.split(DELIMITER)[1]
@@ -111,9 +112,9 @@ def _check_scores(scores: Any, reasoning: Any) -> ParsedReply:
 
 
 def repair_json(text: str) -> str:
-    """Return the object with quotes around keys and texts, and numbers in lists (fix_json).
+    """Return the object with its keys and strings quoted, and its numbers put into lists (fix_json).
 
-    The release does this by one regular expression, whose time grows with the square of the text's length.
+    The release uses a single regular expression for this, which takes time quadratic in the length of the text.
     """
     text = re.sub(r"\b(\w+):", r'"\1":', text)
     repaired, done = [], 0
@@ -133,21 +134,22 @@ def repair_json(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoQuestionsConfig(InspectedConfig):
-    """A judge that rates consistency with the prompt, and the quality of the image."""
+    """Base class of metrics whose judge rates both the consistency with the prompt and the quality of the image."""
 
     calls_per_image: ClassVar[int] = 2
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     part: Part = "overall"
-    """The number that is the score: `consistency`, the lowest rating of the first question; `quality`, the lowest of
-    the second; `overall`, the root of their product. The judge gets the same questions for all three."""
+    """Which score to report. `consistency`: the lowest rating for the first question; `quality`: the lowest rating for
+    the second; `overall`: the square root of their product. The judge is asked the same questions for all three.
+    """
     consistency: ClassVar[Sequence[Scale]]
-    """Scales of the first question."""
+    """Rating scales of the first question."""
 
     @abstractmethod
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]: ...
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """Ask for one verdict in two replies, in our wording or a release's."""
+        """Ask for one verdict in two replies, using our wording or a release's."""
         release = self.released(VieScoreRelease)
         if release is not None:
             sampling = ReplySampling(RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, self.seed)
@@ -177,6 +179,6 @@ class VieScoreConfig(TwoQuestionsConfig):
     templates: ClassVar[tuple[str, ...]] = (SEMANTIC, PERCEPTUAL)
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
-        """Return the two questions; the second is about the image alone."""
+        """Return the two questions; the second is only about the image."""
         semantic = fill(self.template_text(SEMANTIC), prompt=prompt)
         return JudgeQuestion(semantic, CONSISTENCY), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY)

@@ -1,1 +1,1 @@
-"""Metrics that ask questions about an image, written by a model, by a template or by the benchmark."""
+"""Metrics that ask questions about an image. The questions come from a model, a template or the benchmark."""

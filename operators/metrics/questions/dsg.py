@@ -1,4 +1,4 @@
-"""DSG: yes/no questions from the prompt's semantic tuples, counted only where their parents hold (Cho et al. 2024)."""
+"""DSG: yes/no questions from a prompt's semantic tuples, counted only if their parents hold (Cho et al. 2024)."""
 
 import math
 import re
@@ -47,8 +47,9 @@ CATEGORIES = (
     "global",
 )
 Zeroing = Literal["direct", "recursive"]
-"""Questions that must be right for a question to count: its parents (`direct`, the DSG release) or all its ancestors
-(`recursive`, T2IScoreScore)."""
+"""The other questions that must be answered correctly for a question to count: its parents (`direct`, as in the DSG
+release) or all its ancestors (`recursive`, as in T2IScoreScore).
+"""
 
 
 class SplitPrompt(NamedTuple):
@@ -58,7 +59,7 @@ class SplitPrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DsgRelease(Release):
-    """Three prompts with 23 examples each (j-min/DSG at 7330119)."""
+    """The release's three prompts, each with 23 examples (j-min/DSG at 7330119)."""
 
     repository: ClassVar[str] = "j-min/DSG"
     mark: ClassVar[str] = "dsg/query_utils.py"
@@ -73,7 +74,7 @@ class DsgRelease(Release):
         rows = checkout.rows(annotations)
         items = [[row for row in rows if row["item_id"] == name] for name in code.value("TIFA160_ICL_TRAIN_IDS")]
         if not all(items):
-            raise checkout.refusal(annotations, "lacks examples that TIFA160_ICL_TRAIN_IDS names")
+            raise checkout.refusal(annotations, "lacks examples listed in TIFA160_ICL_TRAIN_IDS")
         prompts = [item[0]["text"] for item in items]
         tuples, questions, dependencies = (
             [_number_rows(item, column) for item in items]
@@ -87,8 +88,8 @@ class DsgRelease(Release):
         )
 
     def write(self, prompt: str, seed: int) -> Writing[list[WrittenQuestion]]:
-        """Ask for the tuples, then, with these as they were written, for questions and dependencies (generate_dsg)."""
-        # as openai_completion in dsg/openai_utils.py, which also sets the temperature to 0
+        """Ask for the tuples, then pass them on unchanged to ask for questions and dependencies (generate_dsg)."""
+        # like openai_completion in dsg/openai_utils.py, which also sets the temperature to 0
         sampling = ReplySampling(max_tokens=500, seed=seed)
 
         def request(prompt: SplitPrompt, text: str) -> Request:
@@ -107,7 +108,7 @@ def _number_rows(rows: Sequence[Mapping[str, str]], column: str) -> str:
 
 
 def _split_prompt(code: PythonFile, preamble: str, inputs: Sequence[str], outputs: Sequence[str]) -> SplitPrompt:
-    """Return the prompt with examples of inputs and outputs, split at the input's position (make_prompt)."""
+    """Build the prompt with its example inputs and outputs, split where the new input goes (make_prompt)."""
     names = {"input_name": "input", "output_name": "output"}
     example, test, whole = (
         Template(code.plain(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
@@ -125,7 +126,7 @@ def _split_prompt(code: PythonFile, preamble: str, inputs: Sequence[str], output
 
 
 def _split_by_number(reply: str) -> tuple[str, dict[int, str]]:
-    """Return a reply and its lines `id | text` by id (dsg/parse_utils.py); raise ValueError for any other line."""
+    """Return the reply and its `id | text` lines by id (dsg/parse_utils.py); raise ValueError for any other line."""
     written = reply.split("input:")[0].strip()  # models may add a further example (parse_with_input_name)
     lines = (line.split("|") for line in (written.partition("output:")[2] or written).strip().split("\n"))
     return written, {int(number): text.strip() for number, text in lines}
@@ -139,7 +140,7 @@ def _read_question_lines(reply: str) -> dict[int, str]:
 
 
 def _read_dependency_lines(reply: str) -> dict[int, str]:
-    """Return the numbers in each line (clean_dependency_id); raise ValueError for a line without numbers."""
+    """Return the parent numbers in each line (clean_dependency_id); raise ValueError for a line without any."""
     _, lines = _split_by_number(reply)
     parents = {}
     for number, written in lines.items():
@@ -158,35 +159,41 @@ class DsgConfig(WriterConfig):
     )
     takes_letters: ClassVar[bool] = False
     reduction: Reduction = "product"
-    """Rule that combines a choice's token likelihoods (operators/metrics/questions/vqascore.py). Matters for close
-    answers."""
+    """How the token likelihoods of a choice are combined (operators/metrics/questions/vqascore.py). Matters for close
+    answers.
+    """
     aggregate: Literal["share", "soft_mean"] = "share"
-    """`share`: share of questions answered correctly; `soft_mean`: mean likelihood of their right answers, as the
-    VQAScore paper's table 15 scores DSG's questions. A question with a failed parent counts 0 in both."""
+    """`share`: fraction of questions answered correctly; `soft_mean`: mean likelihood of the correct answers, which is
+    how table 15 of the VQAScore paper scores DSG's questions. With both, a question with a failed parent counts as 0.
+    """
     zeroing: Zeroing = "direct"
-    """A yes counts if all parents are answered yes (`direct`, the released code), or all ancestors (`recursive`,
-    T2IScoreScore)."""
+    """A yes counts if all parents are answered yes (`direct`, as in the released code), or all ancestors (`recursive`,
+    as in T2IScoreScore).
+    """
     questions: Literal["tidied", "released"] = "tidied"
-    """Parsing of text replies: `tidied` takes a line up to its last question mark, joins spaces and skips lines without
-    a mark; `released` takes everything after `id |`, as the released parser, and rejects replies with any other line.
+    """How text replies are parsed. `tidied` reads each line up to its last question mark, collapses spaces and skips
+    lines without a question mark; `released` reads everything after `id |`, as the released parser does, and rejects
+    replies that contain any other line.
     """
 
     prior: Prior | None = None
-    """Removal of the model's bias from its answers (operators/metrics/metric.py)."""
+    """How to remove the model's bias from its answers (operators/metrics/metric.py)."""
     releases: ClassVar[tuple[type[Release], ...]] = (DsgRelease,)
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
         if self.aggregate == "soft_mean" and (self.answers == "reply" or self.prior is not None):
             raise ConfigError(
-                "dsg aggregate: soft_mean takes likelihoods as they are; expected answers=likelihood and prior=null, "
+                "dsg aggregate: soft_mean uses plain likelihoods; expected answers=likelihood and prior=null, "
                 f"got answers={self.answers} and prior={self.prior}; leave them out, or use aggregate=share"
             )
         if self.prior is not None and self.answers == "reply":
-            raise ConfigError(f"dsg prior: {self.prior} divides likelihoods, and a reply has none; set one to null")
+            raise ConfigError(
+                f"dsg prior: {self.prior} divides likelihoods, which replies do not have; set one to null"
+            )
         if self.questions == "released" and self.replies != "text":
             raise ConfigError(
-                f"dsg questions: released reads replies=text, got replies={self.replies}; set one of them"
+                f"dsg questions: released requires replies=text, got replies={self.replies}; change one of them"
             )
 
     @property
@@ -214,7 +221,7 @@ class DsgConfig(WriterConfig):
         return CallEstimate(3, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt: first its tuples, then both their questions and their dependencies."""
+        """Write the questions about a prompt: first the tuples, then their questions and dependencies together."""
         release = self.released(DsgRelease)
         if release is not None:
             return (yield from release.write(prompt, self.seed))
@@ -238,9 +245,10 @@ class DsgConfig(WriterConfig):
         return _assemble_questions(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """Return the share of questions answered yes whose parents are too, or the mean likelihood of yes to these.
+        """Return the fraction of questions that count, or their mean likelihood of yes.
 
-        A parent that is not among the questions counts as right. In a cycle every question depends on all others.
+        A question counts if it and its parents are answered yes. A parent that is not among the questions counts as
+        answered correctly. In a cycle every question depends on all others.
         """
         by_id = {answer.question.question_id: answer for answer in answered}
         if self.form == "reply":
@@ -262,7 +270,7 @@ class DsgConfig(WriterConfig):
 
 
 def apply_zeroing(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> dict[str, bool]:
-    """Return True for each question that counts: it is right, and so are its parents, or all its ancestors."""
+    """Return for each question whether it counts: it and its parents, or all its ancestors, are answered correctly."""
     return {
         name: own and all(right.get(other, True) for other in find_needed_questions(name, parents, zeroing))
         for name, own in right.items()
@@ -270,7 +278,7 @@ def apply_zeroing(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]
 
 
 def find_needed_questions(question_id: str, parents: Mapping[str, Sequence[str]], zeroing: Zeroing) -> set[str]:
-    """Return the other questions that must be right for a question to count."""
+    """Return the other questions that must be answered correctly for a question to count."""
     if zeroing == "direct":
         return set(parents[question_id])
     needed: set[str] = set()
@@ -284,11 +292,11 @@ def find_needed_questions(question_id: str, parents: Mapping[str, Sequence[str]]
 
 
 class SemanticTuple(NamedTuple):
-    """One statement of a prompt, such as `attribute - color (motorcycle, blue)`."""
+    """A single statement made by a prompt, such as `attribute - color (motorcycle, blue)`."""
 
     text: str
     kind: str | None
-    """Its category."""
+    """Category of the tuple, such as `attribute - color`."""
     words: str | None
     """The word that the question asks about: the last one in the tuple."""
 
@@ -297,9 +305,9 @@ Pieces = Callable[[str], Sequence[NumberedLine]]
 
 
 def read_tuples(reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
-    """Return the lines `1 | entity - whole (motorcycle)` by number; raise UnreadableReply if there are none.
+    """Parse lines such as `1 | entity - whole (motorcycle)` by number; raise UnreadableReply if there are none.
 
-    Here and below, the last line with a number counts, as in the DSG release.
+    If a number occurs several times, here and below, the last line counts, as in the DSG release.
     """
     tuples = {line.number: _parse_tuple(line.text) for line in pieces(reply) if "(" in line.text}
     if not tuples:
@@ -317,7 +325,7 @@ def _parse_tuple(text: str) -> SemanticTuple:
 
 
 def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines) -> dict[int, str]:
-    """Return the lines `1 | Is there a motorcycle?` by tuple number; raise UnreadableReply if there are none."""
+    """Parse lines such as `1 | Is there a motorcycle?` by tuple number; raise UnreadableReply if there are none."""
     lines = [line for line in pieces(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {
@@ -329,7 +337,7 @@ def read_questions(numbers: Sequence[int], reply: str, pieces: Pieces = parsing.
 
 
 def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
-    """Read questions by the rules of the release's parser; raise UnreadableReply if any line has another form."""
+    """Parse questions as the released parser does; raise UnreadableReply if any line has another form."""
     texts = {}
     for line in (reply.partition("output:")[2] or reply).strip().split("\n"):
         number, *text = (part.strip() for part in line.split("|"))
@@ -347,7 +355,10 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
 def read_dependencies(
     numbers: Sequence[int], reply: str, pieces: Pieces = parsing.read_numbered_lines
 ) -> dict[int, str]:
-    """Return the lines `6 | 1,4` by their tuple's number, as written; raise UnreadableReply for an unreadable line."""
+    """Parse lines such as `6 | 1,4` by tuple number; raise UnreadableReply if a line is invalid.
+
+    The parents are returned as written.
+    """
     # without its parents, a tuple would score higher than it should
     lines = [line for line in pieces(reply) if line.number in numbers]
     parents = {line.number: line.text for line in lines if parsing.read_parents(line.text) is not None}
@@ -360,7 +371,7 @@ def read_dependencies(
 
 
 def json_tuples(reply: str) -> list[NumberedLine]:
-    """Return the tuples of a JSON reply as numbered lines of a text reply."""
+    """Convert the tuples of a JSON reply into the numbered lines of a text reply."""
     lines = []
     for number, entry in enumerate(entries(reply, "tuples"), start=1):
         words = field(entry, "words")
@@ -378,7 +389,7 @@ def json_dependencies(reply: str) -> list[NumberedLine]:
 
 
 def _json_lines(reply: str, name: str, member: str) -> list[NumberedLine]:
-    """Return `{"tuple": 1, member: ...}` as numbered lines; entries without a tuple are numbered in order."""
+    """Convert objects such as `{"tuple": 1, member: ...}` into numbered lines; number plain values by position."""
     lines = []
     for index, entry in enumerate(entries(reply, name), start=1):
         value = field(entry, member)
@@ -405,7 +416,7 @@ DEPENDENCIES = make_forms(
 def _assemble_questions(
     prompt: str, tuples: Mapping[int, SemanticTuple], questions: Mapping[int, str], dependencies: Mapping[int, str]
 ) -> list[WrittenQuestion]:
-    """Return the questions in the order of their tuples; parents without a question are left out."""
+    """Return the questions with their parents, leaving out parents for which there is no question."""
     written = []
     for number, text in questions.items():
         named = dict.fromkeys(parsing.read_parents(dependencies.get(number, "")) or ())

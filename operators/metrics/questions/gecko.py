@@ -1,4 +1,4 @@
-"""Gecko: questions on every groundable word, filtered by entailment, scored by likelihood (gecko.txt, sec. 5)."""
+"""Gecko: questions about every groundable word, filtered by entailment and scored by likelihood (gecko.txt, sec. 5)."""
 
 import math
 import re
@@ -73,29 +73,33 @@ class GeckoConfig(WriterConfig):
     nli: str | None = "nli"
     """Role of the entailment model that finds hallucinated questions (gecko.txt, sec. 5); null skips this filter."""
     coverage: bool = True
-    """Label the prompt's words, then ask about each (gecko.txt, sec. 5); false writes all questions in one step, as
-    TIFA does."""
+    """Label the prompt's words, then ask about each of them (gecko.txt, sec. 5); if false, write all questions in one
+    step, as TIFA does.
+    """
     min_groundable: Share = 0.0
-    """Lowest groundability score of a word to ask about; the paper states no threshold, and 0 asks about all."""
+    """Minimum groundability score of the words to ask about. The paper states no threshold; 0 asks about all words."""
     normalise: bool = True
-    """Score a question by eq. 2, the answer's share among the choices; false: by eq. 1, 1 if it is the likeliest
-    choice."""
+    """If true, score a question by eq. 2: the likelihood of the answer relative to the sum over all choices. If false,
+    by eq. 1: 1 if the answer is the likeliest choice, otherwise 0.
+    """
     likelihood: Literal["probability", "nll"] = "probability"
-    """Eq. 2's s_i: each choice's probability, or, as printed, its negative log. With the negative log a likelier answer
-    gets a smaller share, so a lower score is better."""
+    """The s_i in eq. 2: each choice's probability or, as printed in the paper, its negative log. With the negative log,
+    a likelier answer gets a lower score, so lower is better.
+    """
     reduction: Reduction = "product"
-    """Rule that combines a choice's token likelihoods (operators/metrics/questions/vqascore.py); the paper does not
-    specify it."""
+    """How the token likelihoods of a choice are combined (operators/metrics/questions/vqascore.py); the paper does not
+    specify it.
+    """
     threshold: Share = 0.005
-    """Lowest probability of entailment by the prompt; other questions are left out (gecko.txt, sec. 5's r)."""
+    """Minimum probability that the prompt entails a question; other questions are left out (r in gecko.txt, sec. 5)."""
     prior: Prior | None = None
-    """Removal of the model's bias from its answers (operators/metrics/metric.py)."""
+    """How to remove the model's bias from its answers (operators/metrics/metric.py)."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
         if self.prior is not None and self.likelihood == "nll":
             raise ConfigError(
-                f"gecko prior: {self.prior} divides likelihoods, and likelihood=nll weighs their logs; set one to null "
+                f"gecko prior: {self.prior} divides likelihoods, but likelihood=nll uses their logs; set prior=null "
                 "or likelihood=probability"
             )
 
@@ -135,7 +139,7 @@ class GeckoConfig(WriterConfig):
         return CallEstimate(2 if self.coverage else 1, words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt: one reply labels its words, a second has all questions (appendix C)."""
+        """Write the questions about a prompt: one reply labels its words, another has all questions (appendix C)."""
         if not self.coverage:
             return (yield from write_once(self, prompt))
         about = f"Description:\n{parsing.one_line(prompt)}\n"
@@ -147,7 +151,7 @@ class GeckoConfig(WriterConfig):
         return (yield from self.ask_writer(QUESTIONS, about, partial(read_questions, spans)))
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """Return the mean of the questions' scores without hallucinated ones (eq. 1 or 2)."""
+        """Return the mean score of the questions that are not hallucinated (eq. 1 or 2)."""
         elements = []
         for answer in answered:
             given, question = find_likeliest(answer, self.reduction), answer.question
@@ -163,27 +167,27 @@ class GeckoConfig(WriterConfig):
 
 
 class Span(NamedTuple):
-    """Words of a prompt that an image can show."""
+    """Words in a prompt that can be visible in an image."""
 
     words: str
-    """Words in the prompt's spelling, or the writer's if the prompt does not contain them."""
+    """The words as spelled in the prompt, or as spelled by the writer if the prompt does not contain them."""
     kind: str | None
     groundable: float
-    """Visibility of the words, in [0, 1]."""
+    """Groundability score in [0, 1]: how visible the words are in an image."""
     position: TextSpan | None
-    """Position of the words in the prompt, if they were found."""
+    """Position of the words in the prompt; None if they were not found."""
 
 
 class _Label(NamedTuple):
     before: str
-    """Text between the previous label and this label."""
+    """Text between the previous label and this one."""
     words: str
     kind: str | None
     groundable: float
 
 
 def text_labels(reply: str) -> list[_Label]:
-    """Return the labels of an annotated prompt, also of a reply that omits the numbers."""
+    """Parse the labels of an annotated prompt; replies that omit the numbers are accepted too."""
     text = parsing.one_line(parsing.strip_markup(reply))
     return _find_labels(text, _LABEL) or _find_labels(text, _BARE_LABEL)
 
@@ -199,9 +203,9 @@ def json_labels(reply: str) -> list[_Label]:
 
 
 def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]] = text_labels) -> list[Span]:
-    """Return the labelled words of a prompt such as `{1}[red colored, color, 1.0] {2}[dog, entity, 1.0]`, in order.
+    """Parse the labelled words of a prompt such as `{1}[red colored, color, 1.0] {2}[dog, entity, 1.0]`, in order.
 
-    Raises UnreadableReply if there are none. Words without a score count as fully groundable.
+    Raise UnreadableReply if there are none. Words without a score count as fully groundable.
     """
     labels = pieces(reply)
     if not labels:
@@ -210,7 +214,7 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]
         raise UnreadableReply(f"expected at most {MAX_SPANS} labels, found {len(labels)}")
     cursor, spans = 0, []
     taken: list[TextSpan] = []
-    for label in labels:  # each is searched after the previous label and the words between, if these are found
+    for label in labels:  # search after the previous label and the words between, if these are found
         cursor = parsing.skip(label.before, prompt, cursor) if cursor else _find_start(label.before, prompt)
         position = parsing.find(label.words, prompt, after=cursor, taken=taken)
         if position:
@@ -222,9 +226,9 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]
 
 
 def _find_labels(text: str, form: re.Pattern[str]) -> list[_Label]:
-    """Return the labels `[words, type, score]` of a text; the score, or type and score, may be missing.
+    """Find the labels `[words, type, score]` in a text; the score, or both type and score, may be missing.
 
-    Labels without a number must have a score, or any brackets would count.
+    Labels without a number must have a score; otherwise any text in brackets would match.
     """
     labels, end, seen = [], 0, set()
     for match in form.finditer(text):
@@ -250,14 +254,17 @@ def _read_share(text: str) -> float | None:
 
 
 def _find_start(before: str, prompt: str) -> int:
-    """Return where to search the first label: after the longest end of the text before it that opens the prompt."""
+    """Return the position in the prompt at which to search for the first label.
+
+    The search starts after the longest suffix of the text before the label that is also a prefix of the prompt.
+    """
     words = before.split()[-40:]
     ends = (parsing.skip(" ".join(words[index:]), prompt, 0) for index in range(len(words)))
     return next((end for end in ends if end), 0)
 
 
 def annotate(prompt: str, spans: Sequence[Span]) -> str:
-    """Return the prompt on one line with labelled spans, `{1}[man, human]`; spans without a position are appended."""
+    """Return the prompt on one line with its spans labelled, `{1}[man, human]`; append spans without a position."""
     text, end, rest = "", 0, []
     order = sorted(range(len(spans)), key=lambda index: spans[index].position or (len(prompt), len(prompt)))
     for index in order:
@@ -274,7 +281,7 @@ def annotate(prompt: str, spans: Sequence[Span]) -> str:
 def read_questions(
     spans: Sequence[Span], reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Return the questions of a reply in the form QUESTIONS; those without a known label have no span."""
+    """Parse the questions of a reply in the form QUESTIONS; a question about an unknown label gets no span."""
     questions = []
     for index, block in enumerate(pieces(reply), start=1):
         question = WrittenQuestion(str(index), block.text, block.choices, block.answer)
@@ -293,7 +300,7 @@ QUESTIONS = make_forms("gecko_questions", read_blocks, read_json_blocks, blocks_
 
 
 def _find_subject(subject: str, spans: Sequence[Span]) -> Span | None:
-    """Return the span that a question's subject names, by its number or else by its words."""
+    """Return the span that a question is about, by its number or otherwise by its words."""
     number = _ABOUT.match(subject)
     if number:
         return spans[int(number[1]) - 1] if 1 <= int(number[1]) <= len(spans) else None
@@ -302,7 +309,7 @@ def _find_subject(subject: str, spans: Sequence[Span]) -> Span | None:
 
 
 def _normalise(logs: Sequence[float], likelihood: Literal["probability", "nll"]) -> list[float]:
-    """Return s_i / sum_i s_i (eq. 2) for choices' probabilities or negative logs s_i; equal shares if all are 0."""
+    """Return s_i / sum_i s_i (eq. 2) for the choices' probabilities or negative logs s_i; equal values if all are 0."""
     if likelihood == "probability":
         top = max(logs)
         weights = [1.0 if log == top else math.exp(log - top) for log in logs]

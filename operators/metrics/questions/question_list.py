@@ -1,4 +1,4 @@
-"""Questions that come with an image, in the forms that benchmarks, trainers and people use."""
+"""Questions sent along with an image, in the formats that benchmarks, trainers and people use."""
 
 import json
 from collections.abc import Collection
@@ -13,27 +13,27 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import WrittenQuestion, identified
 
 MAX_QUESTIONS = 256
-"""Maximum length of a list; the longest list in a released pack has about 40 questions."""
+"""Maximum number of questions in a list; the longest list in a released pack has about 40."""
 TEXT = "text"
-"""Kind of a question whose answer is a text that the image should contain."""
+"""Kind of question whose answer is text that should appear in the image."""
 
 
 class BadQuestion(PlumblineError):
-    """A question that cannot be asked; the message has the reason."""
+    """A question that cannot be asked; the message gives the reason."""
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class ListedQuestion:
-    """A question as a JSON object, with the columns of the table QUESTIONS that a person can fill in."""
+    """A question given as a JSON object, with those columns of the table QUESTIONS that a person can fill in."""
 
     text: str
     choices: list[str] | None = None
-    """Choices, or None for a judge's checkpoint."""
+    """Possible answers; None for a question to a judge's checkpoint."""
     answer: str | None = None
-    """The right choice."""
+    """The correct choice."""
     kind: str | None = None
     question_id: str | None = None
-    """Name for the `parents` of other questions."""
+    """Name by which the `parents` of other questions refer to this question."""
     parents: list[str] | None = None
 
 
@@ -41,19 +41,19 @@ OBJECT = TypeAdapter(ListedQuestion)
 
 
 def require_asker(wanted: Collection[str], packed: Collection[str]) -> None:
-    """Raise ConfigError if questions come with the images and none of the wanted metrics asks them."""
+    """Raise ConfigError if questions come with the images but none of the requested metrics uses them."""
     if not packed:
         raise ConfigError(
-            f"questions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that scores by a "
-            "benchmark's own questions, such as geneval2 (docs/questions.md), or by texts, such as text"
+            f"questions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that uses a "
+            "benchmark's own questions, such as geneval2 (docs/questions.md), or texts, such as text"
         )
 
 
 def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
-    """Return the questions of a list, with ids made from their content, or why they cannot be asked.
+    """Parse a list of questions and give each an id derived from its content; return an error if one cannot be asked.
 
-    An entry is a pair [question, answer], as in GenEval2's `vqa_list`, an object (ListedQuestion), or a text that the
-    image should contain. A list given as text is parsed as JSON: tables contain lists in this form.
+    An entry is a pair [question, answer] as in GenEval2's `vqa_list`, an object (ListedQuestion), or a string that
+    should appear in the image. A list given as a string is parsed as JSON, which is how tables contain lists.
     """
     try:
         if isinstance(listed, str):
@@ -61,7 +61,7 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
                 listed = from_json(listed)
             except ValueError as error:
                 found = parsing.shorten(listed)
-                raise BadQuestion(f"expected a list, or a list in JSON, found {found}") from error
+                raise BadQuestion(f"expected a list, or a list as JSON, found {found}") from error
         if not isinstance(listed, list | tuple):
             raise BadQuestion(f"expected a list, found {type(listed).__name__}")
         if not 0 < len(listed) <= MAX_QUESTIONS:
@@ -72,28 +72,28 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
             raise BadQuestion("two questions have the same question_id")
         for parent in (parent for question in questions for parent in question.parents):
             if parent not in names:
-                raise BadQuestion(f"no question has the question_id {parent!r}, which `parents` names")
+                raise BadQuestion(f"`parents` contains {parent!r}, but no question has this question_id")
     except BadQuestion as error:
         return RowError("no_questions", f"the questions that came with the prompt cannot be asked: {error}")
     return tuple(identified(questions))
 
 
 def ask_for_text(number: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
-    """Return a question for a text that the image should contain, with its position in the prompt."""
+    """Make a question that checks that the image contains a text, with the position of the text in the prompt."""
     return WrittenQuestion(str(number), f"Which words are written? “{text}”", (), text, TEXT, text, start, end)
 
 
 def read_pair(pair: Any, number: int, kind: str | None = None) -> WrittenQuestion:
-    """Return a question with the right answer as its only choice; raise BadQuestion unless it is a pair of texts."""
+    """Make a question whose only choice is the correct answer; raise BadQuestion unless `pair` is a pair of strings."""
     texts = pair if isinstance(pair, list | tuple) and len(pair) == 2 else ()
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise BadQuestion(f"expected a pair [question, answer] of texts, found {parsing.shorten(str(pair))}")
+        raise BadQuestion(f"expected a pair [question, answer] of strings, found {parsing.shorten(str(pair))}")
     question, answer = texts
     return WrittenQuestion(str(number), question, (answer,), answer, kind)
 
 
 def _read_entry(entry: Any, number: int) -> WrittenQuestion:
-    """Return the question of an entry; raise BadQuestion, with the entry's number, if it cannot be asked."""
+    """Parse an entry as a question; raise BadQuestion with the entry's number if it cannot be asked."""
     name = f"question {number}"
     try:
         if isinstance(entry, dict):
@@ -118,9 +118,9 @@ def _read_object(entry: Any, name: str) -> WrittenQuestion:
         raise BadQuestion(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg']}") from error
     choices = tuple(listed.choices or ())
     if not listed.text.strip() or not all(choice.strip() for choice in choices):
-        raise BadQuestion("expected words in `text` and in each of `choices`")
+        raise BadQuestion("expected text in `text` and in each of `choices`, found an empty string")
     if len(set(choices)) < len(choices) or (listed.answer not in choices if choices else listed.answer is not None):
         answer = None if listed.answer is None else parsing.shorten(listed.answer)
-        raise BadQuestion(f"expected a right answer among different choices, found {answer} and {[*choices]}")
+        raise BadQuestion(f"expected distinct choices that include the right answer, found {answer} and {[*choices]}")
     name = name if listed.question_id is None else listed.question_id
     return WrittenQuestion(name, listed.text, choices, listed.answer, listed.kind, parents=tuple(listed.parents or ()))

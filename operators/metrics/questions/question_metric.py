@@ -1,4 +1,4 @@
-"""Base classes of metrics that ask questions about images, and the likelihoods of answers."""
+"""Base classes of metrics that ask questions about images, and the likelihoods of the answers."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,34 +19,38 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 
 T = TypeVar("T")
 AnswerForm = Literal["likelihood", "reply"]
-"""`likelihood`: the VQA model weighs the choices; `reply`: it answers in its own words."""
+"""`likelihood`: the VQA model returns the likelihood of each choice; `reply`: it answers in its own words."""
 CHOICES = "{choices}"
-"""Placeholder of a question's choices in a template."""
+"""Placeholder for a question's choices in a template."""
 LETTERED = f"\n{CHOICES}\nAnswer with the letter of the right choice alone."
-"""Appended to a template without placeholder for choices if the choices are weighed by their letters."""
+"""Text appended to a template that has no placeholder for choices, if the likelihoods of the choices' letters are used.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskingConfig(Metric):
-    """Options for asking a VQA model about images."""
+    """Options of metrics that ask a VQA model about images."""
 
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood", "reply")
-    """Forms of answers that the metric can score; the first one is its default."""
+    """Forms of answers that the metric can score; the first is the default."""
     takes_letters: ClassVar[bool] = True
-    """False if the choices cannot be weighed by letters, such as yes and no."""
+    """False if the metric's choices cannot be replaced by letters, for example yes and no."""
     model: str = "vqa"
     """Role of the VQA model."""
     template: str = "{}"
-    """Text that the VQA model reads: `{}` is the question, `{choices}` its choices."""
+    """Text sent to the VQA model: `{}` is replaced by the question, `{choices}` by its choices."""
     answers: AnswerForm | None = None
-    """`likelihood`: the VQA model weighs the choices; `reply`: it answers in its own words. Null is the metric's own
-    form, or `likelihood` if the model has no words."""
+    """`likelihood`: the VQA model returns the likelihood of each choice; `reply`: it answers in its own words. Null
+    selects the metric's default, or `likelihood` if the model cannot reply in words.
+    """
     letters: bool | None = None
-    """Show the choices of multiple choice as A, B, C and weigh the letters. Null does so for services, which report the
-    likelihoods of single tokens alone. Yes and no stay words."""
+    """Show multiple choices as A, B, C and compare the likelihoods of the letters. Null does so for services, which
+    report only the likelihoods of single tokens. Yes and no are not replaced by letters.
+    """
     yes_no: Literal["capitalised", "as_written"] | None = None
     """Send yes and no as `Yes` and `No` (vqascore_genai_bench.txt), or as they are written. Null uses the case of the
-    answer in the VQA model's profile; before the defaults are filled in it means `capitalised`."""
+    answer in the VQA model's profile; before the defaults are filled in, it means `capitalised`.
+    """
 
     def __post_init__(self) -> None:
         Metric.__post_init__(self)
@@ -56,11 +60,11 @@ class AskingConfig(Metric):
             )
         if self.answers is not None and self.answers not in self.answer_forms:
             raise ConfigError(
-                f"{self.kind} answers: it scores {' and '.join(self.answer_forms)} alone, got {self.answers!r}; set it "
-                "to null"
+                f"{self.kind} answers: only {' and '.join(self.answer_forms)} can be scored, got {self.answers!r}; set "
+                "it to null"
             )
         if self.letters and not self.takes_letters:
-            raise ConfigError(f"{self.kind} letters: its choices are not weighed by letters; set it to null")
+            raise ConfigError(f"{self.kind} letters: its choices cannot be replaced by letters; set it to null")
 
     @property
     def form(self) -> AnswerForm:
@@ -68,7 +72,7 @@ class AskingConfig(Metric):
 
     @property
     def weighs_letters(self) -> bool:
-        """True if the choices of multiple choice are weighed by their letters."""
+        """Return True if multiple choices are compared by the likelihoods of their letters."""
         return bool(self.letters) and self.form == "likelihood"
 
     @property
@@ -76,16 +80,16 @@ class AskingConfig(Metric):
         return SHARES
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> Self:
-        """Return the metric with the defaults of its VQA model: letters, the case of yes and no, the form of answers.
+        """Return the metric with its VQA model's defaults for letters, the case of yes and no, and the form of answers.
 
-        Raises ConfigError if a reply is wanted from a model that only compares choices.
+        Raise ConfigError if replies are requested from a model that only compares choices.
         """
         profile = profile_of(self.model)
         is_capitalised = DEFAULT_QUESTIONS[profile.question].answer.istitle()
         if profile.compares and self.answers == "reply":
             raise ConfigError(
                 f"{self.kind} answers: the role {self.model!r} is a {profile.name} model, which compares choices and "
-                "has no words of its own; set answers=likelihood, or use another VQA model"
+                "cannot reply in words; set answers=likelihood, or use another VQA model"
             )
         return replace(
             self,
@@ -99,7 +103,7 @@ class AskingConfig(Metric):
         return {**asked, "letters": LETTERED} if self.weighs_letters else asked
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the prompt for a question and its choices, which stay in order."""
+        """Return the prompt for a question and its choices, keeping their order."""
         template, listed, answers = self.template, ", ".join(choices), self.answer_choices(choices)
         if self.weighs_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices):
             answers = tuple(ascii_uppercase[: len(choices)])
@@ -120,20 +124,21 @@ class AskingConfig(Metric):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WriterConfig(AskingConfig, WordedMetric):
-    """Options for questions that a language model writes."""
+    """Options of metrics whose questions are written by a language model."""
 
     role_keys: ClassVar[tuple[str, ...]] = ("writer", "model")
     writer: str = "llm"
     """Role of the language model that writes the questions."""
     max_tokens: Positive = 2048
-    """Maximum number of tokens of a writer's reply; the papers do not say."""
+    """Maximum number of tokens in the writer's reply; the papers give no value."""
     temperature: NotNegative = 0.0
-    """Temperature of the writer; 0 selects the likeliest token each time. The papers do not say."""
+    """Sampling temperature of the writer; 0 always selects the likeliest token. The papers give no value."""
     seed: int = 0
-    """Seed of the writer at a temperature above 0."""
+    """Random seed of the writer; has no effect at temperature 0."""
     replies: Replies = "text"
-    """Form of the writer's replies: `text`, as in the releases, or `json`, with a schema that vLLM, transformers and
-    many services enforce, so that a small model's replies can be read too."""
+    """Format of the writer's replies: `text`, as in the releases, or `json` with a schema, which vLLM, transformers and
+    many services enforce, so that the replies of small models can be parsed too.
+    """
 
     def __post_init__(self) -> None:
         AskingConfig.__post_init__(self)
@@ -144,7 +149,7 @@ class WriterConfig(AskingConfig, WordedMetric):
     @property
     @abstractmethod
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        """All forms of the writer's replies."""
+        """All forms in which the writer may reply."""
 
     @property
     def sampling(self) -> ReplySampling:
@@ -159,17 +164,17 @@ class WriterConfig(AskingConfig, WordedMetric):
         return AskingConfig.with_model_defaults(WordedMetric.with_model_defaults(self, profile_of), profile_of)
 
     def form_for(self, forms: Mapping[Replies, Form[Piece]]) -> Form[Piece]:
-        """Return the form for the metric's kind of replies, in the metric's wording."""
+        """Return the form for the metric's reply format, in the metric's wording."""
         form = forms[self.replies]
         return form._replace(instructions=self.template_text(form.template))
 
     def recipe(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
-        """Return all options that decide replies in these forms; `texts` are the other texts of the requests."""
+        """Return all options that determine replies in these forms; `texts` are the other strings in the requests."""
         pieces = (part for form in forms for part in self.form_for(form).identity)
         return {"templates": template_digest(*pieces, *texts), "sampling": self.sampling._asdict()}
 
     def ask_writer(self, forms: Mapping[Replies, Form[Any]], text: str, read: Callable[..., T]) -> Writing[T]:
-        """Ask for one reply; `read` gets it, and its form's parser as `pieces`."""
+        """Ask for one reply and parse it with `read`, which also gets the form's parser as `pieces`."""
         form = self.form_for(forms)
         return (yield from ask(form.request(self.sampling, text), partial(read, pieces=form.pieces)))
 
@@ -183,7 +188,7 @@ class WriterConfig(AskingConfig, WordedMetric):
 
     @abstractmethod
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide the questions."""
+        """Return all options that determine the questions."""
 
     @abstractmethod
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
@@ -191,7 +196,7 @@ class WriterConfig(AskingConfig, WordedMetric):
 
     @abstractmethod
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """Return the score of an image from its answered questions."""
+        """Compute an image's score from its answered questions."""
 
     def score(self, evidence: Evidence) -> Scored:
         return self.weigh(evidence.answered)
@@ -203,7 +208,7 @@ def make_forms(
     in_json: Callable[[str], Sequence[Piece]],
     schema: Callable[[int], Schema],
 ) -> Mapping[Replies, Form[Piece]]:
-    """Return the text form with templates/NAME.txt and the JSON form with templates/NAME_json.txt."""
+    """Return a text form that uses templates/NAME.txt and a JSON form that uses templates/NAME_json.txt."""
     return {
         "text": Form(prompt_template(name), text, template=name),
         "json": Form(prompt_template(f"{name}_json"), in_json, schema, template=f"{name}_json"),
@@ -211,12 +216,12 @@ def make_forms(
 
 
 def make_line_forms(name: str, member: str, schema: Callable[[int], Schema]) -> Mapping[Replies, Form[str]]:
-    """Return the forms of replies that are lines of text, or texts under the name of a JSON member."""
+    """Return the forms for replies that are lines of text, or strings in the JSON member `member`."""
     return make_forms(name, parsing.split_lines, texts_under(member), schema)
 
 
 def log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:
-    """Return the log-likelihood of each choice, in the question's order, minus the prior's if it is removed."""
+    """Return the log-likelihood of each choice, in the question's order, minus that of the prior if it is removed."""
     logs = [log_likelihood(logprobs, reduction) for logprobs in answered.token_logprobs]
     if not answered.prior:
         return logs
@@ -225,6 +230,6 @@ def log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:
 
 
 def find_likeliest(answered: Answered, reduction: Reduction) -> str:
-    """Return the likeliest choice; the first of equally likely choices."""
+    """Return the likeliest choice; if several are equally likely, return the first."""
     logs = log_likelihoods(answered, reduction)
     return answered.question.choices[logs.index(max(logs))]

@@ -1,4 +1,4 @@
-"""Questions that a benchmark ships, answered by a VQA model and counted in the benchmark's own way."""
+"""Questions shipped with a benchmark, answered by a VQA model and aggregated as the benchmark does it."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,8 +31,9 @@ DIGITS = {word: str(number) for number, word in enumerate(NUMBER_WORDS, start=1)
 
 
 PackZeroing = Zeroing | Literal["in_order"]
-"""Questions that must be right for a question to count: its parents (`direct`), all its ancestors (`recursive`), or its
-parents after zeroing in order (`in_order`, see `holding_in_order`)."""
+"""The other questions that must be answered correctly for a question to count: its parents (`direct`), all its
+ancestors (`recursive`), or its parents after zeroing in order (`in_order`, see `apply_zeroing_in_order`).
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,42 +43,47 @@ class QuestionPackConfig(AskingConfig):
     chain: ClassVar[tuple[str, ...]] = ("questions", "answers", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("answers", "questions")
     matcher: str = "matcher"
-    """Role of the text embedder that finds the choice nearest to a reply; only with `answers=reply`."""
+    """Role of the text embedder that finds the choice closest to a reply; used only with `answers=reply`."""
     reduction: Reduction = "product"
-    """Rule that combines a choice's token likelihoods (operators/metrics/questions/vqascore.py)."""
+    """How the token likelihoods of a choice are combined (operators/metrics/questions/vqascore.py)."""
     aggregate: Aggregate = "share"
-    """`share`: share of questions answered correctly; `soft_mean` and `soft_geometric` (GenEval2's Soft-TIFA):
-    arithmetic and geometric mean of the probabilities that an answer begins with a spelling of the right one."""
+    """`share`: fraction of questions answered correctly; `soft_mean` and `soft_geometric` (GenEval2's Soft-TIFA):
+    arithmetic and geometric mean, over the questions, of the probability that the reply begins with a spelling of the
+    correct answer.
+    """
     spelling: Spelling = "released"
-    """For soft means: `released` sums the first tokens of all spellings, with and without a space before; `fixed` sums
-    whole spellings without the space."""
+    """For soft means: `released` sums the probabilities of the first tokens of all spellings, with and without a
+    leading space; `fixed` sums those of whole spellings without a leading space.
+    """
     zeroing: PackZeroing | None = None
-    """For a share: a question counts only if its parents hold (`direct`), all its ancestors (`recursive`), or its
-    parents that were not zeroed before it (`in_order`); null counts every question by itself."""
+    """With `aggregate=share`, a question counts only if its parents are answered correctly (`direct`), if all its
+    ancestors are (`recursive`), or if its parents still count after zeroing in order (`in_order`, see
+    `apply_zeroing_in_order`). Null counts each question on its own.
+    """
     images: Literal["mean", "last"] = "mean"
-    """For a row of several images: the mean of their scores, or the last score."""
+    """For a row with several images: use the mean of their scores, or the last score."""
 
     def __post_init__(self) -> None:
         AskingConfig.__post_init__(self)
         if self.soft and (self.zeroing is not None or self.form == "reply"):
             raise ConfigError(
-                f"question_pack aggregate: {self.aggregate} weighs spellings; expected zeroing=null and no reply, got "
-                f"zeroing={self.zeroing} and answers={self.answers}; leave them out, or use aggregate=share"
+                f"question_pack aggregate: {self.aggregate} compares spellings; expected zeroing=null and no reply, "
+                f"got zeroing={self.zeroing} and answers={self.answers}; leave them out, or use aggregate=share"
             )
 
     @property
     def soft(self) -> bool:
-        """True if a question's score is a probability."""
+        """Return True if a question's score is a probability."""
         return self.aggregate != "share"
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """Shares, except for sums of first tokens: these can exceed 1, as spellings may share a first token."""
+        """Range of the scores; None for sums over first tokens, which can exceed 1 (spellings may share tokens)."""
         return None if self.soft and self.spelling == "released" else SHARES
 
     @property
     def weighs_letters(self) -> bool:
-        """True if choices are weighed by their letters; a soft mean weighs the spellings of the right one."""
+        """Return True if choices are compared by their letters; soft means use spellings of the correct answer."""
         return bool(self.letters) and self.form == "likelihood" and not self.soft
 
     @property
@@ -85,12 +91,12 @@ class QuestionPackConfig(AskingConfig):
         return {"model": self.model} if self.form == "likelihood" else {"model": self.model, "matcher": self.matcher}
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionPackConfig":
-        """Return the metric with its VQA model's defaults; raise ConfigError if the model has no soft mean."""
+        """Return the metric with its VQA model's defaults; raise ConfigError if the model cannot give a soft mean."""
         kind = profile_of(self.model)
         if kind.compares and self.soft:
             raise ConfigError(
                 f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and "
-                "cannot weigh one alone; use another VQA model, or aggregate=share"
+                "cannot score one alone; use another VQA model, or aggregate=share"
             )
         return AskingConfig.with_model_defaults(self, profile_of)
 
@@ -98,7 +104,10 @@ class QuestionPackConfig(AskingConfig):
         return CallEstimate(0, words)
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return why questions with these numbers of choices cannot be scored: only a soft mean needs no wrong ones."""
+        """Return why questions with these numbers of choices cannot be scored; None if they can.
+
+        A soft mean requires exactly one choice, the correct answer. A share requires at least two.
+        """
         if self.soft and set(choices) - {1}:
             return f"aggregate={self.aggregate} sums the spellings of one answer; use aggregate=share"
         if not self.soft and min(choices, default=2) < 2:
@@ -119,7 +128,7 @@ class QuestionPackConfig(AskingConfig):
         return {**own, "zeroing": self.zeroing, **({} if self.form == "reply" else {"reduction": self.reduction})}
 
     def answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
-        """Return the choices, or for a soft mean all spellings of the right one."""
+        """Return the choices or, for a soft mean, all spellings of the correct answer."""
         if self.soft:
             return tuple(list_spellings(choices[0], self.spelling))
         return AskingConfig.answer_choices(self, choices)
@@ -154,14 +163,15 @@ class QuestionPackConfig(AskingConfig):
         )
 
     def combined(self, images: Sequence[Scored]) -> Scored:
-        """Return the mean over a row's images, or the last image's score."""
+        """Return the mean over a row's images, or the score of its last image."""
         return images[-1] if self.images == "last" else mean_over_images(images)
 
 
 def apply_zeroing_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> dict[str, bool]:
-    """Return True for each question that counts if all are zeroed in turn and in place, as in DPG-Bench's code.
+    """Return for each question whether it counts if questions are zeroed in order and in place, as in DPG-Bench's code.
 
-    A parent that was zeroed before its children zeroes them too; a parent after them counts by its own answer only.
+    A parent that was zeroed earlier zeroes its children too. A parent that comes after its children affects them only
+    by its own answer.
     """
     holds = dict(right)
     for name, needed in parents.items():
@@ -170,9 +180,9 @@ def apply_zeroing_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequ
 
 
 def list_spellings(answer: str, spelling: Spelling) -> list[str]:
-    """Return the accepted spellings of an answer: as written, capitalised, and numbers up to ten in digits.
+    """Return the accepted spellings of an answer: as written, capitalised and, for numbers up to ten, in digits.
 
-    `released` also has each spelling with a space before it. GenEval2 spells a yes `Yes` and `yes`.
+    `released` adds each spelling with a leading space. The answer yes is spelled `Yes` and `yes`, as in GenEval2.
     """
     digits = filter(None, [DIGITS.get(answer.lower())])
     words = ("Yes", "yes") if answer.lower() == "yes" else (answer, answer.capitalize(), *digits)
@@ -181,7 +191,7 @@ def list_spellings(answer: str, spelling: Spelling) -> list[str]:
 
 
 def _weigh_spellings(answered: Answered, spelling: Spelling) -> Element:
-    """Return the probability that an answer begins with one of the spellings; the end of the turn does not count."""
+    """Score the probability that the reply begins with one of the spellings, ignoring the end-of-turn token."""
     logs = [
         log_likelihood(tokens, "first") if spelling == "released" else math.fsum(tokens[:-1])
         for tokens in answered.token_logprobs

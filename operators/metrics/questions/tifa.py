@@ -1,4 +1,4 @@
-"""TIFA: multiple-choice questions, each answered in the VQA model's own words (Hu et al. 2023)."""
+"""TIFA: multiple-choice questions, which the VQA model answers in its own words (Hu et al. 2023)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,12 +40,14 @@ QUESTIONS = make_forms("tifa_questions", read_blocks, read_json_blocks, blocks_s
 CHOOSE = make_line_forms("tifa_choose", "answer", lambda _: record(answer=string(120)))
 ANSWER = make_line_forms("tifa_answer", "answer", lambda _: record(answer=string(60)))
 HEADER_LINES = 6
-"""Lines of a reply to the release's prompt, which ends with `Entities`, up to the heading of the questions."""
+"""Number of lines in a reply before the questions. The release's prompt ends with `Entities`, which the reply
+continues.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TifaRelease(Release):
-    """One prompt with 15 examples for writing all questions (Yushi-Hu/tifa at 8e37050)."""
+    """The release's prompt, with 15 examples, for writing all questions (Yushi-Hu/tifa at 8e37050)."""
 
     repository: ClassVar[str] = "Yushi-Hu/tifa"
     mark: ClassVar[str] = "tifascore/question_gen.py"
@@ -60,14 +62,14 @@ class TifaRelease(Release):
 
     def write(self, prompt: str, seed: int) -> Writing[list[WrittenQuestion]]:
         """Write the questions about a prompt (get_question_and_answers)."""
-        # as openai_completion in tifascore/openai_api.py, which also sets the temperature to 0
+        # like openai_completion in tifascore/openai_api.py, which also sets the temperature to 0
         sampling, stop = ReplySampling(max_tokens=700, seed=seed), ("\n\n", "<|endoftext|>")
         request = sampling.request(f"{self.prompt}{prompt}\nEntities", stop=stop)
         (blocks,) = yield from ask_as_released([request], [self._read])
         return locate_questions(prompt, blocks)
 
     def _read(self, reply: str) -> list[Block]:
-        """Return the questions with choices and a known type of subject; only the first answer counts (parse_resp)."""
+        """Parse the questions that have choices and a known subject type; only the first answer counts (parse_resp)."""
         blocks, subject, kind, question, choices = [], "", "", "", tuple[str, ...]()
         for line in reply.split("\n")[HEADER_LINES:]:
             if line.startswith("About "):
@@ -94,11 +96,16 @@ class TifaConfig(WriterConfig):
     )
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
     matcher: str = "matcher"
-    """Role of the text embedder that finds the choice nearest to an answer that is not a choice (the release)."""
+    """Role of the text embedder that finds the closest choice if an answer is not one of the choices (as in the
+    release).
+    """
     filter: bool = True
-    """Drop repeated questions and questions that the writer cannot answer from the prompt alone (the release)."""
+    """Drop repeated questions, and questions that the writer cannot answer from the prompt alone (as in the release).
+    """
     min_f1: Share = 0.6
-    """The filter keeps a multiple-choice question only if its free answer has a token F1 above this, as released."""
+    """The filter keeps a multiple-choice question only if the token F1 of its free answer is above this, as in the
+    release.
+    """
     releases: ClassVar[tuple[type[Release], ...]] = (TifaRelease,)
     forms: ClassVar[Sequence[Mapping[Replies, Form[Any]]]] = (QUESTIONS, CHOOSE, ANSWER)
 
@@ -117,15 +124,19 @@ class TifaConfig(WriterConfig):
         return {**asked, "filter_templates": templates, "min_f1": self.min_f1}
 
     def scoring(self) -> dict[str, Any]:
-        """Return how the likeliest choice is found; nothing for replies, whose score is the share of right answers."""
+        """Return the reduction that selects the likeliest choice; nothing for replies, which need no likelihoods."""
         return {} if self.form == "reply" else {"reduction": REDUCTION}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return one call per prompt plus the filter's: one per question, two for open ones, which are every fourth."""
+        """Estimate the calls: one per prompt, plus the filter's.
+
+        The filter makes one call per question, and two per multiple-choice question. One question in four is assumed to
+        be multiple-choice.
+        """
         return CallEstimate(1 + (1.25 * words if self.filter else 0), words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the questions about a prompt; questions dropped by the filter are kept with `keep` false."""
+        """Write the questions about a prompt. Questions that fail the filter are returned with `keep` set to False."""
         release = self.released(TifaRelease)
         if release is None:
             questions = yield from write_once(self, prompt)
@@ -134,7 +145,10 @@ class TifaConfig(WriterConfig):
         return (yield from self._filter(prompt, questions)) if self.filter else questions
 
     def _filter(self, prompt: str, questions: Sequence[WrittenQuestion]) -> Writing[list[WrittenQuestion]]:
-        """Set `keep` for each text's first question if the prompt alone answers it right, with and without choices."""
+        """Set `keep` to True for each question that the prompt alone answers correctly, with and without choices.
+
+        If several questions have the same text, only the first is kept.
+        """
         firsts = {parsing.normalise(question.text): question for question in reversed(questions)}
         asked = [question for question in questions if firsts[parsing.normalise(question.text)] is question]
         choose, answer = self.form_for(CHOOSE), self.form_for(ANSWER)
@@ -159,7 +173,7 @@ class TifaConfig(WriterConfig):
         return [question._replace(keep=question.question_id in kept) for question in questions]
 
     def weigh(self, answered: Sequence[Answered]) -> Scored:
-        """Return the share of kept questions whose chosen answer is right."""
+        """Return the fraction of kept questions whose chosen answer is correct."""
         elements = []
         for answer in answered:
             given, score = answer.chosen, None
@@ -171,7 +185,7 @@ class TifaConfig(WriterConfig):
 
 
 def one_step_digest(metric: WriterConfig) -> str:
-    """Return the digest of the texts that `write_once` sends."""
+    """Return the digest of the instructions that `write_once` sends."""
     return template_digest(*metric.form_for(QUESTIONS).identity, QUESTIONS_HEADING)
 
 
@@ -184,12 +198,12 @@ def write_once(metric: WriterConfig, prompt: str) -> Writing[list[WrittenQuestio
 def read_questions(
     prompt: str, reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Return the questions of a reply in the form QUESTIONS; raise UnreadableReply if there are none."""
+    """Parse the questions of a reply in the form QUESTIONS; raise UnreadableReply if there are none."""
     return locate_questions(prompt, pieces(reply))
 
 
 def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuestion]:
-    """Return the questions, each with the position in the prompt of the words in its subject: `bow tie (object):`."""
+    """Return the questions, each with the prompt position of the words in its subject, such as `bow tie (object):`."""
     located: dict[str | None, LocatedWords] = {None: LocatedWords(None)}
     taken: list[parsing.TextSpan] = []
     questions = []
@@ -211,11 +225,11 @@ def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuesti
 
 
 def free_f1(answer: str, gold: str) -> float:
-    """Return the F1 of the words of a free answer and of the right one, as in the TIFA release's filter.
+    """Return the word F1 of a free answer and the correct answer, as in the TIFA release's filter.
 
-    Articles count. Punctuation is deleted from the answer but kept in the right one, so no answer equals `t-shirt`. If
-    the right answer is a number, number words in the answer are read as one (`twenty one dogs` is 21). Unlike in the
-    release, case in the right answer does not matter.
+    Articles count. Punctuation is deleted from the free answer but kept in the correct one, so no answer equals
+    `t-shirt`. If the correct answer is a number, number words in the free answer are converted (`twenty one dogs` is
+    21). Unlike in the release, the case of the correct answer does not matter.
     """
     given = "".join(char for char in answer.casefold() if char.isalnum() or char.isspace())
     number = parsing.read_number(given) if gold.isnumeric() else None

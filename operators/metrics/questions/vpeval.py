@@ -1,4 +1,4 @@
-"""VPEval: a program of checks for each prompt, run by a detector, OCR and a VQA model (Cho et al. 2023)."""
+"""VPEval: a program of checks for each prompt, carried out by a detector, OCR and a VQA model (Cho et al. 2023)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,12 +40,13 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 HEADING = "Programs are below:\n"
 TEMPLATE = "Question: {} Answer:"
 HEADER_LINES = 7
-"""Lines of a reply to the release's prompt, which ends with `Entities`, up to the heading of the programs."""
+"""Number of lines in a reply before the programs. The release's prompt ends with `Entities`, which the reply continues.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class VpevalRelease(Release):
-    """One prompt with 12 examples for writing programs (aszala/VPEval at 4a54904)."""
+    """The release's prompt, with 12 examples, for writing programs (aszala/VPEval at 4a54904)."""
 
     repository: ClassVar[str] = "aszala/VPEval"
     mark: ClassVar[str] = "src/open_ended_prompt_generation/generate_open_ended_prompts.py"
@@ -82,19 +83,22 @@ class VpevalConfig(WriterConfig):
     detector: str = "detector"
     """Role of the open-vocabulary detector."""
     reader: str = "reader"
-    """Role of the model that reads text in images."""
+    """Role of the model that reads the text in images."""
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
     takes_letters: ClassVar[bool] = False
     template: str = TEMPLATE
-    """Text that the VQA model reads, as released for BLIP-2: `{}` is the question, followed by its choices if it is
-    answered in words. A model that compares choices reads the question alone."""
+    """Text sent to the VQA model, as released for BLIP-2. `{}` is replaced by the question, followed by its choices if
+    the model answers in words. A model that compares choices gets only the question.
+    """
     box_threshold: Share = 0.40
-    """Lowest score of a box (the release)."""
+    """Minimum score of a box (as in the release)."""
     text_threshold: Share = 0.25
-    """Lowest score of the searched words that become part of a box's label (the release)."""
+    """Minimum score for searched words to become part of a box's label (as in the release)."""
     relations: Relations = "stated"
-    """`stated`: the first object is left of, or bigger than, the second, as programs say; `released`: the second is, as
-    in the release's arithmetic, and other relations are asked in its code's words."""
+    """`stated`: the first object must be left of, or bigger than, the second, as programs state it; `released`: the
+    second object must be so, as in the release's arithmetic, and other relations are asked about in the words of its
+    code.
+    """
     releases: ClassVar[tuple[type[Release], ...]] = (VpevalRelease,)
 
     @property
@@ -113,7 +117,7 @@ class VpevalConfig(WriterConfig):
         return replace(own, template="{}") if plain else own
 
     def looking(self) -> dict[str, Any]:
-        """Return all options that decide the looks, except the programs and the models."""
+        """Return all options that determine the looks, except the programs and the models."""
         options = {name: getattr(self, name) for name in ("template", "box_threshold", "text_threshold")}
         if self.form == "likelihood":
             options["form"] = self.form
@@ -126,9 +130,10 @@ class VpevalConfig(WriterConfig):
         return CallEstimate(1, 2 * words)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write the program for a prompt, one question for each statement.
+        """Write the program for a prompt, as one question for each statement.
 
-        A question's kind is the module. Its right answer is yes, or that of a vqa statement.
+        The kind of a question is its module. The correct answer is yes, except for vqa statements, which have their
+        own.
         """
         release = self.released(VpevalRelease)
         if release is not None:
@@ -146,11 +151,11 @@ class VpevalConfig(WriterConfig):
         return questions
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the statement unchanged: `looks` has the questions to the models."""
+        """Return the statement unchanged; the questions to the models come from `looks`."""
         return VqaPrompt(text, tuple(choices), free=True)
 
     def looks(self, text: str) -> tuple[Look, ...]:
-        """Return the looks for one statement, with the texts that models get."""
+        """Return the looks for one statement, with the texts sent to the models."""
         return tuple(map(self._fill_in, looks(self._read_question(text), self.relations)))
 
     def _fill_in(self, look: Look) -> Look:
@@ -165,7 +170,7 @@ class VpevalConfig(WriterConfig):
         return look._replace(text=f"{before}{asked} Choices: {', '.join(look.choices)}{after}", choices=())
 
     def _read_question(self, text: str) -> Statement:
-        """Return the statement of a question; an ablated metric shuffles its names and texts, and never its choices."""
+        """Parse a question as a statement. If words are shuffled, shuffle names and texts but never choices."""
         statement = read_statement(text)
         assert isinstance(statement, Statement), "questions are written from statements"
         if looks(statement)[0].model == "model":
@@ -196,7 +201,7 @@ _FIELDS: Mapping[Module, Sequence[str]] = {
 
 
 def json_program(reply: str) -> list[Statement]:
-    """Return the statements of a JSON program; raise UnreadableReply if there are none."""
+    """Parse the statements of a JSON program; raise UnreadableReply if there are none."""
     read = list(map(_json_statement, entries(reply, "modules")))
     statements = [statement for statement in read if isinstance(statement, Statement)]
     return require_statements(statements, [problem for problem in read if isinstance(problem, str)])

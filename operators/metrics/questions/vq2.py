@@ -1,4 +1,4 @@
-"""VQ2: a question per phrase of the prompt, kept if a model answers it right from the prompt (Yarom et al. 2023)."""
+"""VQ2: a question per phrase of the prompt, kept if the prompt alone answers it correctly (Yarom et al. 2023)."""
 
 import math
 import re
@@ -27,23 +27,23 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing, Writte
 _QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
 MAX_SPANS = 100
 MAX_LINES = 500
-"""Maximum number of lines, or of parts between commas, that are searched for phrases."""
+"""Maximum number of lines, or of comma-separated parts, that are searched for phrases."""
 
 Convention = Literal["paper", "released"]
-"""VQ2 as its paper describes it, or as its code does it (yonatanbitton/wysiwyr, vq2_zeroshot)."""
+"""VQ2 as described in its paper, or as implemented in its code (yonatanbitton/wysiwyr, vq2_zeroshot)."""
 
 
 class Steps(NamedTuple):
-    """Differences between the conventions."""
+    """The steps in which the conventions differ."""
 
     phrases: Mapping[Replies, Form[str]]
-    """Requests for phrases."""
+    """Forms of the request for phrases."""
     statement: tuple[str, str, str]
-    """Text before the phrase, between phrase and question, and after the question."""
+    """Text before the phrase, between the phrase and the question, and after the question."""
     samples: int
-    """Questions drawn for each phrase; repeats are kept."""
+    """Number of questions sampled for each phrase; repeated questions are kept."""
     filtered: bool
-    """True if questions are kept only if their answer from the prompt is the phrase."""
+    """True if a question is kept only if the prompt's answer to it is the phrase."""
 
 
 _PHRASES = listing("phrases", string(80), 24)
@@ -74,21 +74,23 @@ class Vq2Config(WriterConfig):
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood",)
     takes_letters: ClassVar[bool] = False
     convention: Convention = "paper"
-    """`paper`: one question for each phrase, in single quotes, kept if its answer from the prompt is the phrase;
-    `released`: five questions drawn for each name and noun phrase, in double quotes inside `Question: ... Answer:`, all
-    kept (docs/questions.md lists the missing parts)."""
+    """`paper`: one question for each phrase, in single quotes, kept if the prompt's answer to it is the phrase;
+    `released`: five questions sampled for each name and noun phrase, in double quotes inside `Question: ... Answer:`,
+    all kept (docs/questions.md lists what is missing from the release).
+    """
     min_f1: Share = 0.54
-    """`paper`: lowest token F1 of a question's answer from the prompt with its phrase; from memory of VQ2A (Changpinyo
-    et al. 2022), which is not among our papers."""
+    """With `paper`: minimum token F1 between a question's phrase and its answer from the prompt. The value is quoted
+    from memory from VQ2A (Changpinyo et al. 2022), which is not among our papers.
+    """
     reduction: Reduction = "product"
-    """Rule that combines the token likelihoods of yes (operators/metrics/questions/vqascore.py)."""
+    """How the token likelihoods of yes are combined (operators/metrics/questions/vqascore.py)."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
         if self.steps.samples > 1 and not self.temperature:
             raise ConfigError(
-                f"vq2 temperature: convention={self.convention} draws {self.steps.samples} questions for each phrase, "
-                "expected above 0 (the release: 1), got 0"
+                f"vq2 temperature: convention={self.convention} samples {self.steps.samples} questions for each "
+                "phrase, expected a value above 0 (1 in the release), got 0"
             )
 
     @property
@@ -113,7 +115,7 @@ class Vq2Config(WriterConfig):
         return CallEstimate(1 + (2 if self.steps.filtered else 1) * questions, questions)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Write questions about a prompt: list its phrases, ask about each, and answer by the prompt alone."""
+        """Write questions about a prompt: list its phrases, ask about each phrase, and answer from the prompt alone."""
         steps, about = self.steps, f"Description:\n{parsing.one_line(prompt)}\n"
         listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
         form = self.form_for(steps.phrases)
@@ -143,7 +145,7 @@ class Vq2Config(WriterConfig):
         ]
 
     def _ask_about(self, prompt: str, about: str, spans: Sequence[TextSpan]) -> Writing[list[tuple[TextSpan, str]]]:
-        """Return the questions that were written about each phrase, with the phrase's position."""
+        """Return the questions written about each phrase, with the phrase's position."""
         samples, form = self.steps.samples, self.form_for(QUESTION)
         drawn = [span for span in spans for _ in range(samples)]
         requests = [
@@ -173,7 +175,7 @@ class Vq2Config(WriterConfig):
 
 
 def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] = parsing.split_lines) -> list[TextSpan]:
-    """Return the positions of the phrases that are in the prompt, each once; raise UnreadableReply if none is."""
+    """Return the positions of the phrases found in the prompt, without repeats; raise UnreadableReply if none is."""
     spans: dict[str, TextSpan] = {}
     phrases = (phrase for line in pieces(reply) for phrase in _split_phrases(prompt, line))
     for phrase in islice(phrases, MAX_LINES):
@@ -187,7 +189,7 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] =
 
 
 def _split_phrases(prompt: str, line: str) -> list[str]:
-    """Return the line without its number, or its parts between commas if the prompt does not contain the whole line."""
+    """Return the line without its number, or its comma-separated parts if the whole line is not in the prompt."""
     if parsing.find(line, prompt):
         return [line]
     line = " ".join(rest.text for rest in parsing.read_numbered_lines(line)) or line

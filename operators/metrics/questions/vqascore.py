@@ -23,16 +23,16 @@ from plumbline.operators.metrics.writing import VqaPrompt, Writing, WrittenQuest
 from plumbline.operators.models.vqa_profiles import QuestionName, VqaProfile
 
 Reduction = Literal["mean", "product", "first"]
-"""Step from the log-probabilities of an answer's tokens to a score: see VqaScoreConfig.reduction."""
+"""How the log probabilities of an answer's tokens are combined into a score: see VqaScoreConfig.reduction."""
 
 
 class YesQuestion(NamedTuple):
-    """VQAScore's question about an image."""
+    """The question that VQAScore asks about an image."""
 
     template: str
-    """The question; `{}` is replaced by the prompt's text."""
+    """Template of the question; `{}` is replaced by the prompt's text."""
     answer: str
-    """The answer whose likelihood is the score."""
+    """Answer whose likelihood is the score."""
     reduction: Reduction
 
 
@@ -42,22 +42,23 @@ DEFAULT_QUESTIONS: Mapping[QuestionName, YesQuestion] = {
     "first_token": YesQuestion(
         'Does this figure show "{}"? Please answer Yes or No.', "Yes", "first"
     ),  # later releases
-    "released_first_token": RELEASED._replace(reduction="first"),  # models that read questions alone, such as PaliGemma
+    "released_first_token": RELEASED._replace(reduction="first"),  # models that take only a question, such as PaliGemma
     "blip": RELEASED._replace(answer="yes", reduction="product"),  # BLIP's code ranks answers by their tokens' sum
     "blip2": RELEASED._replace(answer="yes"),
     "instructblip": YesQuestion('Question: Does this figure show "{}"? Please answer yes or no.', "yes", "mean"),
 }
-"""The question that each kind of VQA model is asked by default; its profile names it (operators/models/families)."""
+"""Default question for each kind of VQA model, by the name in the model's profile (operators/models/families)."""
 MAX_EXPONENT = 700.0
-"""Largest exponent of a float; beyond it a share is 0."""
+"""Largest exponent that exp() accepts for a float; if the log odds of no exceed it, P(Yes) is 0."""
 
 SPELLED = ("{}", " {}")
-"""Spellings with and without a space before. A tokenizer may have a token for each, or one for both; it then treats yes
-and no alike, so their ratio is unaffected."""
+"""Spellings with and without a leading space. Some tokenizers have a token for each, others one for both; these treat
+yes and no alike, so their ratio is unaffected.
+"""
 YES, NO = (tuple(form.format(word) for word in (name, name.lower()) for form in SPELLED) for name in ("Yes", "No"))
-"""Spellings of yes and no that GenEval2 sums."""
+"""Spellings of yes and no whose probabilities GenEval2 sums."""
 AFFIRMATIONS = frozenset({"yes", "true", "correct", "right"})
-"""First words that make an answer a yes."""
+"""First words that mark an answer as a yes."""
 NEGATIONS = frozenset(
     [
         *("no", "not", "nope", "never", "none", "nothing", "neither", "cannot"),
@@ -66,12 +67,15 @@ NEGATIONS = frozenset(
         *("不", "不是", "不对", "没有", "否", "错", "いいえ", "違います", "아니요", "아니오"),
     ]
 )
-"""Words for no: in English, and as the plain answer in other languages."""
+"""Words that mark an answer as a no: English ones, and the plain answer in other languages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VqaScoreConfig(Metric):
-    """VQAScore; `with_model_defaults` fills in null options from DEFAULT_QUESTIONS, by the VQA model's profile."""
+    """Options of VQAScore.
+
+    `with_model_defaults` fills in null options from DEFAULT_QUESTIONS, according to the VQA model's profile.
+    """
 
     kind: Literal["vqascore"] = "vqascore"
     story: ClassVar[str] = (
@@ -80,36 +84,40 @@ class VqaScoreConfig(Metric):
     model: str = "vqa"
     """Role of the VQA model."""
     template: str | None = None
-    """The question; `{}` is replaced by the prompt's text."""
+    """Template of the question; `{}` is replaced by the prompt's text."""
     answer: str | None = None
-    """Answer whose likelihood is the score."""
+    """The answer whose likelihood is the score."""
     lower_is_better: bool | None = None
-    """True if a likely answer means that the image does not fit; null: True if the answer is a no, such as `No`."""
+    """True if a likely answer means that the image does not match. Null means True if the answer is a no, such as `No`.
+    """
     answers: Literal["likelihood", "reply"] = "likelihood"
-    """`reply`: 1 if the model's own words are the answer, else 0, as the paper's table 15 generates answers."""
+    """`likelihood`: the score is the likelihood of the answer; `reply`: the score is 1 if the model replies with the
+    answer, otherwise 0, as in the paper's table 15, where answers are generated.
+    """
     reduction: Reduction | None = None
-    """`mean`: exp of the mean log-probability over the answer's tokens with EOS, as in the released code; `product`:
-    the paper's eq. 3; `first`: only the first token."""
+    """`mean`: exp of the mean log probability of the answer's tokens including EOS, as in the released code; `product`:
+    the paper's eq. 3; `first`: only the first token.
+    """
     normalise: Literal["yes_no"] | None = None
-    """`yes_no`: P(Yes) / (P(Yes) + P(No)), each summed over its spellings, instead of the answer's own likelihood."""
+    """`yes_no`: P(Yes) / (P(Yes) + P(No)), each summed over its spellings, instead of the likelihood of the answer."""
     prior: Prior | None = None
-    """Removal of the model's bias from the odds of yes; needs `normalise` (operators/metrics/metric.py)."""
+    """How to remove the model's bias from the odds of yes (operators/metrics/metric.py); requires `normalise`."""
 
     def __post_init__(self) -> None:
         for name in ("answer", "reduction"):
             if self.normalise is not None and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"vqascore {name}: expected null with normalise={self.normalise}, which weighs every spelling of "
-                    f"Yes against those of No, got {getattr(self, name)!r}; leave one of the two out"
+                    f"vqascore {name}: expected null with normalise={self.normalise}, which compares all spellings "
+                    f"of Yes with those of No, got {getattr(self, name)!r}; leave one of the two out"
                 )
         if self.answers == "reply" and self.normalise is not None:
             raise ConfigError(
-                f"vqascore answers: reply compares words, and normalise={self.normalise} weighs likelihoods; leave one "
+                f"vqascore answers: reply compares words, but normalise={self.normalise} needs likelihoods; leave one "
                 "of the two out"
             )
         if self.prior is not None and self.normalise is None:
             raise ConfigError(
-                f"vqascore prior: {self.prior} is taken out of the odds of yes; expected normalise=yes_no, got null; "
+                f"vqascore prior: {self.prior} is removed from the odds of yes; expected normalise=yes_no, got null; "
                 "set it (metric=[vqascore_normalised])"
             )
         if self.template is not None and self.template.count("{}") != 1:
@@ -136,12 +144,12 @@ class VqaScoreConfig(Metric):
         return self.answer is not None and says_no(self.answer)
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "VqaScoreConfig":
-        """Return the metric with null options from the VQA model's profile, which it needs for asking and scoring."""
+        """Return the metric with null options from the VQA model's profile; required before asking and scoring."""
         profile = profile_of(self.model)
         if profile.compares and self.normalise is None:
             raise ConfigError(
                 f"vqascore model: the role {self.model!r} is a {profile.name} model, which compares choices and cannot "
-                "weigh a single answer; set normalise=yes_no (metric=[vqascore_normalised]), or use another VQA model"
+                "score a single answer; set normalise=yes_no (metric=[vqascore_normalised]), or use another VQA model"
             )
         open_fields = ("template",) if self.normalise is not None else YesQuestion._fields
         asked = DEFAULT_QUESTIONS[profile.question]._asdict()
@@ -149,7 +157,7 @@ class VqaScoreConfig(Metric):
 
     @property
     def asks(self) -> YesQuestion:
-        """Question, answer and reduction without `normalise`, once the model's defaults are filled in."""
+        """Question, answer and reduction, ignoring `normalise`; the model's defaults must be filled in first."""
         assert self.template is not None and self.answer is not None and self.reduction is not None, (
             "with_model_defaults fills it in"
         )
@@ -161,7 +169,7 @@ class VqaScoreConfig(Metric):
         return (self.asks.answer,) if self.normalise is None else YES + NO
 
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide the question; the reduction is applied afterwards."""
+        """Return all options that determine the question; the reduction is applied afterwards."""
         if self.normalise is not None:
             return {"template": self.template, "choices": self.choices}
         return {"template": self.asks.template, "answer": self.asks.answer}
@@ -175,7 +183,7 @@ class VqaScoreConfig(Metric):
         return {"reduction": self.asks.reduction} if self.normalise is None else {"normalise": self.normalise}
 
     def question(self, prompt: str) -> str:
-        """Return the question about an image of the prompt, which is inserted literally."""
+        """Return the question for an image of the prompt. The prompt is inserted literally."""
         before, after = self._around_prompt
         return before + prompt + after
 
@@ -185,12 +193,12 @@ class VqaScoreConfig(Metric):
         return self.template.split("{}")
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Return the single question; it needs no model."""
+        """Return the metric's single question; no model is needed for this."""
         yield from ()
         return [WrittenQuestion("1", self.question(prompt), self.choices)]
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the question unchanged, or with the prompt's words shuffled."""
+        """Return the question unchanged or, under that ablation, with the prompt's words shuffled."""
         asked = text
         if self.ablation is not None:
             before, after = self._around_prompt
@@ -203,7 +211,7 @@ class VqaScoreConfig(Metric):
         return VqaPrompt(asked, (answer, *others), free=True, exact=True)
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the likelihood of the answer; the mean if there are several questions."""
+        """Return the likelihood of the answer, or the mean likelihood if there are several questions."""
         answers = evidence.row["answers"]
         if not answers:
             return Scored(None, error=incomplete("answers", "lacks the answer to its prompt's question"))
@@ -222,7 +230,7 @@ class VqaScoreConfig(Metric):
 
 
 def says_no(answer: str) -> bool:
-    """Return True if the answer is a no: `No`, `Wrong`, `It does not`; False for `Yes, no doubt`."""
+    """Return True if the answer means no: `No`, `Wrong`, `It does not`, but not `Yes, no doubt`."""
     words = re.findall(r"[\w']+", answer.casefold().replace("’", "'"))
     if not words or words[0] in AFFIRMATIONS:
         return False
@@ -230,30 +238,33 @@ def says_no(answer: str) -> bool:
 
 
 def share_of_yes(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]], prior: float = 0.0) -> float:
-    """Return P(Yes) / (P(Yes) + P(No)) by the tokens of all spellings, EOS last; `prior` is taken off the log odds."""
+    """Return P(Yes) / (P(Yes) + P(No)), given each spelling's token log probabilities (EOS last).
+
+    `prior` is subtracted from the log odds.
+    """
     difference = prior - log_odds(yes, no)
     return 1 / (1 + math.exp(difference)) if difference < MAX_EXPONENT else 0.0
 
 
 def log_odds(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
-    """Return log(P(Yes) / P(No)); spellings count without EOS, as the answer may continue after the word."""
+    """Return log(P(Yes) / P(No)). Spellings count without EOS, because the reply may continue after the word."""
     return _log_sum(yes) - _log_sum(no)
 
 
 def _log_sum(spellings: Sequence[Sequence[float]]) -> float:
-    """Return the natural log of the probability that the answer begins with one of the spellings."""
+    """Return the natural log of the probability that the reply begins with one of the spellings."""
     logs = [math.fsum(tokens[:-1]) for tokens in spellings]
     top = max(logs)
     return top + math.log(math.fsum(math.exp(log - top) for log in logs))
 
 
 def reduce_answer(token_logprobs: Sequence[float], reduction: Reduction) -> float:
-    """Return the score in [0, 1] of one answer from the natural log probabilities of its tokens, EOS last."""
+    """Return an answer's score in [0, 1], given the natural log probabilities of its tokens (EOS last)."""
     return math.exp(log_likelihood(token_logprobs, reduction))
 
 
 def log_likelihood(token_logprobs: Sequence[float], reduction: Reduction) -> float:
-    """Return the natural log of `reduce_answer`, which does not underflow for long answers."""
+    """Return the natural log of `reduce_answer`, computed so that long answers do not underflow."""
     if reduction == "first":
         return token_logprobs[0]
     total = math.fsum(token_logprobs)

@@ -1,4 +1,4 @@
-"""CLIPScore: the cosine of a dual encoder's embeddings of image and text, in several scales (docs/conventions.md)."""
+"""CLIPScore: the cosine of a dual encoder's image and text embeddings, on several scales (docs/conventions.md)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -25,11 +25,12 @@ class ClipScoreConfig(Metric):
     model: str = "clip"
     """Role of the dual encoder."""
     variant: Variant = "cosine"
-    """`cosine`: raw; `original`: 2.5 max(cos, 0) with the text prefix "A photo depicts ", texts cleaned and images cut
-    as in its released code (Hessel et al. 2021); `torchmetrics`: 100 max(cos, 0)."""
+    """`cosine`: the raw cosine; `original`: 2.5 max(cos, 0) with the text prefix "A photo depicts ", with texts cleaned
+    and images cropped as in the released code (Hessel et al. 2021); `torchmetrics`: 100 max(cos, 0).
+    """
 
     def comparing(self) -> dict[str, str]:
-        """Return all options that decide the comparison; the scale is applied afterwards."""
+        """Return all options that determine the comparison; the scale is applied afterwards."""
         asked = {"prefix": PREFIXES[self.variant]}
         return asked | {"text": "ftfy", "pixels": self.pixels} if self.variant == "original" else asked
 
@@ -44,13 +45,13 @@ class ClipScoreConfig(Metric):
         return Scored(scale_cosine(evidence.row["similarity"], self.variant), truncated=evidence.row["truncated"])
 
     def text(self, prompt: str) -> str:
-        """Return the text that images of a prompt are compared with."""
+        """Return the text to compare with the prompt's images."""
         text = PREFIXES[self.variant] + self.apply_word_order(prompt)
         return clean_text(text) if self.variant == "original" else text
 
 
 def scale_cosine(cosine: float, variant: Variant) -> float:
-    """Return the variant's score of a raw cosine in [-1, 1]."""
+    """Convert a raw cosine in [-1, 1] to the variant's score."""
     if variant == "cosine":
         return cosine
     return (2.5 if variant == "original" else 100.0) * max(cosine, 0.0)

@@ -1,4 +1,7 @@
-"""CapCLIP, CapMETEOR, DescCLIP, DescMETEOR: the prompt compared with a caption or description (llmscore.txt, 4.3)."""
+"""CapCLIP, CapMETEOR, DescCLIP and DescMETEOR, which compare the prompt with a caption or description.
+
+They are defined in llmscore.txt, sec. 4.3.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,16 +22,17 @@ class SentenceMatchingConfig(DescribedConfig):
     kind: Literal["sentence_matching"] = "sentence_matching"
     story: ClassVar[str] = "lets models say what an image shows, and compares that with the prompt as two sentences"
     embedder: str = "clip"
-    """Role of the model whose text embeddings are compared; METEOR needs none."""
+    """Role of the model whose text embeddings are compared; not used by METEOR."""
     text: Literal["caption", "description"] = "caption"
-    """The text about the image: its caption, or a description that a language model writes from caption and regions."""
+    """The text about the image: a caption, or a description that a language model writes from caption and regions."""
     measure: Literal["clip", "meteor"] = "clip"
-    """`clip`: the cosine of the text embeddings; `meteor`: METEOR of exact words and stems."""
+    """`clip`: cosine of the text embeddings; `meteor`: METEOR with exact words and stems."""
     wordnet: str | None = None
-    """Folder with WordNet's files, such as nltk_data/corpora/wordnet, for METEOR that also matches synonyms. Nothing is
-    downloaded."""
+    """Folder with the files of WordNet, such as nltk_data/corpora/wordnet. If set, METEOR also matches synonyms.
+    Nothing is downloaded.
+    """
     wordnet_digest: str | None = None
-    """Digest of these files; the plan fills it in, and workers reject other files."""
+    """Digest of the WordNet files; the plan fills it in, and workers reject other files."""
 
     def __post_init__(self) -> None:
         WordedMetric.__post_init__(self)
@@ -36,7 +40,7 @@ class SentenceMatchingConfig(DescribedConfig):
             raise ConfigError(f"{self.key_of('wordnet')}: only measure=meteor matches synonyms; leave it out")
 
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
-        """Return the metric with the digest of its WordNet; raise ConfigError if its files are missing or changed."""
+        """Return the metric with its WordNet digest filled in; raise ConfigError if files are missing or changed."""
         metric = DescribedConfig.with_model_defaults(self, profile_of)
         if metric.wordnet is None:
             return metric
@@ -45,12 +49,12 @@ class SentenceMatchingConfig(DescribedConfig):
         except ConfigError as error:
             raise ConfigError(f"{self.key_of('wordnet')}: {error}") from error
         if metric.wordnet_digest not in (None, found.digest):
-            raise ConfigError(f"{self.key_of('wordnet')}: {found.folder} is not the WordNet of wordnet_digest")
+            raise ConfigError(f"{self.key_of('wordnet')}: the WordNet in {found.folder} does not match wordnet_digest")
         return replace(metric, wordnet=found.folder, wordnet_digest=found.digest)
 
     @property
     def read_from(self) -> str:
-        """Stage that writes the text."""
+        """Name of the stage that writes the text."""
         return "captions" if self.text == "caption" else "descriptions"
 
     @property
@@ -76,12 +80,12 @@ class SentenceMatchingConfig(DescribedConfig):
         return SHARES if self.measure == "meteor" else None
 
     def matching(self) -> dict[str, Any]:
-        """Return the options of the comparison, with WordNet's digest if synonyms match."""
+        """Return the options of the comparison, including WordNet's digest if synonyms match."""
         synonyms = self.find_synonyms()
         return {"measure": self.measure} | ({} if synonyms is None else {"wordnet": synonyms.digest})
 
     def find_synonyms(self) -> WordNet | None:
-        """Return the WordNet that METEOR reads, if any."""
+        """Return the WordNet that METEOR uses, or None."""
         if self.wordnet is None:
             return None
         digest = self.wordnet_digest

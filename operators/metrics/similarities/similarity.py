@@ -1,7 +1,7 @@
-"""Metrics that are one number of one model about an image and its prompt: PickScore, ITM, ImageReward and others.
+"""Metrics whose score is one number that a model returns for an image and its prompt: PickScore, ITM, ImageReward etc.
 
-The family of the model defines the number; `measure` selects one if a model has several. The named metrics are in
-conf/metric, their scales in docs/conventions.md.
+The model's family defines the number; if a model has several, `measure` selects one. The named metrics are in
+conf/metric, and their scales in docs/conventions.md.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ VIEWS: Mapping[Compares, tuple[View, ...]] = {
     "change": ("result", "source"),
     "edit": ("edit",),
 }
-"""Views of the images if they are more than the scored image."""
+"""Views of the images, for comparisons that involve more than the scored image."""
 CAPTIONS: Mapping[Compares, tuple[str, ...]] = {
     "caption": ("target_caption",),
     "change": ("target_caption", "source_caption"),
@@ -33,20 +33,24 @@ class SimilarityConfig(Metric):
     model: str
     """Role of the model."""
     measure: Measure = "cosine"
-    """`cosine` of the two embeddings; `logit`, the cosine in the scale that the model learnt; `match`, the probability
-    that the two belong together; `reward`, of a head trained on people's choices."""
+    """`cosine`: cosine of the two embeddings; `logit`: the cosine multiplied by the model's learned scale; `match`: the
+    probability that image and text belong together; `reward`: output of a head trained on human preferences.
+    """
     compares: Compares = "prompt"
-    """Compared inputs: the image with its `prompt`, or with the `caption` of the intended edit; an edited image with
-    its `source`; the `change` from source to image with the change from the source's caption to the target's; or an
-    `edit`, source and image in one question, with the prompt."""
+    """What is compared. `prompt`: the image and its prompt; `caption`: the image and the caption of the intended edit;
+    `source`: an edited image and its source; `change`: the change from source to image and the change from the source's
+    caption to the target's; `edit`: source and image together, in one question, and the prompt.
+    """
     pixels: PixelRule = "processor"
-    """Preprocessing of images: `processor`, by the checkpoint's configuration; `padded`, whole on a black square, as
-    HPSv2's code does it; `released`, as CLIP's first code did."""
+    """How images are preprocessed. `processor`: as configured in the checkpoint; `padded`: the whole image on a black
+    square, as in HPSv2's code; `released`: as in CLIP's original code.
+    """
     rating: str | None = None
-    """Name of the rating that is the score, for models whose number combines several; null is the combined number."""
+    """Name of the rating to use as the score, for models that combine several; null uses the combined number."""
     about: str = ""
-    """Description for newcomers in the report, instead of the kind's story; completes a sentence that begins with the
-    metric's name."""
+    """Description for newcomers in the report, replacing the default story of this kind of metric. It completes a
+    sentence that begins with the metric's name.
+    """
 
     def __post_init__(self) -> None:
         Metric.__post_init__(self)
@@ -65,12 +69,12 @@ class SimilarityConfig(Metric):
 
     @property
     def ranks(self) -> bool:
-        """False for comparisons with the source: an editor that changes nothing is nearest to its source."""
+        """Return False for comparisons with the source: an editor that changes nothing would score best."""
         return self.compares != "source"
 
     @property
     def score_range(self) -> ScoreRange | None:
-        """The range of a probability, or None: cosines never come near their limits, and rewards have no limits."""
+        """Range of a probability; otherwise None, as cosines never get close to their bounds, and rewards have none."""
         return SHARES if self.measure == "match" else None
 
     def comparing(self) -> dict[str, str]:
@@ -86,7 +90,7 @@ class SimilarityConfig(Metric):
         return {} if self.rating is None else {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the model's number or one of its ratings, with all ratings."""
+        """Return the model's number, or one of its ratings, together with all ratings."""
         ratings = None if evidence.row.get("ratings") is None else read_ratings(evidence.row)
         number = evidence.row["similarity"] if self.rating is None else ratings_by_name(ratings or ())[self.rating]
         return Scored(number, truncated=evidence.row["truncated"], ratings=ratings)

@@ -1,7 +1,7 @@
-"""Overlap of the words of two texts: METEOR (Banerjee and Lavie 2005), BLEU-4, ROUGE-L, CIDEr; and RefCLIPScore.
+"""Word overlap of two texts: METEOR (Banerjee and Lavie 2005), BLEU-4, ROUGE-L and CIDEr; also RefCLIPScore.
 
-BLEU-4, ROUGE-L and CIDEr follow the COCO caption evaluation (tylin/coco-caption, PyPI's pycocoevalcap 1.2), which needs
-a Java tokenizer; METEOR is NLTK's.
+BLEU-4, ROUGE-L and CIDEr follow the COCO caption evaluation (tylin/coco-caption, pycocoevalcap 1.2 on PyPI), which
+needs a Java tokenizer. METEOR comes from NLTK.
 """
 
 import hashlib
@@ -24,8 +24,9 @@ WORDNET_FILES = (
 MAX_WORDNET_BYTES = 256 * 2**20
 MAX_NGRAM = 4
 SMALL, TINY = 1e-9, 1e-15
-"""Additions of the COCO evaluation to numerators and denominators, so that captions without a common 4-gram can still
-be ranked."""
+"""Constants that the COCO evaluation adds to denominators and numerators, so that captions without a common 4-gram can
+still be ranked.
+"""
 ROUGE_BETA = 1.2
 CIDER_SIGMA = 6.0
 CIDER_SCALE = 10.0
@@ -35,15 +36,15 @@ Ngram = tuple[str, ...]
 
 
 class WordNet(NamedTuple):
-    """A folder with WordNet's files, as NLTK has them in corpora/wordnet."""
+    """A folder with WordNet's files, laid out as in NLTK's corpora/wordnet."""
 
     folder: str
     digest: str
-    """SHA-256 of the files that are read."""
+    """SHA-256 of those files that are used."""
 
 
 class _NoSynonyms:
-    """An empty WordNet: NLTK would look for its own, which is a separate download."""
+    """An empty WordNet. Without it, NLTK would look for its own copy, which is a separate download."""
 
     def synsets(self, word: str) -> tuple[()]:
         return ()
@@ -54,10 +55,10 @@ def split_words(text: str) -> list[str]:
 
 
 def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> float:
-    """Return METEOR, from 0 to 1, of a candidate compared with one reference, by NLTK; 0 if no word matches.
+    """Return NLTK's METEOR score, from 0 to 1, of a candidate against one reference; 0 if no word matches.
 
-    Words match if they are equal except for case, or else if their stems are, by the stemmer of Porter's paper, or else
-    if they are synonyms in `wordnet`. Punctuation is left out.
+    Two words match if they are equal except for case, or if they have the same stem (by the stemmer of Porter's paper),
+    or if they are synonyms in `wordnet`. Punctuation is ignored.
     """
     from nltk.translate.meteor_score import single_meteor_score  # takes a second
 
@@ -67,7 +68,7 @@ def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> fl
 
 
 def best_meteor(caption: str, references: Sequence[str]) -> float:
-    """Return the highest METEOR, in [0, 1], of the caption with any reference."""
+    """Return the caption's highest METEOR score, in [0, 1], against any reference."""
     return max(meteor(caption, reference) for reference in references)
 
 
@@ -79,7 +80,7 @@ def _stemmer() -> Any:
 
 
 def find_wordnet(folder: str) -> WordNet:
-    """Return the WordNet in a folder; raise ConfigError if a file is missing or the files are too large."""
+    """Find the WordNet files in a folder; raise ConfigError if a file is missing or the files are too large."""
     path = Path(folder).expanduser().absolute()
     files = [path / name for name in WORDNET_FILES]
     if missing := [file.name for file in files if not file.is_file()]:
@@ -88,7 +89,7 @@ def find_wordnet(folder: str) -> WordNet:
             "the path, or leave it out"
         )
     if sum(file.stat().st_size for file in files) > MAX_WORDNET_BYTES:
-        raise ConfigError(f"{path}: over {MAX_WORDNET_BYTES >> 20} MiB, the limit of WordNet's files; is it WordNet?")
+        raise ConfigError(f"{path}: larger than {MAX_WORDNET_BYTES >> 20} MiB, the limit for WordNet; check the path")
     content = hashlib.sha256()
     for file in files:
         content.update(hashlib.sha256(file.read_bytes()).digest())
@@ -97,18 +98,18 @@ def find_wordnet(folder: str) -> WordNet:
 
 @cache
 def _open_wordnet(wordnet: WordNet) -> Any:
-    """Return NLTK's reader of the files; raise ConfigError if they have changed or cannot be read."""
+    """Open the files with NLTK's reader; raise ConfigError if they have changed or cannot be read."""
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader, WordNetError
 
     class _Reader(WordNetCorpusReader):  # type: ignore[misc]
         def map_wn(self, version: str = "wordnet") -> None:
-            """Skip the mapping to another WordNet, which NLTK looks for in its own folders."""
+            """Skip the mapping to other WordNet versions, for which NLTK would search its own folders."""
 
     found = find_wordnet(wordnet.folder)
     if found.digest != wordnet.digest:
-        raise ConfigError(f"{wordnet.folder}: WordNet's files were changed since the run was planned; run again")
-    nltk.data.path.append(wordnet.folder)  # NLTK opens no file outside these folders
+        raise ConfigError(f"{wordnet.folder}: WordNet's files have changed since the run was planned; run again")
+    nltk.data.path.append(wordnet.folder)  # NLTK only opens files in these folders
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about languages other than English
@@ -118,7 +119,10 @@ def _open_wordnet(wordnet: WordNet) -> Any:
 
 
 def bleu_4(caption: Words, references: Sequence[Words]) -> float:
-    """Return BLEU of n-grams up to 4 in [0, 1] (Papineni et al. 2002); the closest reference counts for brevity."""
+    """Return BLEU with n-grams up to 4, in [0, 1] (Papineni et al. 2002).
+
+    The brevity penalty uses the reference whose length is closest.
+    """
     own, *others = (counts_by_length(text) for text in (caption, *references))
     possible = 1.0
     for size in range(1, MAX_NGRAM + 1):
@@ -131,7 +135,7 @@ def bleu_4(caption: Words, references: Sequence[Words]) -> float:
 
 
 def rouge_l(caption: Words, references: Sequence[Words]) -> float:
-    """Return ROUGE-L in [0, 1] (Lin 2004) of the best precision and the best recall of any reference."""
+    """Return ROUGE-L in [0, 1] (Lin 2004), using the best precision and the best recall over the references."""
     lengths = [common_length(caption, reference) for reference in references]
     precision = max(length / len(caption) for length in lengths)
     recall = max(length / len(reference) for length, reference in zip(lengths, references, strict=True))
@@ -156,17 +160,20 @@ class _Vector(NamedTuple):
 
 
 class Cider:
-    """CIDEr-D (Vedantam, Zitnick and Parikh 2015), 0 to 10: n-grams weighted by how rare they are in references."""
+    """CIDEr-D (Vedantam, Zitnick and Parikh 2015), from 0 to 10, which gives rare n-grams more weight.
+
+    How rare an n-gram is depends on how many images have it in their references.
+    """
 
     def __init__(self, images: Sequence[Sequence[Words]]) -> None:
-        """Count for each n-gram the images whose references contain it."""
+        """Count, for each n-gram, the images whose references contain it."""
         self.images = Counter[Ngram]()
         for references in images:
             self.images.update({ngram for text in references for by in counts_by_length(text).values() for ngram in by})
         self.log_images = math.log(max(1, len(images)))
 
     def score(self, caption: Words, references: Sequence[Words]) -> float:
-        """Return the mean over references and lengths of n-grams."""
+        """Return the mean similarity over the references and the n-gram lengths."""
         own, similarities = self._vectors(caption), []
         for text in references:
             cosines = []
@@ -198,6 +205,6 @@ def counts_by_length(text: Words) -> dict[int, Counter[Ngram]]:
 
 
 def ref_clipscore(clipscore: float, similarities: Sequence[float]) -> float:
-    """Return the harmonic mean of CLIPScore and the highest cosine with a reference (Hessel et al. 2021, sec. 3)."""
+    """Return the harmonic mean of CLIPScore and the highest cosine with any reference (Hessel et al. 2021, sec. 3)."""
     best = max(0.0, *similarities)
     return 2 * clipscore * best / (clipscore + best) if clipscore + best > 0 else 0.0

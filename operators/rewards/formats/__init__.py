@@ -1,4 +1,4 @@
-"""Table of formats by name."""
+"""All formats of training data, by name."""
 
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.rewards.formats.format import Format

@@ -1,4 +1,4 @@
-"""Declaration of a format of training data, and the examples that it converts to rows."""
+"""The declaration of a format of training data, and the examples that it converts to rows."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,65 +11,65 @@ import pyarrow as pa
 from plumbline.operators.rewards.selection import Unit
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-"""Arrow type of an encoded image in Hugging Face datasets."""
+"""Arrow type of an encoded image, as used by Hugging Face datasets."""
 
 
 class ScoredImage(NamedTuple):
-    """An image of an example, with its scores."""
+    """An image in an example, with its scores."""
 
     image_id: str
     generator: str
     reward: float | None
-    """Reward, higher is better; None if a metric has no score."""
+    """Reward; higher is better. None if the score of a metric is missing."""
     z_score: float | None
     rank_advantage: float | None
     raw: Mapping[str, float | None]
-    """Score by metric, in the metric's own direction."""
+    """Scores by metric, as the metric returns them."""
     errors: Mapping[str, str]
-    """Error by metric that has no score."""
+    """Errors by metric, for metrics without a score."""
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
-    """Scores of single questions by metric, if the format has `elements`."""
+    """Scores of individual questions by metric, if the format needs them (Format.elements)."""
     content: bytes = b""
-    """Encoded image as in the source; empty if the format has no images."""
+    """Encoded image as in the source; empty if the format contains no images."""
     digest: str = ""
-    """SHA-256 of the content, hexadecimal."""
+    """SHA-256 of the content in hexadecimal."""
     path: str = ""
-    """Path below the output, if the format writes images as files."""
+    """Path relative to the output folder, if the format writes images as files."""
     uri: str = ""
-    """Address in the source, if it has one."""
+    """URI of the image in the source, if it has one."""
 
     @property
     def uid(self) -> str:
-        """Name that is unique in the run."""
+        """Name of the image that is unique within the run."""
         return f"{self.generator}/{self.image_id}"
 
 
 class Source(NamedTuple):
-    """An image that an example's images were edited from."""
+    """An image from which the images of an example were edited."""
 
     content: bytes
     path: str
-    """Path below the output, if the format writes images as files."""
+    """Path relative to the output folder, if the format writes images as files."""
 
 
 class Sample(NamedTuple):
-    """An example with everything that its rows may contain."""
+    """An example, with everything that a format may write to its rows."""
 
     number: int
-    """Number of the example in its split, from 0; examples that could not be written leave gaps."""
+    """Number of the example within its split, starting at 0. Examples that could not be written leave gaps."""
     split: str
     prompt_id: str
     prompt: str
     skills: Sequence[str]
     images: Sequence[ScoredImage]
-    """Images, best first."""
+    """Images of the example, best first."""
     n_of_prompt: int
-    """Number of examples of this prompt in the export."""
+    """Number of examples for the same prompt in the export."""
     run_ended: datetime
     scorer: str
-    """Digest of the metrics, their models and conventions, hexadecimal."""
+    """Digest of the metrics, their models and conventions, in hexadecimal."""
     sources: Sequence[Source] = ()
-    """Sources of edits, the same for all images."""
+    """Images that were edited; the same for all images of the example."""
 
     @property
     def best(self) -> ScoredImage:
@@ -81,39 +81,43 @@ class Sample(NamedTuple):
 
 
 Files = Mapping[str, bytes]
-"""Files of a sample in a tar, by extension."""
+"""The files of a sample in a tar, by extension."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A file layout that an unmodified trainer can load; docs/rewards.md names its source."""
+    """A file layout that an unmodified trainer can load; its source is given in docs/rewards.md."""
 
     unit: Unit
     """Kind of example."""
     container: Literal["parquet", "tar", "json", "jsonl"]
-    """`parquet` and `tar` are sharded; `json` (one list) and `jsonl` have one file for each split."""
+    """`parquet` and `tar` are sharded; `json` (a single list) and `jsonl` have one file per split."""
     images: Literal["none", "embedded", "files"]
-    """Form of the images: bytes in the rows (`embedded`), or paths below the output (`files`)."""
+    """How images are written: as bytes in the rows (`embedded`), or as files, with paths relative to the output folder.
+    """
     edits: Literal["no", "too", "only"] = "no"
-    """Policy for runs of edited images: refused (`no`), written with their sources (`too`), or required (`only`)."""
+    """How runs of edited images are treated: refused (`no`), written together with their sources (`too`), or required
+    (`only`).
+    """
     rows: Callable[[Sample], Sequence[Mapping[str, Any]]]
-    """Returns the rows of an example, none if the format cannot represent it. A tar has one row, with a value for each
-    extension."""
+    """Function that returns the rows of an example, or none if the format cannot represent it. In a tar, each example
+    has one row, with a value for each extension.
+    """
     schema: pa.Schema | None = None
-    """Schema of a Parquet format, written with its metadata."""
+    """Schema of a Parquet format, written including its metadata."""
     elements: bool = False
-    """True if the rows contain the scores of single questions."""
+    """True if the rows contain the scores of individual questions."""
     held_out_rows: Callable[[Sample], Sequence[Mapping[str, Any]]] | None = None
-    """Returns the rows of the held-out split, if a `json` format has other rows there."""
+    """Function that returns the rows for the held-out split, if they differ in a `json` format."""
 
 
 def embed_image(picture: ScoredImage | Source) -> dict[str, Any]:
-    """Return an image as a value of IMAGE."""
+    """Return an image as a value of the Arrow type IMAGE."""
     return {"bytes": picture.content, "path": None}
 
 
 def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
-    """Add the metadata that make Hugging Face datasets decode these columns, or lists, as images."""
+    """Add metadata to make Hugging Face datasets decode these columns (or lists in them) as images."""
     features = {field.name: _value(field.type) for field in schema}
     for name in names:
         image = {"_type": "Image"}

@@ -22,7 +22,7 @@ BEST_OF_N_SCHEMA = with_images(
     ),
     "image",
 )
-"""`n` is the number of images that the best was selected from, and `mean_reward` the mean of their rewards."""
+"""`n` is the number of images from which the best was selected, and `mean_reward` is the mean of their rewards."""
 
 
 def _best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def _best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 BEST_OF_N = Format(unit="best", container="parquet", images="embedded", rows=_best_of_n_rows, schema=BEST_OF_N_SCHEMA)
-"""The best image of each prompt with its text, for fine-tuning text-to-image models."""
+"""The best image of each prompt with the prompt's text, for fine-tuning text-to-image models."""
 
 
 INSTRUCT_PIX2PIX_SCHEMA = with_images(
@@ -75,7 +75,7 @@ INSTRUCT_PIX2PIX = Format(
     rows=_instruct_pix2pix_rows,
     schema=INSTRUCT_PIX2PIX_SCHEMA,
 )
-"""The best edit of each instruction with its source, for diffusers' InstructPix2Pix trainer."""
+"""The best edit for each instruction with its source image, for the InstructPix2Pix trainer in diffusers."""
 
 
 RAW = pa.list_(pa.struct([("metric", pa.string()), ("score", pa.float64()), ("error", pa.string())]))
@@ -86,7 +86,7 @@ REWARDS_SCHEMA = pa.schema(
         ("raw", RAW),
     ]
 )
-"""`reward`, `z_score` and `rank_advantage` are null if a metric has no score; `raw` has the reason."""
+"""`reward`, `z_score` and `rank_advantage` are null if the score of a metric is missing; `raw` contains the reason."""
 
 
 def _rewards_rows(sample: Sample) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def _rewards_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 REWARDS = Format(unit="image", container="parquet", images="none", rows=_rewards_rows, schema=REWARDS_SCHEMA)
-"""A row per image: every metric's own score, the reward, and the reward's z-score and rank within its prompt."""
+"""One row per image: the score by each metric, the reward, and the reward's z-score and rank within its prompt."""
 
 
 WORD = pa.struct(
@@ -122,8 +122,9 @@ DENSE_SCHEMA = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""Scores are the metric's own, null if a question was left out. A word's score is the mean of the `n` questions whose
-span overlaps it, null if there are none."""
+"""Question scores are as the metric returns them, and null if a question was left out. A word's score is the mean of
+the `n` questions whose span overlaps the word, and null if there are none.
+"""
 WORDS = re.compile(r"\w+(?:['’-]\w+)*")
 
 
@@ -158,4 +159,4 @@ def word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> list[dic
 
 
 DENSE = Format(unit="image", container="parquet", images="none", rows=_dense_rows, schema=DENSE_SCHEMA, elements=True)
-"""A row per image and metric with questions: the scores of all questions, and of the words that they are about."""
+"""One row per image and metric with questions: the scores of all questions, and of the words that they are about."""

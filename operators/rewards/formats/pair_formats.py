@@ -1,4 +1,4 @@
-"""Formats whose examples are a better and a worse image of the same prompt, or rankings of its images."""
+"""Formats whose examples are a better and a worse image for the same prompt, or rankings of a prompt's images."""
 
 import hashlib
 import json
@@ -24,15 +24,15 @@ PAIRS_SCHEMA = pa.schema(
         *longs("ranking_id", "user_id", "num_example_per_prompt", "__index_level_0__"),
     ]
 )
-"""Columns and types of the dataset's card (yuvalkirstain/pickapic_v2).
+"""Columns and types as on the dataset's card (yuvalkirstain/pickapic_v2).
 
-`jpg_*` are the unchanged source images; readers recognise the format by content, so PNG works. A label is 1 or 0, never
-the 0.5 of a tie, which trainers read as a win. `user_id` identifies the scorer.
+`jpg_*` contain the unchanged source images; readers detect the format from the content, so PNG works too. A label is 1
+or 0, never 0.5 for a tie, which trainers would read as a win. `user_id` identifies the scorer.
 """
 
 
 def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
-    """Return the columns of a pair; the better image comes second if `swapped`."""
+    """Return the columns of a pair; if `swapped`, the better image comes second."""
     first, second = (sample.worst, sample.best) if swapped else (sample.best, sample.worst)
     columns: dict[str, Any] = {
         "are_different": first.digest != second.digest,
@@ -55,12 +55,12 @@ def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
 
 
 def _is_swapped(sample: Sample) -> bool:
-    """Return True if the better image comes second; a hash decides, so that the order does not reveal it."""
+    """Return True if the better image comes second; a hash decides, so that the order reveals nothing."""
     return bool(_number(f"{sample.best.uid}\0{sample.worst.uid}") & 1)
 
 
 def _number(text: str) -> int:
-    """Hash a text to 63 bits, which fit in an int64."""
+    """Hash a string to 63 bits, so that the number fits into an int64."""
     return int.from_bytes(hashlib.sha256(text.encode(errors="replace")).digest()[:8], "big") >> 1
 
 
@@ -71,7 +71,7 @@ PAIRS = Format(
     rows=lambda sample: [pair_row(sample, swapped=_is_swapped(sample))],
     schema=PAIRS_SCHEMA,
 )
-"""Pick-a-Pic v2 with all columns, for diffusion-DPO trainers and PickScore."""
+"""Pick-a-Pic v2 with all columns, for trainers of diffusion DPO and PickScore."""
 
 
 def _pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
@@ -91,11 +91,11 @@ def _pairs_webdataset_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 PAIRS_WEBDATASET = Format(unit="pair", container="tar", images="embedded", rows=_pairs_webdataset_rows)
-"""Pick-a-Pic v2 as WebDataset tars, for diffusers' diffusion ORPO example."""
+"""Pick-a-Pic v2 as WebDataset tars, for the diffusion ORPO example in diffusers."""
 
 
 NEGATIVE_PROMPT = " "
-"""Default of verl-omni's own script."""
+"""Default in verl-omni's own script."""
 VERL_OMNI_SCHEMA = pa.schema(
     [
         *texts("data_source", "prompt", "negative_prompt", "img_win", "img_lose"),
@@ -108,7 +108,8 @@ VERL_OMNI_SCHEMA = pa.schema(
         ),
     ]
 )
-"""Paths are relative to the table's folder, as the dataset class reads them from a single file.
+"""Image paths are relative to the table's folder, which is how verl-omni's dataset class resolves them for a single
+file.
 
 The prompt is plain text, because pandas reads a list of messages as an array, which the class does not accept.
 """
@@ -137,7 +138,7 @@ def _verl_omni_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 VERL_OMNI = Format(unit="pair", container="parquet", images="files", rows=_verl_omni_rows, schema=VERL_OMNI_SCHEMA)
-"""verl-omni's offline DPO table, without the latents and embeddings that its own model computes from the images."""
+"""verl-omni's table for offline DPO, without the latents and embeddings that its own model computes from the images."""
 
 
 IMAGE_TAG = "<image>"
@@ -170,8 +171,9 @@ def _ms_swift_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 MS_SWIFT = Format(unit="pair", container="jsonl", images="files", edits="too", rows=_ms_swift_rows)
-"""ms-swift's preference rows with messages, for reward models: the same question about two images. Sources of an edit
-come before it on both sides."""
+"""ms-swift's preference rows with messages, for reward models: the same question about two images. For edits, the
+source images precede the edited image on both sides.
+"""
 
 
 def _hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
@@ -189,7 +191,7 @@ def _hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 HPDV3 = Format(unit="pair", container="json", images="files", rows=_hpdv3_rows)
-"""HPD v3's pairs: `path1` is preferred over `path2`."""
+"""HPD v3's pairs, in which `path1` is preferred over `path2`."""
 
 
 def _editreward_rows(sample: Sample) -> list[dict[str, Any]]:
@@ -202,7 +204,7 @@ def _editreward_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 EDITREWARD = Format(unit="pair", container="json", images="files", edits="only", rows=_editreward_rows)
-"""EditReward's pairs of edits: HPD v3's, with their source."""
+"""EditReward's pairs of edits: like HPD v3's pairs, with the source image added."""
 
 
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
@@ -240,10 +242,10 @@ TRL_VISION_DPO = Format(
     rows=_trl_vision_dpo_rows,
     schema=TRL_VISION_DPO_SCHEMA,
 )
-"""TRL's vision DPO, for judges only: the right and the wrong verdict on the same two images.
+"""TRL's vision DPO, only for training judges: the correct and the wrong verdict on the same two images.
 
-TRL has a single list of images for the chosen and the rejected text, so a row cannot have a better and a worse image.
-Sources of edits come first.
+In TRL, the chosen and the rejected text share one list of images, so they cannot refer to a better and a worse image.
+The source images of edits come first.
 """
 
 
@@ -259,11 +261,11 @@ def _imagereward_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 IMAGEREWARD = Format(unit="ranking", container="json", images="files", rows=_imagereward_rows)
-"""ImageReward's rankings: the images of a prompt with their ranks, 1 for the best, without ties."""
+"""ImageReward's rankings: the images of a prompt with their ranks, starting at 1 for the best, without ties."""
 
 
 def _hpsv2_rows(sample: Sample) -> list[dict[str, Any]]:
-    """Return all pairs of a ranking; the better image comes first in every other pair."""
+    """Return all pairs in a ranking; in every other pair the better image comes first."""
     rows = []
     for number, (better, worse) in enumerate(combinations(sample.images, 2), sample.number):
         images = (worse, better) if number % 2 else (better, worse)
@@ -284,7 +286,7 @@ def _hpsv2_held_out_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 def _file_name(image: ScoredImage) -> str:
-    """Return the path below the folder of images, which is an argument of the trainers."""
+    """Return the image's path within the image folder, which trainers take as an argument."""
     return image.path.removeprefix("images/")
 
 

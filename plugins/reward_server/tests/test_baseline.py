@@ -105,7 +105,7 @@ def combined(store: Path, *words: str, **options: str) -> Served:
     ("words", "complaint"),
     [
         (["reward={clipscore: 1, hpsv3: 0.5}"], "reward: expected one of clipscore, saturation, got 'hpsv3'"),
-        (["reward={clipscore: 1, saturation: 0.5}"], "reward: by saturation no image is better than another"),
+        (["reward={clipscore: 1, saturation: 0.5}"], "reward: saturation does not rank images"),
         (["reward={weights: {clipscore: 1}, unit: noise}"], "reward.unit=noise: expected baseline=RUN .*, got none"),
         (["reward={clipscore: 2}", "+metrics.reward={kind: clipscore, model: clip}"], "metrics.reward: "),
         (["reward={clipscore: 2}", "sentinel=[clipscore]"], "sentinel: expected one of saturation, got 'clipscore'"),

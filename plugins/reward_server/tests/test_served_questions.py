@@ -155,12 +155,15 @@ def test_unirls_runner_finds_a_server_that_reads_its_questions(asked: Asked) -> 
     ("questions", "message"),
     [
         ([], "expected 1 to 256 questions, found 0"),
-        ("no JSON", "expected a list, or a list in JSON"),
+        ("no JSON", "expected a list, or a list as JSON"),
         ({"questions": VQA_LIST}, "expected a list, found dict"),
-        ([*VQA_LIST, ["Is it red?", ["Yes", "No"]]], "question 2: expected a pair [question, answer] of texts"),
+        ([*VQA_LIST, ["Is it red?", ["Yes", "No"]]], "question 2: expected a pair [question, answer] of strings"),
         ([["Is it red?"]], "question 0: expected a pair"),
         ([{"text": "Is it red?", "choices": ["yes", "no"], "answer": ["yes", "no"]}], "question 0: answer"),
-        ([{"text": "Is it red?", "choices": ["yes", "no"], "answer": "maybe"}], "a right answer among different"),
+        (
+            [{"text": "Is it red?", "choices": ["yes", "no"], "answer": "maybe"}],
+            "distinct choices that include the right answer",
+        ),
         ([{"text": "Is it red?", "choices": ["yes", "no"], "answer": "yes"}], "aggregate=soft_geometric sums"),
         ([{"question": "Is it red?", "answer": "yes"}], "question 0: text"),
     ],

@@ -205,7 +205,7 @@ def test_a_worker_refuses_a_folder_that_was_changed_after_the_plan(dsg: DsgConfi
     sent = pickle.dumps(dsg)
     query = Path(dsg.wording) / "dsg/query_utils.py"
     query.write_text(query.read_text().replace("Say what is there.", "Say all."))
-    with pytest.raises(ConfigError, match=r"expected .*: its files were changed"):
+    with pytest.raises(ConfigError, match=r"expected .*: its files have changed"):
         next(pickle.loads(sent).write("a dog"))
     with pytest.raises(ConfigError, match=r"dsg wording: .* start again without wording_digest"):
         settled(dsg)
@@ -216,7 +216,7 @@ REFUSED: list[tuple[WordedMetric, Mapping[str, str], str]] = [
     (Vq2Config(), made_releases.DSG, r"expected templates \(vq2_spans.txt, .* has neither"),
     (TifaConfig(), made_releases.DSG, r"a checkout of Yushi-Hu/tifa \(tifascore/question_gen.py\)"),
     (DsgConfig(), {"dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"]},
-     "dsg/data/tifa160-dev-anns.csv is missing; name the root of an unchanged checkout of https://github.com/j-min/DSG"),
+     "dsg/data/tifa160-dev-anns.csv is missing; give the root of an unchanged checkout of https://github.com/j-min/DSG"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = 1 +"}, "question_gen.py is not Python"),
     (TifaConfig(), {"tifascore/question_gen.py": "categories = []"}, "assigns nothing to prompt"),
     (TifaConfig(), {"tifascore/question_gen.py": "prompt = open('x').read()"}, "has no text in prompt"),
@@ -224,9 +224,9 @@ REFUSED: list[tuple[WordedMetric, Mapping[str, str], str]] = [
     (LlmScoreConfig(), {**made_releases.LLMSCORE, "llm_descriptor/visual_descriptor.py": "prompt = f'{x:>9}'"},
      "visual_descriptor.py has no text in prompt"),
     (Gpt4vEvalConfig(), {"gpt4v_eval.txt": "Rate it."}, r"gpt4v_eval.txt lacks \{prompt\}, which is filled in"),
-    (SentenceMatchingConfig(), {}, "asks no model in words of its own"),
-    (DsgConfig(temperature=1.0), made_releases.DSG, "dsg temperature: 1.0 is not heeded .* set it to 0.0"),
-    (DsgConfig(replies="json"), made_releases.DSG, "dsg replies: json is not heeded .* of j-min/DSG"),
+    (SentenceMatchingConfig(), {}, "sends no prompts of its own to a model"),
+    (DsgConfig(temperature=1.0), made_releases.DSG, "dsg temperature: 1.0 is ignored .* set it to 0.0"),
+    (DsgConfig(replies="json"), made_releases.DSG, "dsg replies: json is ignored .* of j-min/DSG"),
 ]  # fmt: skip
 
 
@@ -242,7 +242,7 @@ def test_an_unusable_wording_is_refused_with_the_expected_file(
 def test_the_plan_refuses_a_missing_folder_and_metrics_without_wordings(tmp_path: Path) -> None:
     words = ("sweep=shapes", f"store={tmp_path}/store", "cluster=here", "dry_run=true")
     line = refusal("sweep", *words, "metric=[dsg]", f"metrics.dsg.wording={tmp_path}/none")
-    assert "dsg wording: expected a checkout of j-min/DSG" in line and "and " + str(tmp_path / "none") in line
+    assert "dsg wording: expected a checkout of j-min/DSG" in line and "but " + str(tmp_path / "none") in line
     assert "wording" not in ClipScoreConfig.__dataclass_fields__
 
 

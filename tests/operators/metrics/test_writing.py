@@ -140,11 +140,11 @@ def test_a_service_compares_letters_of_choices_but_yes_and_no_literally(config: 
 
 def test_metrics_whose_choices_have_no_letters_refuse_the_option() -> None:
     for config in (DsgConfig, Vq2Config, VpevalConfig):
-        with pytest.raises(ConfigError, match="letters: its choices are not weighed by letters"):
+        with pytest.raises(ConfigError, match="letters: its choices cannot be replaced by letters"):
             config(letters=True)
         assert not config().with_model_defaults(lambda role: OPENAI).letters
     for scores_likelihoods in (GeckoConfig, Vq2Config):
-        with pytest.raises(ConfigError, match="answers: it scores likelihood alone, got 'reply'"):
+        with pytest.raises(ConfigError, match="answers: only likelihood can be scored, got 'reply'"):
             scores_likelihoods(answers="reply")
 
 

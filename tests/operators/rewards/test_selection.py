@@ -145,7 +145,7 @@ def test_examples_are_spread_over_generators_and_skills(balance: tuple[str, ...]
 
 
 def test_an_even_spread_without_a_number_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"selection\.balance: expected max_examples too"):
+    with pytest.raises(ConfigError, match=r"selection\.balance: requires max_examples"):
         SelectionConfig(balance=("winner",))
 
 

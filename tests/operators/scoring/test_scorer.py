@@ -382,7 +382,7 @@ def test_questions_passed_with_images_are_asked_by_the_benchmarks_metric(
     assert second["score"] <= first["score"] and by_objects["score"] == (first["score"] + second["score"]) / 2
     reasons = [row["error"]["message"] for row in table.to_pylist() if row["error"] is not None]
     assert len(reasons) == 4 and any("share takes the likeliest of several choices" in reason for reason in reasons)
-    assert sum("ships only texts that images of the prompt should show" in reason for reason in reasons) == 2
+    assert sum("ships only texts that images of the prompt should contain" in reason for reason in reasons) == 2
     with pytest.raises(ConfigError, match="got 1 images and 2 entries"):
         scorer.score_table(images[:1], prompts[:1], questions=[pairs, pairs])
 

@@ -53,11 +53,14 @@ class MadeMetric(Metric):
 @pytest.mark.parametrize(
     ("metric", "problem"),
     [
-        (MadeMetric(stages=("dreams", "scores"), named={}), "has the stage 'dreams'; the stages are questions,"),
+        (
+            MadeMetric(stages=("dreams", "scores"), named={}),
+            "has the unknown stage 'dreams'; the stages are questions,",
+        ),
         (MadeMetric(stages=("scores", "answers"), named={}), "is scores, answers; expected the order questions,"),
         (MadeMetric(stages=("questions", "answers"), named={}), "is questions, answers; expected the order"),
         (MadeMetric(stages=(), named={}), "expected the order"),
-        (MadeMetric(named={"model": "m"}), "has the stage similarities, which wants a ComparingMetric"),
+        (MadeMetric(named={"model": "m"}), "has the stage similarities, which requires a ComparingMetric"),
         (MadeMetric(stages=("answers", "scores"), named={"model": "m"}), "stage answers without questions"),
         (MadeMetric(stages=("entailment", "scores"), named={"nli": "n"}), "stage entailment without questions"),
         (MadeMetric(stages=("scores",), named={"model": "m", "nli": "n"}), "has no stage that uses its model, nli"),
@@ -77,7 +80,7 @@ def test_a_stage_without_a_role_for_its_model_is_refused() -> None:
         def roles(self) -> dict[str, str]:
             return {}
 
-    with pytest.raises(ConfigError, match=r"metrics\.mine: .* has the stage similarities and names no model for it"):
+    with pytest.raises(ConfigError, match=r"metrics\.mine: .* has the stage similarities but sets no model for it"):
         make_nodes({"mine": Modelless()})
 
 
@@ -102,7 +105,7 @@ def test_metrics_that_share_a_model_share_a_node_and_others_have_their_own() -> 
 
 
 def test_metrics_of_one_model_that_need_two_matchers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="share one model share one matcher, got matcher, other"):
+    with pytest.raises(ConfigError, match="with the same model must have the same matcher, got matcher, other"):
         make_nodes({"a": TifaConfig(), "b": TifaConfig(matcher="other")})
 
 

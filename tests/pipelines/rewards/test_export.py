@@ -338,7 +338,10 @@ def test_images_whose_cells_are_pruned_are_counted_as_unverified(own: Scored, tm
             {"reward": {"gecko": 1.0, "unit": "noise"}},
             "config key 'reward.weights.unit': expected a number, got 'noise'",
         ),
-        ({"reward": ["gecko"]}, "reward: expected a metric's name or weights by name, as {vqascore: 1, hpsv3: 0.5}"),
+        (
+            {"reward": ["gecko"]},
+            "reward: expected a metric's name or weights by name, such as {vqascore: 1, hpsv3: 0.5}",
+        ),
         (
             {"baseline_generator": "atlas"},
             "baseline_generator: expected baseline=RUN too, the run with images of 'atlas'",

@@ -45,7 +45,7 @@ def test_the_overall_rating_can_have_another_scale(scale: int) -> None:
 
 @pytest.mark.parametrize("variant", ["error_counting", "errors", "rule_enhanced"])
 def test_only_the_overall_rating_has_a_choice_of_scale(variant: Variant) -> None:
-    with pytest.raises(ConfigError, match="expected 2 or more, for the variant overall alone, got 10"):
+    with pytest.raises(ConfigError, match="expected 2 or more, and only for variant=overall, got 10"):
         LlmScoreConfig(variant=variant, scale=10)
     with pytest.raises(ConfigError, match="expected 2 or more"):
         LlmScoreConfig(scale=1)

@@ -130,7 +130,7 @@ def test_the_released_parser_of_questions_is_an_option() -> None:
         with pytest.raises(UnreadableReply, match="such as"):
             read_released_questions([1, 2], other)
     assert released.asking() != DsgConfig().asking()
-    with pytest.raises(ConfigError, match="released reads replies=text, got replies=json"):
+    with pytest.raises(ConfigError, match="released requires replies=text, got replies=json"):
         DsgConfig(questions="released", replies="json")
 
 
@@ -253,7 +253,7 @@ def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_
 def test_missing_likelihoods_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected answers=likelihood and prior=null"):
         DsgConfig(aggregate="soft_mean", **options)
-    with pytest.raises(ConfigError, match="a reply has none; set one to null"):
+    with pytest.raises(ConfigError, match="which replies do not have; set one to null"):
         DsgConfig(answers="reply", prior="blank_image")
 
 

@@ -84,7 +84,7 @@ def test_another_wordnet_is_another_metric(tmp_path: Path) -> None:
     )
     planned = first.with_model_defaults(lambda role: pytest.fail(role)).find_synonyms()
     write_wordnet(tmp_path / "auto", [("car", "lorry")])
-    with pytest.raises(ConfigError, match="WordNet's files were changed since the run was planned; run again"):
+    with pytest.raises(ConfigError, match="WordNet's files have changed since the run was planned; run again"):
         meteor("a car", "a lorry", planned)
     with pytest.raises(ConfigError, match="only measure=meteor matches synonyms"):
         SentenceMatchingConfig(wordnet=str(tmp_path))

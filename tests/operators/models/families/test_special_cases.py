@@ -288,7 +288,7 @@ def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
     kinds: Callable[[str], Path], tmp_path: Path
 ) -> None:
     assert profile("clip", kinds("clip")) == COSINE
-    with pytest.raises(ConfigError, match="cannot weigh a single answer; set normalise=yes_no"):
+    with pytest.raises(ConfigError, match="cannot score a single answer; set normalise=yes_no"):
         VqaScoreConfig().with_model_defaults(lambda role: COSINE)
     metric = TifaConfig().with_model_defaults(lambda role: COSINE)
     assert (metric.form, metric.roles) == ("likelihood", {"writer": "llm", "model": "vqa"})
@@ -297,7 +297,7 @@ def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
         "other models answer in free text"
     )
     for metric_in_words in (TifaConfig(answers="reply"), DsgConfig(answers="reply"), VpevalConfig(answers="reply")):
-        with pytest.raises(ConfigError, match="has no words of its own; set answers=likelihood"):
+        with pytest.raises(ConfigError, match="cannot reply in words; set answers=likelihood"):
             metric_in_words.with_model_defaults(lambda role: COSINE)
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
     config = sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")

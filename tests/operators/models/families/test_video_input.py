@@ -176,7 +176,7 @@ def test_a_model_that_only_reads_images_is_refused_before_it_is_loaded(
     kind: str, engine: Engine, tmp_path: Path
 ) -> None:
     folder = tiny.save_llava(tmp_path) if kind == "llava" else tiny.save_qwen2_vl(tmp_path, kind=kind)
-    with pytest.raises(ConfigError, match=r"clips\.shown: video wants a model that takes videos.*clips\.shown=each"):
+    with pytest.raises(ConfigError, match=r"clips\.shown: video requires a model that takes videos.*clips\.shown=each"):
         scorer(folder, engine=engine, shown="video")
 
 
