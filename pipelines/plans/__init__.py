@@ -1,1 +1,1 @@
-"""A sweep's configuration, the plan that names its cells, and what its model calls cost."""
+"""The configuration of a sweep, the plan with all of its cells, and the cost of its model calls."""

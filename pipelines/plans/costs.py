@@ -1,4 +1,4 @@
-"""The cost of a sweep: money and tokens of model services, and GPU time; estimated before a run and counted after."""
+"""The cost of a sweep: money and tokens for model services, and GPU time; estimated before a run, counted after it."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -17,7 +17,7 @@ from plumbline.pipelines.store.store import Store
 HOUR = 3600
 NOTHING: Mapping[str, float] = MappingProxyType({})
 MAX_RUNS_SEARCHED = 8
-"""Number of the newest runs that are searched for the usage of a call."""
+"""Maximum number of recent runs that are searched for the usage per call."""
 
 
 class Cost(NamedTuple):
@@ -25,21 +25,21 @@ class Cost(NamedTuple):
     currency: str
 
     def __str__(self) -> str:
-        """Format to the cent; amounts below 0.1 to two digits."""
+        """Format with two decimals, or with two significant digits for amounts below 0.1."""
         return f"{self.amount:.2f} {self.currency}" if self.amount >= 0.1 else f"{self.amount:.2g} {self.currency}"
 
 
 class Estimate(NamedTuple):
-    """An estimate of the tokens and money that a node's calls of a service will take."""
+    """Estimated tokens and cost of a node's calls to a service."""
 
     node: str
     calls: int
     read: float
-    """Tokens that a call reads; `written` are the tokens that it writes."""
+    """Number of tokens that a call reads; `written` is the number that it writes."""
     written: float
     cost: Cost
     run_id: str | None
-    """Run that the estimate is based on; None if it is based on the model's prices."""
+    """Run on which the estimate is based; None if it is based on the model's prices."""
 
 
 def sum_costs(
@@ -48,9 +48,9 @@ def sum_costs(
     cluster: ClusterConfig | None = None,
     occupied: Mapping[str, float] = NOTHING,
 ) -> dict[str, Cost]:
-    """Return, by node, the cost of its calls and of its GPU-seconds, if these have prices.
+    """Return the cost of model calls and GPU-seconds by node, for nodes with configured prices.
 
-    `occupied` has the seconds that a node's workers had a shard, by node.
+    `occupied` contains, by node, the number of seconds during which workers had a shard.
     """
     priced = {node.name: prices for node, prices in _priced_nodes(plan)}
     costs = {
@@ -76,11 +76,12 @@ def describe_costs(
     occupied: Mapping[str, float],
     worked: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the manifest's facts about a run's cost: GPU-seconds and money by node, and both by metric.
+    """Return the cost fields of a run's manifest: GPU-seconds and money, by node and by metric.
 
-    `worked` has the seconds that the models of each node worked. GPU-seconds include the time when models waited for
-    rows. The cost of a node that several metrics use is divided by the model calls planned for each. A cell that
-    several metrics read counts equally for each of them, and so does work that is done once for all metrics.
+    `worked` contains the seconds that each node's models spent computing. GPU-seconds also include the time that models
+    waited for rows. If several metrics use a node, its cost is divided in proportion to the model calls planned for
+    each metric. A cell that several metrics read counts equally for each of them, and so does work done once for all
+    metrics.
     """
     gpus, costs = count_gpu_seconds(plan, cluster, occupied), sum_costs(plan, usage, cluster, occupied)
     by_metric: dict[str, dict[str, Any]] = {}
@@ -102,7 +103,7 @@ def describe_costs(
 
 
 def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
-    """Return an estimate for each node with missing cells whose model has prices."""
+    """Return an estimate for each node that has missing cells and a model with configured prices."""
     calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
     estimates = []
     for node, prices in _priced_nodes(plan):
@@ -115,7 +116,7 @@ def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
 
 
 def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
-    """Return the nodes that will call a service without configured prices, with the number of calls."""
+    """Return the nodes that will call a service without configured prices, and their numbers of calls."""
     unpriced = []
     for item in plan.nodes:
         config = item.node.model.config if item.node.model is not None else None
@@ -130,7 +131,7 @@ def _priced_nodes(plan: Plan) -> list[tuple[Node, Prices]]:
 
 
 def _usage_of_newest_run(node: Node, store: Store) -> tuple[str, Usage] | None:
-    """Return the newest run that called this model, and the usage of its calls."""
+    """Return the newest run that called the node's model, and the usage of its calls."""
     for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
         manifest = run.manifest or {}
         usage = manifest.get("usage", {}).get(node.name, {})
@@ -141,7 +142,7 @@ def _usage_of_newest_run(node: Node, store: Store) -> tuple[str, Usage] | None:
 
 
 def try_services(nodes: Iterable[Node]) -> None:
-    """Make one small call to every service of these nodes; raise ModelError if one cannot answer."""
+    """Send one small request to each service that these nodes use; raise ModelError if a service cannot answer."""
     calls = {
         (repr(model.semantic()), call): (model, call)
         for node in nodes

@@ -1,4 +1,4 @@
-"""The plan: every cell of a sweep, which are committed and which are left to compute, before any model is loaded."""
+"""The plan lists every cell of a sweep and determines which are missing, before any model is loaded."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
@@ -32,13 +32,13 @@ from plumbline.pipelines.store.store import Store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """One stage with the models it loads: an actor pool runs one node."""
+    """One stage with the models it loads. Each actor pool runs one node."""
 
     name: str
-    """The stage, and the role of its own model if it has one: `answers:vqa`."""
+    """Stage, followed by the role of the stage's own model if it has one: `answers:vqa`."""
     stage: str
     models: Mapping[str, ResolvedModel]
-    """Its models, by the key of the metric options that names each model's role; its own model first."""
+    """Models by the metric option that names their role, starting with the node's own model."""
     metrics: Mapping[str, Metric]
 
     @property
@@ -46,42 +46,47 @@ class Node:
         return next(iter(self.models.values()), None)
 
     def select_metrics(self, metrics: Container[str]) -> "Node":
-        """Return the node restricted to these metrics and the models that they use."""
+        """Return the node restricted to these metrics and the models they use."""
         own = {name: metric for name, metric in self.metrics.items() if name in metrics}
         keys = {key for metric in own.values() for key in metric.roles}
         return replace(self, metrics=own, models={key: self.models[key] for key in self.models if key in keys})
 
     def pool(self, cluster: ClusterConfig) -> PoolConfig:
-        """Return the node's pool, without GPUs if none of its models runs on its machine."""
+        """Return the node's pool configuration, without GPUs if none of the node's models runs locally."""
         pool = cluster.pool(self.name)
         return pool if any(model.local for model in self.models.values()) else pool.drop_gpus()
 
 
 class NodePlan(NamedTuple):
-    """The work of one node."""
+    """The work planned for one node."""
 
     node: Node
     cells: int
     missing: int
     images: int
-    """Images (prompts, for a stage over prompts) in the shards of missing cells, each counted once."""
+    """Number of distinct images (for a stage over prompts, of prompts) in the shards of missing cells."""
     model_calls: int
-    """Estimated number of model calls: images to encode, and the calls for each metric's rows. The number of questions
-    that will be written is estimated from the words of the prompts. 0 without a model."""
+    """Estimated number of model calls: images to encode, plus the calls for each metric's rows.
+
+    The number of questions still to be written is estimated from the number of words in the prompts. 0 if the node has
+    no model.
+    """
     calls_of: Mapping[str, float] = MappingProxyType({})
-    """Share of these calls by metric: the calls for its own rows, and an equal part of shared ones such as encoding."""
+    """Number of these calls by metric: those for the metric's own rows, and an equal split of shared ones such as
+    encoding.
+    """
 
 
 class ShardCells:
-    """The cells of all shards of prompts, or of images: one for each shard and recipe."""
+    """The cells of all prompt shards or all image shards: one for each shard and recipe."""
 
     def __init__(
         self, recipes: Sequence[Recipe], shards: Iterable[Shard], semantic: Callable[[Shard, Recipe], str]
     ) -> None:
-        """Name a cell for each shard and recipe.
+        """Create a cell for each shard and recipe.
 
-        `semantic` returns canonical JSON of everything about a shard that can change the recipe's results. It may use
-        only the recipe's `compares` and `asks`.
+        `semantic` returns the canonical JSON of everything about a shard that can change the recipe's results. The only
+        fields of the recipe that it may use are `compares` and `asks`.
         """
         self.recipes = recipes
         self.index = {recipe.digest: index for index, recipe in enumerate(recipes)}
@@ -94,31 +99,31 @@ class ShardCells:
             )
 
     def select(self, recipe: Recipe, shards: Iterable[Shard]) -> tuple[PlannedCell, ...]:
-        """Return the recipe's cell for each of the shards, whichever metric the recipe was made for."""
+        """Return the recipe's cells for these shards, regardless of the metric that the recipe was made for."""
         index = self.index[recipe.digest]
         return tuple(self.of_shard[shard][index] for shard in shards)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """All cells of a sweep and the work that is left."""
+    """All cells of a sweep, and the work that remains."""
 
     recipes: Mapping[str, Mapping[str, Recipe]]
-    """Recipes by metric and by stage of its chain."""
+    """Recipes by metric and stage."""
     prompts: ShardCells
     images: ShardCells
     prompts_of: Mapping[Shard, tuple[Shard, ...]]
-    """Shards that contain the prompts of an images shard's images, by images shard."""
+    """Shards that contain the prompts of an image shard's images, by image shard."""
     nodes: tuple[NodePlan, ...] = ()
     missing: frozenset[PlannedCell] = frozenset()
-    """Cells to compute: scores that are not committed, and uncommitted cells that they read."""
+    """Cells to compute: uncommitted scores cells, and the uncommitted cells that they depend on."""
     renewed: frozenset[str] = frozenset()
     """Paths of committed cells that cannot be used and are computed again."""
     earlier: EarlierCells
     untried: frozenset[PlannedCell] = frozenset()
-    """Uncommitted cells that were never tried and that a sweep with `retry_failed` therefore leaves alone."""
+    """Uncommitted cells that no sweep has tried, and that a sweep with `retry_failed` therefore skips."""
     failed: Mapping[str, FailedRows] = field(default_factory=dict)
-    """Failed rows of the wanted cells that are tried again, by path; empty without `retry_failed`."""
+    """Failed rows to retry, by path of their cell; empty without `retry_failed`."""
 
     @property
     def cells(self) -> list[PlannedCell]:
@@ -126,17 +131,17 @@ class Plan:
 
     @property
     def scores(self) -> dict[str, tuple[PlannedCell, ...]]:
-        """Scores cells of all images shards, by metric."""
+        """Scores cells of all image shards, by metric."""
         shards = self.images.of_shard
         return {name: self.images.select(recipes["scores"], shards) for name, recipes in self.recipes.items()}
 
     def prompt_cells(self, stage: str) -> dict[str, tuple[PlannedCell, ...]]:
-        """Return the cells of a stage over prompts, for all prompts shards, by metric with this stage."""
+        """Return a prompt stage's cells for all prompt shards, by metric; metrics without this stage are left out."""
         asked = {name: recipes[stage] for name, recipes in self.recipes.items() if stage in recipes}
         return {name: self.prompts.select(recipe, self.prompts.of_shard) for name, recipe in asked.items()}
 
     def upstream(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
-        """Return the cells that a cell reads, by stage."""
+        """Return the input cells of a cell, by stage."""
         cells: dict[str, tuple[PlannedCell, ...]] = {}
         for recipe in cell.recipe.reads:
             if STAGES[recipe.stage].over == "images":
@@ -146,14 +151,14 @@ class Plan:
         return cells
 
     def work(self, shards: ShardCells) -> Iterator[Work]:
-        """Yield each shard that has cells to compute, with these cells."""
+        """Yield each shard that has missing cells, together with these cells."""
         for shard, cells in shards.of_shard.items():
             left = tuple(self.to_compute(cell) for cell in cells if cell in self.missing)
             if left:
                 yield Work(shard=shard, cells=left, outcomes={})
 
     def to_compute(self, cell: PlannedCell) -> Cell:
-        """Return a planned cell with everything that is needed to compute it."""
+        """Return a planned cell with all information needed to compute it."""
         path, recipe = cell.path, cell.recipe
         renew = path in self.renewed
         return Cell(
@@ -177,16 +182,17 @@ def make_plan(
     wanted: tuple[str, ...] = ("scores",),
     renew: Set[str] = frozenset(),
 ) -> Plan:
-    """Resolve the models, name every cell and find the committed ones; raise ModelError for a bad checkpoint.
+    """Resolve the models, list all cells and find the committed ones; raise ModelError for an invalid checkpoint.
 
-    The cells of `wanted` stages are needed. Cells of other stages are computed only if a missing cell reads them.
+    Cells of the `wanted` stages are always needed. Cells of other stages are computed only if a missing cell reads
+    them.
 
-    The cells at the paths `renew` are computed again: committed ones that cannot be used, or deleted ones that an
-    earlier run names. With any of these the whole store is listed.
+    The cells at the paths in `renew` are computed again: committed ones that cannot be used, or deleted ones that an
+    earlier run refers to. If `renew` is not empty, the whole store is listed.
     """
     nodes = resolve_nodes(config, store)
     recipes = _make_recipes(config, sources, nodes)
-    unique: dict[str, Recipe] = {}  # of equal recipes of several metrics, the first one
+    unique: dict[str, Recipe] = {}  # the first of several equal recipes
     for recipe in chain.from_iterable(by_stage.values() for by_stage in recipes.values()):
         unique.setdefault(recipe.digest, recipe)
     node_order = [node.name for node in nodes]
@@ -226,7 +232,7 @@ def make_plan(
 
 
 def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Plan:
-    """Return the plan with these cells as the missing ones."""
+    """Return the plan with `missing` as its missing cells."""
     return _plan_nodes(plan, [item.node for item in plan.nodes], missing, sources)
 
 
@@ -238,7 +244,7 @@ def _plan_nodes(plan: Plan, nodes: Iterable[Node], missing: Set[PlannedCell], so
 
 
 def resolve_nodes(config: SweepConfig, store: Store) -> list[Node]:
-    """Return the nodes of the metrics, with their models pinned to exact files; raise ModelError if one is bad."""
+    """Return the nodes of the metrics, with models pinned to exact files; raise ModelError for an invalid model."""
     digest_model = partial(store.digest_file, remember=not config.dry_run)
 
     def resolve(node: GraphNode) -> Node:
@@ -269,9 +275,9 @@ def _make_recipes(config: SweepConfig, sources: Sources, nodes: Sequence[Node]) 
 def make_metric_recipes(
     name: str, metric: Metric, nodes: Sequence[Node], clips: Clips, pack: str = "", skills: str = ""
 ) -> dict[str, Recipe]:
-    """Return the recipes of a metric's chain by stage. Each contains the recipes it reads, so changes propagate.
+    """Return the recipes of a metric's stages by stage. Each contains its input recipes, so changes propagate.
 
-    `pack` is the digest of the benchmark's own questions, and `skills` that of the prompts' skills.
+    `pack` is the digest of the benchmark's own questions, and `skills` is the digest of the prompts' skills.
     """
     node_of = {node.name: node for node in nodes}
     recipes: dict[str, Recipe] = {}
@@ -304,7 +310,7 @@ def make_metric_recipes(
 
 
 def _digest_questions(sources: Sources) -> dict[Shard, str]:
-    """Return digests of the benchmark's questions about the prompts of a shard, by shard with such questions."""
+    """Return a digest of the benchmark's own questions about each shard's prompts; omit shards without any."""
     if not sources.asked:
         return {}
     ids = sources.prompts.column("prompt_id").to_pylist()
@@ -323,7 +329,10 @@ def _digest_questions(sources: Sources) -> dict[Shard, str]:
 
 
 def _missing_cells(plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]) -> frozenset[PlannedCell]:
-    """Return the uncommitted cells among `cells` and all that they read. Inputs of committed cells do not count."""
+    """Return the uncommitted cells among `cells`, and the uncommitted cells that they depend on.
+
+    Inputs that only committed cells read are not included.
+    """
     missing: set[PlannedCell] = set()
     renewed = {cell for cell in plan.cells if cell.path in plan.renewed} if plan.renewed else set()
     wanted = [*cells, *renewed]
@@ -336,7 +345,7 @@ def _missing_cells(plan: Plan, committed: Set[PlannedCell], cells: Iterable[Plan
 
 
 def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
-    """Return the work of a node; `words` is the mean number of content words of a prompt."""
+    """Return the plan of a node; `words` is the mean number of content words per prompt."""
     shard_cells = plan.prompts if STAGES[node.stage].over == "prompts" else plan.images
     n_cells = n_missing = images = 0
     rows_of: Counter[tuple[str, ...]] = Counter()
@@ -353,7 +362,7 @@ def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) 
 
 
 def _calls_of(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], words: float) -> dict[str, float]:
-    """Return a node's calls by metric; `rows_of` are numbers of rows by the recipes whose cells are missing."""
+    """Estimate a node's model calls by metric; `rows_of` counts the rows for each combination of missing recipes."""
     stage = STAGES[node.stage]
     metrics_of: dict[str, list[str]] = {}
     for metric, recipes in plan.recipes.items():

@@ -1,10 +1,11 @@
-"""Find which of a plan's cells are in the store, without listing all of it: the newest run's cells are an index.
+"""Finds the cells of a plan that are in the store without listing the whole store, using the newest run as an index.
 
-The files in the store are the truth. Of a run's cells.parquet, only the cells that it names as committed are used. A
-recipe's folder is listed if one request shows all of it. In a larger folder, a generator's folder is listed too, unless
-the benchmark's newest run names all of its wanted cells; cells that only other cells read are looked for if some of the
-wanted ones are missing. So an index that is missing, damaged, old or of another store costs a listing. A cell that the
-index names and that is gone is found when it is read, as a broken cell; the sweep then plans again from a full listing.
+What counts is which files exist. Only the paths that a run's cells.parquet marks as committed are used as the index. A
+recipe's folder is listed completely if that takes only one request. In a larger folder, a generator's subfolder is
+listed too, unless the benchmark's newest run names all of its wanted cells; cells of stages that are not wanted
+themselves are looked for only if some wanted cells are missing. A missing, damaged, old or foreign index therefore only
+costs a listing. If the index names a cell that no longer exists, the cell is found to be broken when it is read, and
+the sweep plans again from a full listing.
 """
 
 from collections import defaultdict
@@ -16,7 +17,7 @@ from plumbline.pipelines.store.runs import newest_runs_of, read_cell_states
 from plumbline.pipelines.store.store import Store, StoreError
 
 NamedCells = Mapping[str, Set[str]]
-"""Paths of the cells that a run names as committed, by folder of a recipe and a generator or benchmark."""
+"""Paths of the cells that a run lists as committed, by recipe and generator (or benchmark) folder."""
 
 
 def find_stored(
@@ -29,13 +30,13 @@ def find_stored(
 
     Args:
         of_recipes: The recipes with their cells.
-        store: The store to look in.
+        store: The store to search.
         wanted: Stages whose cells are needed. Cells of other stages may be left out if no missing cell reads them.
-        named: Returns the index; called only if a folder is large. None lists every folder.
+        named: Returns the index; called only if a folder is large. None means that every folder is listed.
 
     Returns:
-        The committed cells, and the paths that the plan does not name with their modification times: 0 if only an
-            earlier run's index names them.
+        The committed cells, and the modification times of paths that are not in the plan (0 for paths that are known
+            only from an earlier run's index).
     """
     committed: set[PlannedCell] = set()
     others: dict[str, float] = {}
@@ -57,9 +58,10 @@ def _list_folder(
     lacking: Set[str] | None,
     named: Callable[[], NamedCells] | None,
 ) -> dict[str, float]:
-    """Return the files in a recipe's folder, with their modification times.
+    """Return the files in a recipe's folder with their modification times.
 
-    `lacking` are generators with missing cells that may read this recipe's cells; None if its own cells are wanted.
+    `lacking` contains the generators whose missing cells may read this recipe's cells. It is None if the recipe's own
+    cells are wanted.
     """
     if named is None:
         return store.listing(recipe.folder)
@@ -84,7 +86,7 @@ def _list_folder(
 
 
 def name_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCells:
-    """Return the committed cells of the benchmark's newest run; if possible, of the newest one by the same metrics."""
+    """Return the committed cells of the benchmark's newest run, preferably one with the same metrics."""
     run = None
     for candidate in newest_runs_of(store, benchmark):
         run = run or candidate

@@ -1,4 +1,4 @@
-"""The configuration of a sweep: typed, frozen values that are checked at construction."""
+"""The configuration of a sweep: typed, frozen values that are validated at construction."""
 
 import math
 from collections import Counter
@@ -34,7 +34,7 @@ Config = TypeVar("Config")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnySweep(BoundsChecked):
-    """Configuration that sweeps of one benchmark and of several share."""
+    """Configuration shared by sweeps of one benchmark and of several."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
@@ -47,38 +47,43 @@ class AnySweep(BoundsChecked):
     limits: ImageLimits = field(default_factory=ImageLimits)
     clips: Clips = field(default_factory=Clips)
     shard_rows: Positive | None = None
-    """Most rows of a shard, which consists of row groups of a file. The default is chosen when a benchmark is first
-    used with the store, from its size and the bytes of its images (docs/scale.md)."""
+    """Maximum number of rows in a shard, which consists of row groups of a file. The default is chosen when a benchmark
+    is first used with the store, based on its size and the size of its images (docs/scale.md).
+    """
     shard_bytes: Positive | None = None
-    """Most bytes of a shard. The default is chosen likewise; unlimited if `shard_rows` is set."""
+    """Maximum number of bytes in a shard. The default is chosen in the same way; there is no limit if `shard_rows` is
+    set.
+    """
     max_failed: Share = 0.01
-    """Largest fraction of rows without a score for exit code 2; above it the exit code is 1."""
+    """Maximum fraction of rows without a score for exit code 2; above it, the exit code is 1."""
     dry_run: bool = False
-    """Print the plan and stop."""
+    """True to print the plan and stop."""
     verbose: bool = False
-    """Print each metric's boards too, overall and by skill."""
+    """Also print each metric's leaderboards, overall and by skill."""
     retry_failed: bool = False
-    """Compute only the rows that failed and may pass now, and the cells that depend on them."""
+    """Compute only the rows that failed but may succeed now, and the cells that depend on them."""
     verify: bool = False
-    """Read every cell that the run was made from, name the damaged ones and compute them again (docs/keeping.md)."""
+    """Read every cell that the run is made from, report the damaged ones and compute them again (docs/keeping.md)."""
     image_model: AnyModel | None = None
-    """Model that generates images for the benchmark's prompts, into the folder of its images, before they are scored
-    (docs/decide.md); null scores the existing images."""
+    """Model that generates images for the benchmark's prompts before scoring, in the benchmark's image folder
+    (docs/decide.md); null scores the existing images.
+    """
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
-    """Settings of the image model, and the number of images for each prompt."""
+    """Settings of the image model, and the number of images per prompt."""
     adaptive: Adaptive | None = None
-    """Rule for when enough prompts are scored to distinguish the generators; null scores all prompts."""
+    """Rule for when enough prompts have been scored to distinguish the generators; null scores all prompts."""
     log: LogConfig = field(default_factory=LogConfig)
-    """Format and level of the log that is written while the run goes on (docs/observing.md)."""
+    """Format and level of the log that is written during the run (docs/observing.md)."""
     protocol: ProtocolConfig | None = None
-    """Protocol for comparing the metrics with people at the end; null leaves that out."""
+    """Protocol for comparing the metrics with human ratings at the end; null skips the comparison."""
     settings: Choice = COMPARE
-    """`compare` calls no difference significant between images that were generated with different settings
-    (docs/decide.md); `ignore` compares them all the same."""
+    """`compare` reports no significant differences between images that were generated with different settings
+    (docs/decide.md); `ignore` compares them anyway.
+    """
     note: str = ""
-    """One line about the run for people, shown by status, report and view; it changes no result."""
+    """One-line note about the run, shown by status, report and view. It does not affect results."""
     command: str = ""
-    """Command line without secrets, which the job fills in; it is saved in the run's manifest."""
+    """Command line without secrets. The job fills it in, and it is saved in the run's manifest."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -99,7 +104,7 @@ class AnySweep(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepConfig(AnySweep):
-    """Benchmark prompts x generators x metrics."""
+    """A sweep of one benchmark: its prompts x generators x metrics."""
 
     benchmark: BenchmarkConfig
 
@@ -111,7 +116,7 @@ class SweepConfig(AnySweep):
         if self.adaptive is None:
             return
         if type(self) is not SweepConfig:
-            raise ConfigError("adaptive: this job looks at all prompts, as it compares; leave it out")
+            raise ConfigError("adaptive: this job compares generators on all prompts; leave it out")
         if self.retry_failed:
             raise ConfigError(
                 "adaptive: a sweep that stops early tries failed rows again anyway; set retry_failed=false"
@@ -119,25 +124,25 @@ class SweepConfig(AnySweep):
         if self.verify:
             raise ConfigError("adaptive: a sweep that stops early reads its scores anyway; set verify=false")
         if not any(metric.ranks for metric in self.metrics.values()):
-            raise ConfigError("adaptive: expected a metric that ranks generators, got none that does; add one")
+            raise ConfigError("adaptive: expected a metric that ranks generators, got none; add one")
 
     @property
     def lower_is_better(self) -> frozenset[str]:
-        """Metrics whose lower scores are better."""
+        """Metrics for which lower scores are better."""
         return frozenset(name for name, metric in self.metrics.items() if metric.prefers_lower)
 
 
 def find_misfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
-    """Return the remedy if the benchmark lacks settings that a metric needs, or an empty string."""
+    """Return a message with a remedy if the benchmark lacks settings that a metric needs; otherwise an empty string."""
     if isinstance(metric, PackedMetric) and benchmark.question_pack is None:
         return (
-            "it scores by questions that the benchmark ships; name them by benchmark.questions and "
+            "it scores by questions that the benchmark ships; set benchmark.questions and "
             "benchmark.question_pack (docs/questions.md)"
         )
     lacking = [f"benchmark.columns.{name}" for name in metric.captions if not getattr(benchmark.columns, name)]
     if lacking:
         names = " and ".join(lacking)
-        return f"it compares with captions of the edit; name their columns by {names} (plugins/edits/README.md)"
+        return f"it compares with captions of the edit; set their columns with {names} (plugins/edits/README.md)"
     return ""
 
 
@@ -147,18 +152,18 @@ class EveryBenchmark(BoundsChecked):
 
     section: ClassVar[str] = "benchmark."
     limit: Positive | None = None
-    """Number of prompts of each benchmark to score, if the benchmark has no limit of its own; limit=N for short."""
+    """Number of prompts to score for each benchmark that has no limit of its own; limit=N for short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteConfig(AnySweep):
-    """Several benchmarks, each with its generators and the metrics that fit, planned and computed together."""
+    """Several benchmarks that are planned and computed together, each with its generators and the metrics that fit."""
 
     benchmarks: Mapping[str, BenchmarkConfig]
-    """Benchmarks by choice of conf/benchmark."""
+    """Benchmarks by their option in conf/benchmark."""
     benchmark: EveryBenchmark = field(default_factory=EveryBenchmark)
     metrics_of: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    """Metrics that score a benchmark, by benchmark; null takes all that fit."""
+    """Metrics that score each benchmark; null means all that fit."""
 
     def __post_init__(self) -> None:
         AnySweep.__post_init__(self)
@@ -167,11 +172,11 @@ class SuiteConfig(AnySweep):
         of_one = {"adaptive": self.adaptive, "protocol": self.protocol, "image_model": self.image_model}
         for key, lacks in of_one.items():
             if lacks is not None:
-                raise ConfigError(f"{key}: it is one benchmark's; leave it out, or sweep that benchmark alone")
+                raise ConfigError(f"{key}: only applies to a single benchmark; leave it out, or sweep it alone")
         names = Counter(benchmark.name for benchmark in self.benchmarks.values())
         for key, benchmark in self.benchmarks.items():
             if names[benchmark.name] > 1:
-                raise ConfigError(f"benchmarks.{key}.name: several are called {benchmark.name!r}; rename one of them")
+                raise ConfigError(f"benchmarks.{key}.name: several are named {benchmark.name!r}; rename one of them")
         for key, metrics in self.metrics_of.items():
             if key not in self.benchmarks:
                 raise ConfigError(f"metrics_of.{key}: no such benchmark; {suggest(key, list(self.benchmarks))}")
@@ -184,7 +189,7 @@ class SuiteConfig(AnySweep):
                     )
 
     def sweep(self, key: str, metrics: Mapping[str, AnyMetric]) -> SweepConfig:
-        """Return the sweep of one of the benchmarks by these metrics, as if it were configured alone."""
+        """Return the sweep of one benchmark with these metrics, as if it were configured on its own."""
         benchmark = self.benchmarks[key]
         if benchmark.limit is None:
             benchmark = replace(benchmark, limit=self.benchmark.limit)
@@ -199,12 +204,12 @@ class StatusConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     watch: bool = False
-    """Show the progress of the running sweeps repeatedly until they have ended; --watch is short for it."""
+    """Show the progress of running sweeps repeatedly until they end; --watch for short."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
 def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
-    """Return the values as a `schema`; raise ConfigError with the first key that does not fit."""
+    """Convert values to a `schema`; raise ConfigError naming the first invalid key."""
     for key, number in _find_infinite(values):
         raise ConfigError(f"config key {key!r}: expected a finite number, got {number}")
     try:
@@ -215,7 +220,7 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
 
 
 def alternatives(schema: Any) -> tuple[Any, ...]:
-    """Return the dataclasses that a value of this type is one of."""
+    """Return the dataclasses that a value of this type may be."""
     if isinstance(schema, type) and is_dataclass(schema):
         return (schema,)
     inner = get_args(schema) if get_origin(schema) in (Annotated, Union, UnionType) else ()
@@ -236,7 +241,7 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
 
 
 def _find_infinite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield NaN and infinite values with their keys; comparisons with limits would not detect NaN."""
+    """Yield NaN and infinite values with their keys, because comparisons with limits do not detect NaN."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             yield from _find_infinite(value, f"{key}.{name}" if key else str(name))
@@ -248,7 +253,7 @@ def _find_infinite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
-    """Describe the first problem. Pydantic's path also names the class it chose, which is not a key and is removed."""
+    """Describe the first error. Pydantic's path also contains the class it chose, which is not a key and is removed."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]] or ["the whole"]
     if path[0] == kind and len(path) > 1:
@@ -281,4 +286,6 @@ EXPECTED = {
     "dict": "keys of its own",
     "mapping": "keys of its own",
 }
-"""Expected values in plain words, by the first part of pydantic's error type; other errors have pydantic's message."""
+"""Plain-language descriptions of expected values, by the first part of pydantic's error type. Other errors use
+pydantic's own message.
+"""

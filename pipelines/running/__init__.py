@@ -1,1 +1,1 @@
-"""Computes missing cells, on Ray or in this process."""
+"""Computes missing cells, either on Ray or in this process."""

@@ -44,10 +44,10 @@ from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
 CALLS_PER_ACTOR = 2
-"""Calls at a time: one computes while the other reads and decodes the next shard, or commits the last one."""
+"""Number of concurrent calls per actor: one computes while the other reads the next shard or commits the last one."""
 DEADLY_ROW = RowError(
     "killed_worker",
-    "the process that worked on this row died, or went over the pool's deadline; look at the image, or give the stage "
+    "the process that worked on this row died, or exceeded the pool's deadline; look at the image, or give the stage "
     "more memory or time (cluster.pools)",
     retryable=True,
 )
@@ -55,23 +55,23 @@ DEADLY_ROW = RowError(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:
-    """The settings that every actor of a run gets."""
+    """Settings that all actors of a run share."""
 
     store: Store
     contexts: Mapping[str, StageContext]
-    """Contexts of the stages, by benchmark."""
+    """Stage contexts by benchmark."""
     environment: DriverEnvironment
     progress: Any
-    """Handle of the ProgressLog."""
+    """Actor handle of the ProgressLog."""
     max_attempts: int
     repeated: bool = False
-    """True if the wave was started before, so that some of its cells may be committed."""
+    """True if this wave is a retry, in which case some of its cells may already be committed."""
     log_level: int | None = None
-    """Lowest level of log lines that workers send to the driver; None to send none."""
+    """Lowest level of the log lines that workers send to the driver; None sends no lines."""
 
 
 class StageActor:
-    """One actor of a node's pool."""
+    """One actor in the pool of a node."""
 
     def __init__(self, node: Node, pool: PoolConfig, settings: RunSettings) -> None:
         self.node = node
@@ -81,7 +81,7 @@ class StageActor:
         self.deadline = Deadline(pool.deadline)
         self.computing = threading.Lock()
         self.idle_since = time.monotonic()
-        """When the models last finished a shard."""
+        """Time at which the models last became idle."""
         self.calls_lock = SharedOrExclusive(CALLS_PER_ACTOR)
         self.calls = CallReporter(lambda made: self._send(Report(calls=made)))
         self.lines = Forwarder(lambda lines: self._send(Report(lines=lines)))
@@ -108,9 +108,9 @@ class StageActor:
         ray.get(self.progress.note_ready.remote(node.name, self.machine, self._report()))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Compute this node's cells of a bundle: rows of the dataset that are each a Work as JSON.
+        """Compute this node's cells for a bundle of dataset rows, each of which is a Work encoded as JSON.
 
-        Ray restarts a dead actor and gives it the same bundle; attempts.py describes how its shards are retried.
+        If an actor dies, Ray restarts it with the same bundle; attempts.py describes how its shards are retried.
 
         Returns:
             The rows, with the outcomes of this node's cells added.
@@ -123,9 +123,10 @@ class StageActor:
         return {"work": [work.to_json() for work in works]}
 
     def _compute_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
-        """Return outcomes by shard and metric, once they are reported: each shard with the start of the next shard.
+        """Compute the shards and return their outcomes by shard and metric, after reporting them.
 
-        Shards that killed a worker come last, each of them alone.
+        The report on a shard is sent together with the request to start the next one. Shards on which a worker has died
+        are computed last, one at a time.
         """
         outcomes: dict[ShardName, Mapping[str, Outcome]] = {}
         suspects: list[tuple[Work, History]] = []
@@ -162,19 +163,19 @@ class StageActor:
         return outcomes
 
     def _finish(self, done: FinishedShard | None, bundle: Sequence[Work]) -> None:
-        """Report, and wait for the answer, so that the outcomes are counted before anything else uses them."""
+        """Send a report and wait for the reply, so that the outcomes are counted before anything else uses them."""
         names = [name_shard(work) for work in bundle]
         ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
 
     def _compute_shard(self, work: Work, history: History) -> FinishedShard | None:
-        """Return the outcomes of a shard's cells, and log each; None if the run stops and whole rows were saved."""
+        """Compute a shard's cells and log their outcomes; return None if the run stops before the shard is complete."""
         cells, spent = work.cells_of(self.node.name), ModelTime()
         with (
             add_log_fields(**self.log_fields, **make_log_fields(work, self.node.stage)),
             notify_of_calls(self.calls.note),
         ):
             if history != NO_HISTORY:
-                LOG.warning("begun again after %d deaths and %d lost machines", history.deaths, history.losses)
+                LOG.warning("retrying after %d deaths and %d lost machines", history.deaths, history.losses)
             if reason := history.reason_to_give_up(self.settings.max_attempts):
                 outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
             else:
@@ -185,11 +186,11 @@ class StageActor:
             return finish_shard(self.node, work, outcomes, spent)
 
     def _report(self, finished: FinishedShard | None = None) -> Report:
-        """Return a report of everything that was not reported yet."""
+        """Return a report of everything that has not been reported yet."""
         return Report(self.calls.take(), self.lines.take(), finished)
 
     def _leave(self, work: Work) -> Mapping[str, Outcome]:
-        """Return outcomes for a shard that is left because the run stops; the driver ends without reading them."""
+        """Abandon a shard because the run stops, and return placeholder outcomes that the driver ignores."""
         STOP.set()
         ray.get(self.progress.leave.remote(self.node.name, name_shard(work)))
         return {cell.metric: Outcome(state="failed", message=STOPPED.message) for cell in work.cells_of(self.node.name)}
@@ -211,10 +212,10 @@ class StageActor:
 
         committed: dict[str, Outcome] = {}
         if self.settings.repeated or history != NO_HISTORY:
-            # an earlier process may have saved drafts, and committed cells that it could not report
+            # an earlier process may have saved drafts, or committed cells without reporting them
             cells = [replace(cell, earlier=(*find_draft(cell), *cell.earlier)) for cell in cells]
             for cell in cells:
-                with suppress(PlumblineError):  # if the store does not answer, the cell is computed again
+                with suppress(PlumblineError):  # if the store cannot be reached, compute the cell again
                     if not cell.renew and self.store.exists(cell.path):
                         committed[cell.path] = self.store.read_cell(cell.path).outcome()
         try:
@@ -227,9 +228,9 @@ class StageActor:
     def _compute_tables(
         self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
     ) -> Mapping[str, pa.Table]:
-        """Compute the tables of a shard, window after window.
+        """Compute the tables of a shard, one window of rows at a time.
 
-        If the shard has killed its worker twice, each window is one row, which is announced before it is touched.
+        If the shard has killed its worker twice, each window is a single row, which is reported before it is computed.
         """
         arrived, name, stage = time.monotonic(), name_shard(work), self.stages[work.benchmark]
         computed = ComputedRows(cells, self.settings.contexts[work.benchmark])
@@ -251,7 +252,7 @@ class StageActor:
     def _compute_window(
         self, stage: NodeStage, window: Inputs, spent: ModelTime, arrived: float
     ) -> Mapping[str, pa.Table]:
-        """Compute the tables of some rows of a shard; `arrived` is when the shard came to this process."""
+        """Compute the tables for one window of rows; `arrived` is the time at which this process received the shard."""
         with self.deadline():
             prepared = stage.prepare(window)
         if stage.side_by_side:
@@ -265,13 +266,13 @@ class StageActor:
 
 
 class SharedOrExclusive:
-    """A lock that up to `n_shared` threads hold at the same time, or one thread alone."""
+    """Lock that either up to `n_shared` threads or a single exclusive thread can hold at a time."""
 
     def __init__(self, n_shared: int) -> None:
         self.n_shared = n_shared
         self.free = threading.Semaphore(n_shared)
         self.claiming = threading.Lock()
-        """Held while claiming, so that shared claims do not overtake a waiting exclusive one."""
+        """Lock held while a claim is being made, so that shared claims cannot overtake a waiting exclusive one."""
 
     @contextmanager
     def shared(self) -> Iterator[None]:

@@ -1,9 +1,9 @@
-"""Attempts at a shard, `cluster.max_attempts` at most: the earlier attempts of a run decide about the next one.
+"""Retries of shards, up to `cluster.max_attempts`: how a shard is tried depends on its earlier attempts.
 
-A shard whose worker died is repeated while nothing else runs in its process, because another shard there may have been
-at fault. After a second death its rows are tried one by one, so that the next death shows which row to leave out. After
-`max_attempts` deaths the shard fails without another attempt. A lost machine does not count as a death, but a shard
-that loses more machines than that fails too.
+If a worker dies on a shard, the shard is retried while nothing else runs in its process, because another shard there
+may have caused the death. After a second death its rows are tried one by one, so that a further death shows which row
+to leave out. After `max_attempts` deaths the shard fails and is not tried again. Losing a machine does not count as a
+death, but a shard fails if it has lost more than `max_attempts` machines.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,15 +15,15 @@ from plumbline.pipelines.store.cells import Outcome
 
 class History(NamedTuple):
     deaths: int
-    """Number of times that a process died after starting it."""
+    """Number of times that a process died while computing the shard."""
     losses: int
-    """Number of times that its machine was lost."""
+    """Number of times that the machine computing the shard was lost."""
     deadly: tuple[int, ...]
-    """Rows, counted from the shard's first, that killed their process."""
+    """Rows that killed their process, as indices within the shard."""
     stopping: bool = False
-    """True if the run stops, so that the worker must leave the shard."""
+    """True if the run is stopping, in which case the worker must not start the shard."""
     outcomes: Mapping[str, Outcome] | None = None
-    """Outcomes by metric, if the shard is finished and its worker died on a later shard of the same bundle."""
+    """Outcomes by metric, if the shard was finished before its worker died on a later shard of the same bundle."""
 
     @property
     def splits_rows(self) -> bool:
@@ -31,7 +31,7 @@ class History(NamedTuple):
         return self.deaths > 1
 
     def reason_to_give_up(self, max_attempts: int) -> str:
-        """Return why the shard is not tried again, or an empty string."""
+        """Return the reason why the shard is not retried, or an empty string if it may be."""
         if self.deaths >= max_attempts:
             return f"the worker died {self.deaths} times on this shard"
         if self.losses > max_attempts:
@@ -46,13 +46,13 @@ NO_HISTORY = History(0, 0, ())
 class UnfinishedShard:
     machines: list[str] = field(default_factory=list)
     row: int | None = None
-    """Row that is being tried alone."""
+    """Row that is currently being tried on its own."""
     deadly: list[int] = field(default_factory=list)
 
     def read_history(self, list_machines: Collection[str]) -> History:
-        """Return the attempts as a history, for the next attempt.
+        """Return the history of the attempts so far, for use by the next attempt.
 
-        A row that was started and not finished counts as deadly from now on, unless its machine was lost.
+        A row that was started but not finished is recorded as deadly, unless its machine was lost.
         """
         if self.row is not None and self.machines[-1] in list_machines:
             self.deadly.append(self.row)

@@ -1,4 +1,4 @@
-"""The driver's environment for every process of a run: its credentials, and files that the process must see."""
+"""The driver's environment, passed to every process of a run: credentials, and files that the process must see."""
 
 import os
 import uuid
@@ -20,11 +20,13 @@ from plumbline.pipelines.running.progress import list_machines
 from plumbline.pipelines.running.workload import Workload
 
 VARIABLES = ("HF_TOKEN", "HF_ENDPOINT")
-"""Variables that workers inherit from the driver, besides `AWS_*`, `GOOGLE_*`, `AZURE_*` and the models' API keys."""
+"""Variables that workers inherit from the driver, in addition to `AWS_*`, `GOOGLE_*`, `AZURE_*` and the models' API
+keys.
+"""
 
 
 class VisibilityProbe(NamedTuple):
-    """A file that every machine must see as the driver does."""
+    """A file that must look the same on every machine as on the driver."""
 
     what: str
     """Description for error messages: the store, source or output that the file belongs to."""
@@ -35,16 +37,16 @@ class VisibilityProbe(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverEnvironment:
-    """The driver's credentials, and files that show whether a process sees the driver's store and sources.
+    """The driver's credentials, and files that show whether a process sees the same store and sources as the driver.
 
-    It travels as an argument through the object store, because Ray writes a `runtime_env` into its log files.
+    It is passed as an argument through Ray's object store, because Ray writes a `runtime_env` into its log files.
     """
 
     variables: Mapping[str, str] = field(repr=False)
     probes: tuple[VisibilityProbe, ...]
 
     def apply(self) -> None:
-        """Set the variables in this process; raise RunnerError if it does not see the driver's files."""
+        """Set the variables in this process; raise RunnerError if the process does not see the driver's files."""
         os.environ.update(self.variables)
         for probe in self.probes:
             problem = _find_problem(probe)
@@ -54,7 +56,10 @@ class DriverEnvironment:
 
 
 def _find_problem(probe: VisibilityProbe) -> str | None:
-    """Return the problem with a probe and the remedy, or None. An unreadable file is not called another file."""
+    """Return the problem with a probed file and its remedy, or None if this machine sees the same file as the driver.
+
+    An unreadable file is reported as such, not as a different file.
+    """
     try:
         with readable_errors(probe.place, "file"):
             try:
@@ -66,15 +71,15 @@ def _find_problem(probe: VisibilityProbe) -> str | None:
                     return None
                 difference = "another file is there"
     except PlumblineError as error:
-        return f"cannot look at the {probe.what} ({error})"
+        return f"cannot check the {probe.what} ({error})"
     return (
         f"does not see the {probe.what} as the driver does ({probe.place}: {difference}); "
-        "name an address in a cloud, or a folder that all machines of the cluster share"
+        "use a cloud address, or a folder that all machines of the cluster share"
     )
 
 
 def sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnvironment]:
-    """Return a sweep's environment: its models' API keys, the store, and files of prompts and images for each plan."""
+    """Return a sweep's environment: API keys of its models, and probes of the store and of each plan's source files."""
     store = workload.store
     models = [model for item in workload.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
@@ -87,7 +92,7 @@ def sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnviro
     sources = [
         VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)
         for shard in shards
-        if shard.etag  # a folder has none
+        if shard.etag  # folders have no ETag
     ]
     return driver_environment(f"store {store.place}", store.place, sources, {*keys, *VARIABLES})
 
@@ -96,10 +101,10 @@ def sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnviro
 def driver_environment(
     what: str, folder: Place, sources: Collection[VisibilityProbe], names: Collection[str] = ()
 ) -> Iterator[DriverEnvironment]:
-    """Yield the environment of a run, and keep a marker in the folder that its processes write to.
+    """Yield the environment of a run, keeping a marker file in the folder that its processes write to.
 
-    Messages describe the folder as `what`. The environment variables `names` are passed in addition to those of clouds.
-    Raises RunnerError if a machine does not see the driver's files.
+    `what` describes the folder in error messages. The variables `names` are passed in addition to the cloud
+    credentials. Raises RunnerError if a machine does not see the driver's files.
     """
     marker = folder / f"markers/{uuid.uuid4().hex}"
     marker.write(marker.url.encode())

@@ -1,4 +1,4 @@
-"""Errors that end a run, and any error as one line."""
+"""Errors that end a run, and the formatting of any error as a single line."""
 
 import traceback
 from pathlib import Path
@@ -10,11 +10,11 @@ RESUME = "what was computed is committed: run the same command to go on"
 
 
 class RunnerError(PlumblineError):
-    """A stage cannot run at all."""
+    """A stage cannot run at all, or Ray itself has failed."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error as one line: a PlumblineError's message, any other error with its type and code location."""
+    """Format an error on one line: a PlumblineError's message, or any other error with its type and code location."""
     text = hide_secrets(" ".join(str(error).split()))
     if isinstance(error, PlumblineError):
         return text

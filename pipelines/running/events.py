@@ -1,4 +1,4 @@
-"""Events of a run while a plan is computed, and the totals that displays keep of them."""
+"""Events that report how the computation of a plan proceeds, and the totals that displays show."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CellsExpected:
-    """A node has this many more cells to compute, with about this many calls of its models."""
+    """A node has more cells to compute, with an estimate of the model calls they need."""
 
     node: str
     cells: int
@@ -30,7 +30,7 @@ class ShardStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallsAnswered:
-    """The models of a node have answered this many more calls."""
+    """A node's models have answered more calls."""
 
     node: str
     calls: int
@@ -45,18 +45,18 @@ class ShardFinished:
     rows: int
     failed_rows: int
     worked: float = 0.0
-    """Seconds that the node's models worked on it."""
+    """Seconds that the node's models spent computing the shard."""
     waited: float = 0.0
-    """Seconds that the models waited for its rows to be read and decoded."""
+    """Seconds that the models waited for the shard's rows to be read and decoded."""
     calls: int = 0
-    """Calls that the models answered for it."""
+    """Number of model calls answered for the shard."""
     at: float = field(default_factory=time.monotonic)
     benchmark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseStarted:
-    """The run begins a phase without computing; it lasts until the next event."""
+    """The run begins a phase in which nothing is computed; the phase lasts until the next event."""
 
     what: str
     """Description of the phase in a few words, such as "starting Ray"."""
@@ -68,26 +68,26 @@ Watch = Callable[[Event], None]
 
 
 class NodeProgress(NamedTuple):
-    """The progress of one node."""
+    """Progress of one node."""
 
     cells: int = 0
     rows: int = 0
     failed_rows: int = 0
     seconds: float = 0.0
-    """Seconds from the node's first shard to its last finished one, without the time between two rounds."""
+    """Seconds from the start of the node's first shard to the end of its last, excluding time between rounds."""
     worked: float = 0.0
-    """Seconds that its models worked, summed over all workers."""
+    """Seconds that the node's models spent computing, summed over all workers."""
     waited: float = 0.0
-    """Seconds that its models waited for rows to be read and decoded, summed over all workers."""
+    """Seconds that the node's models waited for rows to be read and decoded, summed over all workers."""
     calls: int = 0
-    """Calls that its models have answered, including those for unfinished cells."""
+    """Number of calls that the node's models have answered, including calls for unfinished cells."""
     missing: int = 0
     expected_calls: int = 0
-    """Estimated number of calls for all of these cells."""
+    """Estimated number of calls for all of the node's cells."""
 
 
 class Totals:
-    """Sums over the events, by node."""
+    """Totals of the events by node."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.nodes: dict[str, NodeProgress] = {}
@@ -97,13 +97,13 @@ class Totals:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        """Add one more event. Cells that are reported twice, because their worker died, are counted once."""
+        """Add an event. Cells that are reported twice because their worker died are counted once."""
         if isinstance(event, PhaseStarted):
             return
         node, state = event.node, self.nodes.get(event.node, NodeProgress())
         match event:
             case CellsExpected(cells=cells, calls=calls):
-                # a new round begins: the time until its first shard is not counted
+                # a new round begins; do not count the time before its first shard
                 self._started.pop(node, None)
                 self._earlier_seconds[node] = state.seconds
                 state = state._replace(missing=state.missing + cells, expected_calls=state.expected_calls + calls)
@@ -129,9 +129,9 @@ def expect_cells(nodes: Iterable[NodePlan]) -> list[CellsExpected]:
 
 
 def to_all(*displays: Watch) -> Watch:
-    """Return a watch that passes every event to each display.
+    """Return a function that passes each event to all displays.
 
-    A display that fails is logged once. It stops neither the other displays nor the run.
+    If a display fails, its error is logged once, and the other displays and the run continue.
     """
     failed: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""The executor computes missing cells: in this process, or on Ray. Its callers need not know which."""
+"""Executors compute missing cells, either in this process or on Ray; callers need not know which."""
 
 import os
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Outcome
 
 RETRIED = r"retries remaining"
-"""Pattern of Ray's log lines about tasks that are retried, such as those of workers that Ctrl-C ended."""
+"""Text that identifies Ray's log lines about retried tasks, such as those of workers that were ended by Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """Computes missing cells.
+    """Computes missing cells, in this process or in Ray actors.
 
-    In this process, one stage is computed after another, and if the process dies, the run ends. In Ray's actors, all
-    stages are computed at the same time, and if a worker dies, its shard is retried.
+    In this process, stages are computed one after another, and the run ends if the process dies. In Ray actors, all
+    stages are computed at the same time, and the shard of a worker that dies is retried.
     """
 
     cluster: ClusterConfig
@@ -27,13 +27,13 @@ class Executor:
 
     @property
     def place(self) -> str:
-        """Description of where cells are computed, with the option that selects the other place."""
+        """Description of where cells are computed, including the option that selects the alternative."""
         if self.on_ray:
             return "on Ray (cluster=here runs it in this process)"
         return "here, in this process (cluster=local runs it on Ray)"
 
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
-        """Compute the missing cells; return their outcomes by path. Raise RunnerError if a stage or Ray fails."""
+        """Compute the missing cells and return their outcomes by path; raise RunnerError if a stage or Ray fails."""
         if not self.on_ray:
             from plumbline.pipelines.running.in_process import compute_here
 
@@ -46,6 +46,6 @@ class Executor:
 
 
 def choose_executor(cluster: ClusterConfig, nodes: Iterable[NodePlan]) -> Executor:
-    """Return the configured executor; for `auto`, this process if little is missing and no Ray is configured."""
+    """Return the configured executor; `auto` means this process if little is missing and no Ray is configured."""
     here = cluster.executor == "here" or (cluster.executor == "auto" and fits_this_process(nodes, cluster))
     return Executor(cluster, on_ray=not here)

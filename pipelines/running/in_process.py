@@ -34,15 +34,17 @@ from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
 
 MAX_FIRST_ROWS = 5_000
-"""Prompts whose questions are written in the driver. They take a few seconds, about as long as a worker's start."""
+"""Maximum number of prompts whose questions the driver writes itself. This takes a few seconds, about as long as
+starting a worker.
+"""
 
 
 def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells and return their outcomes, by path; load the models of one stage at a time.
+    """Compute the missing cells and return their outcomes by path, loading the models of one stage at a time.
 
-    If this process dies, the run ends: no row is skipped because of it, and pools' deadlines do not apply. After Ctrl-C
-    or SIGTERM, the current batch of the model is finished and complete rows are saved. Raises RunnerError if a stage
-    cannot start, or its device is lost.
+    The run ends if this process dies: unlike on Ray, no row is skipped for that reason, and the pools' deadlines do not
+    apply. After Ctrl-C or SIGTERM, the model finishes its current batch and the complete rows are saved. Raises
+    RunnerError if a stage cannot start or loses its device.
     """
     outcomes: dict[str, Outcome] = {}
     shards = [*workload.shards_with_work("prompts"), *workload.shards_with_work("images")]
@@ -54,7 +56,7 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """Compute the cells that take less time here than a worker takes to start, and return their outcomes.
 
-    These are cells over few prompts that need no model, and under `executor: auto` also cells over prompts that need
+    These are cells over few prompts that need no model and, with `executor: auto`, also cells over prompts that need
     few model calls. All other cells, and the cells that read them, are left to workers.
     """
     outcomes: dict[str, Outcome] = {}
@@ -79,7 +81,7 @@ def _compute_node(
     watch: Watch,
     outcomes: dict[str, Outcome],
 ) -> None:
-    """Compute a node's cells and add their outcomes to `outcomes`; free its models at the end."""
+    """Compute a node's cells, add their outcomes to `outcomes` and free the node's models."""
     if node.models:
         watch(PhaseStarted(f"loading the models of {node.name}"))
     with _name_stage(node):
@@ -107,7 +109,7 @@ def _add_log_fields(node: Node, work: Work) -> AbstractContextManager[None]:
 
 
 class Prefetcher:
-    """Iterates over items while a thread computes the next one."""
+    """Iterator that prefetches the next item in a thread."""
 
     def __init__(self, items: Iterator[Any], reader: ThreadPoolExecutor) -> None:
         self._items, self._reader = items, reader
@@ -129,7 +131,7 @@ def _read_ahead(
     outcomes: Mapping[str, Outcome],
     reader: ThreadPoolExecutor,
 ) -> Iterator[tuple[Work, Prefetcher]]:
-    """Yield each of the node's shards with its rows, which are read and decoded while earlier ones are computed."""
+    """Yield each of the node's shards with its rows, which are read and decoded while earlier shards are computed."""
 
     def prepare(work: Work, cells: Sequence[Cell]) -> Iterator[Any]:
         if STOP.is_set():
@@ -166,7 +168,7 @@ def _compute_shard(
 
 @contextmanager
 def _name_stage(node: Node) -> Iterator[None]:
-    """Convert any error to a RunnerError with the name of the stage."""
+    """Convert any error raised in the body to a RunnerError that names the stage."""
     try:
         yield
     except Exception as error:

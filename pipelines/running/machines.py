@@ -1,4 +1,4 @@
-"""The machines of a cluster: their resources, and how a run reserves room on them or waits for it."""
+"""The machines of a cluster: their resources, and how a run reserves or waits for room on them."""
 
 import logging
 import sys
@@ -24,15 +24,15 @@ LOG = logging.getLogger(__name__)
 ACCELERATOR = "accelerator_type:"
 """Prefix of the Ray resource that names the type of a machine's GPUs."""
 POLL_INTERVAL = 1.0
-"""Seconds between two checks of a cluster that is too small."""
+"""Seconds between checks of whether a cluster that is too small has grown."""
 PATIENCE = 15.0
-"""Seconds of waiting for room after which the run reports it."""
+"""Seconds that a run waits for room before it reports that it is waiting."""
 ANSWER_TIMEOUT = 5.0
 """Seconds allowed for other sweeps to describe themselves."""
 SWEEPS = "plumbline-sweeps"
-"""Ray namespace of the ProgressLogs, each named by its driver's job and a random id."""
+"""Ray namespace of all ProgressLogs. Each one's name consists of its driver's job id and a random id."""
 RAY_ENTRYPOINT = "ray::"
-"""Prefix of the entrypoint of Ray's own drivers, such as the dashboard's."""
+"""Prefix of the entrypoints of Ray's internal drivers, such as the dashboard."""
 
 
 def list_resources() -> list[NodeResources]:
@@ -51,13 +51,13 @@ def _resources(machine: Mapping[str, Any]) -> NodeResources:
 
 
 class NoRoom(Exception):
-    """The remaining machines are too small for a wave's pools, even if they were idle."""
+    """The remaining machines would be too small for a wave's pools even if they were idle."""
 
 
 def next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]:
-    """Return the names of the first wave of pools.
+    """Return the names of the pools in the first wave.
 
-    If a pool cannot be placed, asks the cluster's autoscaler for machines; raises PlacementError if none join within
+    If a pool does not fit on the cluster, ask the autoscaler for machines; raise PlacementError if none join within
     `wait_seconds`.
     """
     ends = time.monotonic() + wait_seconds
@@ -88,14 +88,14 @@ def _needs(pool: PoolConfig) -> dict[str, float]:
 
 
 class Room(NamedTuple):
-    """The reserved room of a wave's first actors on the cluster; it is released when the wave ends."""
+    """Resources that are reserved on the cluster for the first actors of a wave, and released when the wave ends."""
 
     group: PlacementGroup
     pools: Mapping[str, PoolConfig]
     watch: "RoomWatch"
 
     def options(self, name: str) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns Ray's options for one more actor of a pool, on a reserved bundle if any."""
+        """Return a function that returns the Ray options for the pool's next actor, on a reserved bundle if any."""
         owners = [pool for pool in self.pools for _ in range(self.pools[pool].min_size)]
         bundles = iter([number for number, pool in enumerate(owners) if pool == name])
 
@@ -108,7 +108,7 @@ class Room(NamedTuple):
         return next_options
 
     def poll(self) -> None:
-        """Raise NoRoom if machines were lost and the others are too small; say so if they are occupied."""
+        """Raise NoRoom if machines were lost and the rest are too small; report if the rest are merely occupied."""
         if not fits(self.pools.values(), list_resources()):
             raise NoRoom("the machines that are left have no room for its workers")
         self.watch.update(waiting=placement_group_table(self.group)["state"] != "CREATED")
@@ -116,9 +116,9 @@ class Room(NamedTuple):
 
 @contextmanager
 def take_room(pools: Mapping[str, PoolConfig]) -> Iterator[Room]:
-    """Reserve room for the first actors of all pools together, and wait until there is enough.
+    """Wait until the first actors of all pools fit together, and reserve room for them.
 
-    Nothing is reserved while waiting, so that no two sweeps wait for each other. Raises NoRoom.
+    Nothing is reserved while waiting, so two sweeps never wait for each other. Raises NoRoom.
     """
     actors = [pool for pool in pools.values() for _ in range(pool.min_size)]
     group = placement_group(
@@ -134,7 +134,7 @@ def take_room(pools: Mapping[str, PoolConfig]) -> Iterator[Room]:
 
 
 class RoomWatch:
-    """Says once, on stderr and in the log, that stages have waited for room for a while, and who uses the cluster."""
+    """Reports once, on stderr and in the log, that stages have been waiting for room, and who is using the cluster."""
 
     def __init__(
         self, stages: Iterable[str], describe: Callable[[], str], clock: Callable[[], float] = time.monotonic
@@ -144,7 +144,7 @@ class RoomWatch:
         self._announced = False
 
     def update(self, *, waiting: bool) -> None:
-        """Note if the stages wait for room now."""
+        """Record whether the stages are waiting for room now."""
         now = self._clock()
         if not waiting:
             self._since = None
@@ -153,7 +153,7 @@ class RoomWatch:
         if now - self._since >= PATIENCE and not self._announced:
             self._announced = True
             line = (
-                f"waiting for room on the cluster for {', '.join(self._stages)}: {self._describe()}; the run goes on "
+                f"waiting for room on the cluster for {', '.join(self._stages)}: {self._describe()}; the run continues "
                 "by itself once there is room"
             )
             print(line, file=sys.stderr, flush=True)
@@ -161,13 +161,13 @@ class RoomWatch:
 
 
 def describe_cluster() -> str:
-    """Describe the free resources of the cluster and its other users: sweeps by description, others by machine."""
+    """Describe the cluster's free resources and its other users: sweeps by description, other jobs by machine."""
     own = ray.get_runtime_context().get_job_id()
     drivers = [driver for driver in list_drivers() if driver["JobID"] != own]
     sweeps: dict[str, str] = {}
     for actor in list_named_actors(all_namespaces=True):
         if actor["namespace"] == SWEEPS:
-            with suppress(RayError, ValueError):  # it may have ended meanwhile
+            with suppress(RayError, ValueError):  # the sweep may have ended meanwhile
                 log = ray.get_actor(actor["name"], namespace=SWEEPS)
                 job = actor["name"].partition("-")[0]
                 sweeps[job] = ray.get(log.describe.remote(), timeout=ANSWER_TIMEOUT)
@@ -180,9 +180,12 @@ def describe_resources(
     drivers: Sequence[Mapping[str, Any]],
     sweeps: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Describe a cluster as `describe_cluster` does, from Ray's tables; leave out commands, which may have secrets."""
+    """Describe a cluster as `describe_cluster` does, given Ray's tables.
+
+    Command lines are left out, because they may contain secrets.
+    """
     amounts = [f"{free.get(name, 0.0):g} of {total[name]:g} {name}s" for name in ("CPU", "GPU") if total.get(name)]
     working = [job for job in drivers if not job["IsDead"] and not job["Entrypoint"].startswith(RAY_ENTRYPOINT)]
     others = [sweeps.get(job["JobID"], f"{job['DriverIPAddress']} (process {job['DriverPid']})") for job in working]
-    at_work = f"other drivers at work: {'; '.join(others)}" if others else "no other driver is at work"
+    at_work = f"other running drivers: {'; '.join(others)}" if others else "no other driver is running"
     return f"{' and '.join(amounts)} are free, {at_work}"

@@ -1,4 +1,4 @@
-"""Processes many items at the same time and returns the results in the items' order."""
+"""Processes many items concurrently and returns the results in the order of the items."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 Begun = TypeVar("Begun")
 
 AHEAD = 4
-"""Items begun per item that can run at a time, so that a slow item does not hold up the others."""
+"""Number of items to start per available slot, so that a slow item does not hold up the others."""
 
 
 def call_in_order(
@@ -20,7 +20,7 @@ def call_in_order(
     cancel: Callable[[Begun], object],
     count_slots: Callable[[], int],
 ) -> Iterator[Result]:
-    """Yield the result of each item, in order; `count_slots` returns how many items can run at a time."""
+    """Yield the result of each item, in order; `count_slots` returns how many items can run concurrently."""
     begun: deque[Begun] = deque()
     try:
         for item in items:

@@ -1,4 +1,4 @@
-"""The outcomes of a shard's cells, computed in the driver's process or in a worker of Ray's."""
+"""The outcomes of a shard's cells, whether computed in the driver's process or in a Ray worker."""
 
 import logging
 import threading
@@ -28,26 +28,26 @@ from plumbline.pipelines.store.store import BrokenCell, draft_path
 LOG = logging.getLogger(__name__)
 LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
 SHORT_KEY = 8
-"""Digits of a cell's key that are in its file name."""
+"""Number of digits of a cell's key that appear in its file name."""
 CALLS_INTERVAL = 1.0
 """Minimum number of seconds between two reports of answered model calls."""
 SAVE_INTERVAL = 300.0
-"""Seconds between saving the rows of a shard that takes long: the most work that a process's death costs."""
+"""Seconds between saves of the finished rows of a slow shard, and so the most work that is lost if a process dies."""
 
 
 @dataclass(slots=True)
 class ModelTime:
-    """The time that models spent on shards, and the calls that they answered."""
+    """Time that models spent on shards, and number of calls that they answered."""
 
     worked: float = 0.0
     waited: float = 0.0
-    """Seconds that they had nothing to work on, because rows were read and decoded."""
+    """Seconds that the models were idle while rows were read and decoded."""
     calls: int = 0
-    """Calls that models answered in this process while they worked."""
+    """Number of calls that models in this process answered during `worked`."""
 
     @contextmanager
     def working(self, waiting_since: float | None = None) -> Iterator[None]:
-        """Add the duration of the body and the calls in it, and the time since the models had nothing to do."""
+        """Count the time and model calls of the body, and the waiting time since the models became idle."""
 
         def add_calls(made: int) -> None:
             self.calls += made
@@ -60,7 +60,7 @@ class ModelTime:
 
 
 class ShardName(NamedTuple):
-    """Identifies a shard among all that are computed together."""
+    """Identifies a shard among all shards that are computed together."""
 
     benchmark: str
     group: str
@@ -72,7 +72,7 @@ def name_shard(work: Work) -> ShardName:
 
 
 class FinishedShard(NamedTuple):
-    """The result of a node's cells of a shard."""
+    """The result of computing a node's cells for one shard."""
 
     shard: ShardName
     rows: int
@@ -80,7 +80,7 @@ class FinishedShard(NamedTuple):
     spent: ModelTime
 
     def to_event(self, node: str) -> ShardFinished:
-        """Return the event of the finished shard; all rows of a failed cell count as failed."""
+        """Return an event for the finished shard, in which all rows of a failed cell count as failed."""
         return ShardFinished(
             node,
             cells=len(self.outcomes),
@@ -96,7 +96,7 @@ class FinishedShard(NamedTuple):
 
 
 class ComputedRows:
-    """The computed rows of a shard's cells. They are saved from time to time, in case this process dies."""
+    """The rows computed so far for a shard's cells. They are saved from time to time, in case this process dies."""
 
     def __init__(self, cells: Sequence[Cell], context: StageContext, *, seconds: float = SAVE_INTERVAL) -> None:
         self._cells, self._context, self._seconds = cells, context, seconds
@@ -116,7 +116,7 @@ class ComputedRows:
         return tables
 
     def save_if_due(self) -> None:
-        """Save the rows as drafts, merged with rows of existing drafts, if they were last saved long ago."""
+        """Save the rows as drafts, merged with those of existing drafts, if the last save was long enough ago."""
         if self._tables and time.monotonic() - self._saved >= self._seconds:
             self._save_drafts(self._join_rows())
 
@@ -149,10 +149,10 @@ def compute_cells(
     context: StageContext,
     committed: Mapping[str, Outcome],
 ) -> dict[str, Outcome]:
-    """Compute a shard's cells and return their outcomes, by path. An error fails only the cells of this shard.
+    """Compute a shard's cells and return their outcomes by path. An error only fails the cells of this shard.
 
-    `compute` returns tables by metric, for cells whose inputs did not fail; `committed` has the outcomes of cells that
-    need no computing. The error of a lost device is raised, and the process must end.
+    `compute` returns tables by metric for the cells whose inputs did not fail; `committed` contains the outcomes of
+    cells that are already committed. If the device is lost, that error is raised and the process must end.
     """
     outcomes = {cell.path: failure for cell in cells if (failure := find_failed_input(cell, work.outcomes))} | dict(
         committed
@@ -181,20 +181,20 @@ def find_failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | 
 
 
 def _fail(error: Exception) -> Outcome:
-    """Log an error and return the outcome of its cell, with the damaged input that must be computed again, if any."""
+    """Log an error and return a failed outcome, which names the damaged input that must be recomputed, if any."""
     LOG.error("%s", one_line(error), exc_info=error)
     broken = (error.path,) if isinstance(error, BrokenCell) else ()
     return Outcome(state="failed", message=one_line(error), broken=broken)
 
 
 def make_log_fields(work: Work, stage: str) -> dict[str, str]:
-    """Return the fields of log lines about a shard; the group of an images shard is its generator."""
+    """Return the log fields that describe a shard; for image shards, the group is the generator."""
     generator = {"generator": work.shard.group} if STAGES[stage].over == "images" else {}
     return {"benchmark": work.benchmark, **generator, "shard": work.shard.name}
 
 
 def finish_shard(node: Node, work: Work, outcomes: Mapping[str, Outcome], spent: ModelTime) -> FinishedShard:
-    """Log the outcome of each of the node's cells of a shard, and return all of them; `outcomes` is by path."""
+    """Log and return the outcomes of the node's cells in a shard; `outcomes` maps cell paths to outcomes."""
     by_metric: dict[str, Outcome] = {}
     for cell in work.cells_of(node.name):
         by_metric[cell.metric] = outcome = outcomes[cell.path]
@@ -206,7 +206,7 @@ def finish_shard(node: Node, work: Work, outcomes: Mapping[str, Outcome], spent:
 
 
 class CallReporter:
-    """Reports answered model calls, at most once per interval."""
+    """Reports the number of answered model calls, at most once per interval."""
 
     def __init__(self, send: Callable[[int], object], *, seconds: float = CALLS_INTERVAL) -> None:
         self._send, self._seconds = send, seconds
@@ -215,20 +215,20 @@ class CallReporter:
         self._sent = time.monotonic()
 
     def note(self, made: int) -> None:
-        """Count calls, and report the unreported ones if the last report is old enough."""
+        """Count calls, and send a report if the last one was long enough ago."""
         with self._lock:
             self._unsent += made
             if time.monotonic() - self._sent >= self._seconds:
                 self.send()
 
     def send(self) -> None:
-        """Report the unreported calls. Afterwards all are reported, by this thread or another."""
+        """Report the unreported calls. When this returns, this or another thread has reported them all."""
         with self._lock:
             if made := self.take():
                 self._send(made)
 
     def take(self) -> int:
-        """Return the number of unreported calls, for the caller to report."""
+        """Return the number of unreported calls, which the caller must report."""
         with self._lock:
             made, self._unsent, self._sent = self._unsent, 0, time.monotonic()
             return made

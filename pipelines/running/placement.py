@@ -8,12 +8,12 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.cluster_config import PoolConfig
 
 SPARE_CPUS = 0.25
-"""CPUs left for Ray Data's own tasks; pools that take every CPU starve these tasks and hang forever."""
+"""CPUs left for Ray Data's own tasks. Pools that took every CPU would starve these tasks and hang forever."""
 TOLERANCE = 1e-9
 
 
 class PlacementError(PlumblineError):
-    """A pool that the cluster cannot place as it is."""
+    """The cluster's current machines cannot run a pool."""
 
     def __init__(self, message: str, pool: PoolConfig) -> None:
         super().__init__(message)
@@ -24,11 +24,11 @@ class NodeResources(NamedTuple):
     cpus: float
     gpus: float
     accelerators: frozenset[str] = frozenset()
-    """Types of its GPUs, as Ray names them."""
+    """GPU types of the machine, in Ray's naming."""
     labels: Mapping[str, str] = {}
 
     def suits(self, pool: PoolConfig) -> bool:
-        """Return True if the machine has the GPU type and labels that a pool needs, however full it is."""
+        """Return True if the machine has the GPU type and labels that a pool needs, regardless of its current load."""
         if pool.accelerator_type is not None and pool.accelerator_type not in self.accelerators:
             return False
         for name, selector in pool.labels.items():
@@ -40,7 +40,7 @@ class NodeResources(NamedTuple):
 
 
 def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources]) -> list[list[str]]:
-    """Split the pools, in order, into as few waves as fit on the machines; raise PlacementError if one never fits."""
+    """Split the pools, in order, into as few waves as possible; raise PlacementError if a pool never fits."""
     waves: list[list[str]] = []
     for name, pool in pools.items():
         if not fits([pool], machines):
@@ -53,10 +53,10 @@ def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources
 
 
 def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool:
-    """Return True if all pools' first actors fit at once, placed best-fit, largest first.
+    """Return True if the first actors of all pools fit at the same time, placed best-fit, largest first.
 
-    Ray reserves no machine for actors that only fit on some machines. So all other actors are placed first, and on the
-    very machines that the selective ones need, to be sure that these still fit.
+    Ray does not reserve machines for actors that only fit on certain machines. To be sure that these selective actors
+    still fit, this places all other actors first, on the very machines that the selective ones need.
     """
     actors = [pool for pool in pools for _ in range(pool.min_size)]
     selective = [actor for actor in actors if not all(machine.suits(actor) for machine in machines)]
@@ -76,13 +76,13 @@ def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool
 
 @dataclass(slots=True)
 class _FreeResources:
-    """The free resources of one machine. A fraction of a GPU cannot be combined from two GPUs."""
+    """The free resources of one machine. A fractional GPU must come from a single GPU."""
 
     machine: NodeResources
     cpus: float
     gpus: list[float]
     wanted: int
-    """Number of selective actors that suit this machine."""
+    """Number of selective actors that could run on this machine."""
 
     def order(self) -> tuple[int, float, float]:
         return (-self.wanted, sum(self.gpus), self.cpus)
@@ -97,7 +97,7 @@ class _FreeResources:
             self.gpus[index] -= min(actor.num_gpus, 1.0)
 
     def _choose_gpus(self, actor: PoolConfig) -> list[int] | None:
-        """Return the GPUs for an actor: whole ones, or the fullest one with room for its fraction; None if too few."""
+        """Return GPUs for an actor: free ones, or the fullest that has room for its fraction; None if too few."""
         if actor.num_gpus == 0:
             return []
         count, fraction = (int(actor.num_gpus), 1.0) if actor.num_gpus >= 1 else (1, actor.num_gpus)

@@ -1,4 +1,4 @@
-"""Settings of a process that runs models: threads, memory, a deadline for calls that hang, and signals that end it."""
+"""Settings of a process that runs models: threads, memory, a deadline for calls that hang, and stop signals."""
 
 import atexit
 import ctypes
@@ -18,29 +18,30 @@ from plumbline.operators.base.stopping import STOP
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as numbered in malloc.h."""
 MAX_MMAP_THRESHOLD = 32 << 20
-"""Allocations of at least this many bytes are mapped afresh by glibc; the largest value that it allows."""
+"""Size in bytes from which glibc maps each allocation separately; the largest value that it allows."""
 TRIM_THRESHOLD = 1 << 30
 """Bytes of free memory that glibc keeps at the top of the heap."""
 GC_THRESHOLD = 50_000
-"""New objects after which Python collects garbage. Imports create many objects that stay, and scanning them repeatedly
-takes a fifth of the time of importing torch and transformers."""
+"""Number of new objects after which Python collects garbage. Imports create many long-lived objects, and scanning them
+repeatedly takes a fifth of the time of importing torch and transformers.
+"""
 MIN_CLOCK = 1e-3
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-"""Signals of Ctrl-C, of a scheduler, and of a night's deadline."""
+"""Signals that stop a run: from Ctrl-C, from a scheduler, and from the deadline of a nightly run."""
 
 
 class Deadline:
-    """Ends this process if a body takes too long, and writes a traceback to its log.
+    """Context manager that ends this process, and logs a traceback, if its body takes too long.
 
-    Nothing else ends a call that hangs. The clock is not a Python thread, so it runs even while the call holds the
-    interpreter lock. Several threads may use it at the same time; each has the full time.
+    Nothing else ends a call that hangs. The timer is not a Python thread, so it also runs while the call holds the
+    interpreter lock. Several threads may use it at the same time, each with the full time limit.
     """
 
     def __init__(self, seconds: float | None) -> None:
-        """Allow each body this many seconds; None sets no deadline."""
+        """Allow each body this many seconds; None means no deadline."""
         self.seconds = seconds
         self.due: dict[object, float] = {}
-        """Time by which each thread in a body must leave it, earliest first."""
+        """Deadline of each thread that is inside a body, earliest first."""
         self.changing = threading.Lock()
 
     @contextmanager
@@ -59,7 +60,7 @@ class Deadline:
             with self.changing:
                 first = next(iter(self.due)) is due
                 del self.due[due]
-                if first:  # else the clock runs for another thread, and must not be reset in case that one hangs
+                if first:  # otherwise the timer is running for another thread; resetting it would hide a hang there
                     self._set_clock()
 
     def _set_clock(self) -> None:
@@ -71,7 +72,7 @@ class Deadline:
 
 
 def tune_process(threads: int | None) -> None:
-    """Prepare a process for models that compute in `threads` threads; None leaves torch's own number."""
+    """Prepare this process for models that compute with `threads` threads; None keeps torch's default."""
     # OpenMP's threads sleep between the parts of a model call. By default they spin, which takes cores from threads
     # that decode images: on two cores, CLIPScore of 3,000 images in one process then takes 1.5 times the CPU time.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -89,7 +90,7 @@ def tune_process(threads: int | None) -> None:
 
 
 def set_torch_threads(threads: int | None) -> None:
-    """Set the number of threads of later model calls in this process; None leaves it unchanged."""
+    """Set the number of threads for later model calls in this process; None leaves it unchanged."""
     if threads is not None:
         import torch  # only in workers: the driver never imports it
 
@@ -97,16 +98,16 @@ def set_torch_threads(threads: int | None) -> None:
 
 
 class Stopping(KeyboardInterrupt):
-    """The process stops and leaves a shard; the shard's complete rows are saved."""
+    """The process is stopping and abandons a shard, whose complete rows have been saved."""
 
 
 @contextmanager
 def stopped_between_batches() -> Iterator[Callable[[], None]]:
-    """Set STOP when a signal would raise KeyboardInterrupt, and raise KeyboardInterrupt only after the body.
+    """Set STOP on a signal that would raise KeyboardInterrupt, and raise KeyboardInterrupt only after the body.
 
-    The body ends by Stopping, by any error, or because it is done. A second signal is raised at once, and so is the
-    first one when a thread calls the function that this yields. Only the main thread receives signals, so the body is
-    never stopped in another thread.
+    The body ends by raising Stopping or another error, or because it is done. A second signal raises immediately, and
+    so does the first one once a thread has called the function that this yields. Only the main thread receives signals,
+    so a body that runs in another thread is never stopped.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main or main.ident is None:

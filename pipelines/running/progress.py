@@ -1,4 +1,4 @@
-"""The actor that workers report to: it passes events and log lines to the driver, counts, and remembers attempts."""
+"""The actor that workers report to: it forwards events and log lines to the driver, counts them and tracks attempts."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from plumbline.pipelines.running.outcomes import FinishedShard, ShardName
 from plumbline.pipelines.store.cells import Outcome
 
 MAX_LINES = 100_000
-"""Log lines kept for the driver; if there are more, the oldest are dropped."""
+"""Maximum number of log lines kept for the driver; beyond it, the oldest are dropped."""
 
 
 class CounterSpec(NamedTuple):
@@ -38,17 +38,17 @@ COUNTERS: Mapping[str, CounterSpec] = {
 
 
 class Counters:
-    """Counters of a run, which Prometheus reads at Ray's own endpoint on the driver's machine.
+    """Counters of a run, which Prometheus reads from Ray's own endpoint on the driver's machine.
 
-    Only the process of the ProgressLog counts: a series for each worker that comes and goes would stay at Ray's
-    endpoint forever. Labels are names in the configuration (stages, nodes and metrics) and kinds of error. Generators
-    are not labels, because every checkpoint of a training run is a generator. Counting a shard takes Ray half a
-    millisecond, so counts are summed before.
+    Only the ProgressLog's process counts: a series for each worker that comes and goes would stay at Ray's endpoint
+    forever. Labels are names from the configuration (stages, nodes and metrics) and kinds of error. Generators are not
+    labels, because every checkpoint of a training run is a generator. Ray takes half a millisecond to count a shard, so
+    counts are summed before they are sent.
     """
 
     def __init__(self) -> None:
         self.waiting: defaultdict[str, int] = defaultdict(int)
-        """Number of shards that each node has not finished."""
+        """Number of unfinished shards by node."""
         self._sums: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
         self._numbers: Mapping[str, Any] = {
             name: spec.kind(f"plumbline_{name}", description=spec.text, tag_keys=("stage", "node", *spec.labels))
@@ -70,7 +70,7 @@ class Counters:
                 self.add("failures", count, node, metric=metric, kind=kind)
 
     def send(self) -> None:
-        """Pass the counts since the last call to Ray."""
+        """Send the counts since the last call to Ray."""
         sums, self._sums = self._sums, defaultdict(float)
         for (name, labels), count in sums.items():
             if count > 0:  # Ray raises an error for 0
@@ -84,7 +84,7 @@ def _stage_of(node: str) -> str:
 
 
 class Report(NamedTuple):
-    """Events in a worker since its last report."""
+    """What has happened in a worker since its last report."""
 
     calls: int = 0
     lines: Sequence[Mapping[str, Any]] = ()
@@ -92,36 +92,36 @@ class Report(NamedTuple):
 
 
 class News(NamedTuple):
-    """Events and lines of the workers' logs since the driver last asked."""
+    """Events and workers' log lines since the driver last asked."""
 
     events: Sequence[Event]
     lines: Sequence[Mapping[str, Any]]
 
 
 class ProgressLog:
-    """Collects the workers' reports. It is an actor, so that it outlives workers and knows their shards."""
+    """Collects the workers' reports. It is a separate actor, so its records of shards outlive the workers."""
 
     def __init__(self, sweep: str = "") -> None:
-        """Start without reports; `sweep` describes the sweep to other sweeps on the cluster."""
+        """Start with no reports; `sweep` describes the sweep to other sweeps on the cluster."""
         self.sweep = sweep
         self.counters = Counters()
         self.lines: deque[Mapping[str, Any]] = deque(maxlen=MAX_LINES)
         self.events: list[Event] = []
         self.begun: defaultdict[tuple[str, ShardName], UnfinishedShard] = defaultdict(UnfinishedShard)
         self.finished: dict[tuple[str, ShardName], Mapping[str, Outcome]] = {}
-        """Outcomes of the finished shards whose bundle is not finished."""
+        """Outcomes of finished shards whose bundle is still being computed."""
         self.stopping = False
         self.loading: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Number of actors that are loading, by node and machine."""
         self.start_failures: dict[str, str] = {}
 
     def describe(self) -> str:
-        """Describe the sweep and the work that it has left, in a few words."""
+        """Describe the sweep and its remaining work in a few words."""
         left = max(self.counters.waiting.values(), default=0)
         return f"{self.sweep}, {plural(left, 'shard')} left" if left else self.sweep
 
     def add_cached(self, cells: Mapping[str, int]) -> None:
-        """Count each node's cells that need no computing."""
+        """Count the cells of each node that need no computing."""
         for node, count in cells.items():
             self.counters.add("cells", count, node, state="cached")
 
@@ -137,7 +137,7 @@ class ProgressLog:
         return news
 
     def note_loading(self, node: str, machine: str) -> int:
-        """Note that an actor starts loading; return how many actors on its machine are loading now, including it."""
+        """Record that an actor starts loading; return the number of actors now loading on its machine, including it."""
         self.loading[node, machine] += 1
         return self.loading[node, machine]
 
@@ -146,10 +146,11 @@ class ProgressLog:
         self.report(node, report)
 
     def begin(self, node: str, shard: ShardName, machine: str, report: Report) -> History:
-        """Take a worker's report, begin a shard for it, and return the earlier attempts at the shard.
+        """Process a worker's report, start its next shard, and return the earlier attempts at that shard.
 
-        The shard is not begun if it is finished, or if a worker died on it: the worker then calls `note_start` once
-        nothing else runs in its process.
+        The shard is not started if the run is stopping, if the shard is already finished, or if an earlier worker died
+        on it. In the last case the reporting worker calls `note_start` later, when nothing else is running in its
+        process.
         """
         self.report(node, report)
         if self.stopping:
@@ -174,11 +175,14 @@ class ProgressLog:
         begun.machines.append(machine)
 
     def note_row(self, node: str, shard: ShardName, row: int | None) -> None:
-        """Note that a node tries one row of a shard alone; None after the last row."""
+        """Record that a node is trying a single row of a shard; `row` is None after the last one."""
         self.begun[node, shard].row = row
 
     def report(self, node: str, report: Report, bundle: Sequence[ShardName] = ()) -> bool:
-        """Take a worker's report, with the shards of a bundle that it has finished; return True if it must stop."""
+        """Process a worker's report; return True if the worker must stop.
+
+        `bundle` contains the shards of a bundle that the worker has finished.
+        """
         self.lines += report.lines
         if report.calls:
             self.events.append(CallsAnswered(node, report.calls))
@@ -193,19 +197,19 @@ class ProgressLog:
         return self.stopping
 
     def stop(self) -> None:
-        """Make workers begin no shard, and save the complete rows of the current one."""
+        """Make workers save the complete rows of their current shard and start no further shards."""
         self.stopping = True
 
     def leave(self, node: str, shard: ShardName) -> None:
-        """Note that a worker has saved the complete rows of a shard and leaves it."""
+        """Record that a worker has saved the complete rows of a shard and abandons it."""
         self.begun.pop((node, shard), None)
 
     def has_begun_shards(self) -> bool:
-        """Return True if some shard is begun and neither finished nor left."""
+        """Return True if any shard has been started and is neither finished nor abandoned."""
         return bool(self.begun)
 
     def note_interruption(self) -> None:
-        """Note that all processes were ended, through no fault of their shards."""
+        """Record that all processes were ended through no fault of their shards."""
         for begun in self.begun.values():
             begun.machines = begun.machines[:-1]
             begun.row = None
@@ -215,7 +219,7 @@ class ProgressLog:
         self.start_failures[node] = message
 
     def find_start_failure(self) -> str | None:
-        """Return why a node could not start, or None."""
+        """Return the reason why a node could not start, or None if all could."""
         return next((f"{node}: {message}" for node, message in self.start_failures.items()), None)
 
 

@@ -1,6 +1,6 @@
-"""The private names of Ray that we use: their purpose, and the behaviour of a sweep without them.
+"""The private Ray APIs that we use: the purpose of each, and how a sweep behaves without it.
 
-Ray may change them in any release, which is why pyproject.toml allows one minor version.
+Ray may change these APIs in any release, which is why pyproject.toml pins Ray to one minor version.
 """
 
 import logging
@@ -12,14 +12,14 @@ from ray.data import DataContext
 
 LOG = logging.getLogger(__name__)
 CALLBACKS = "custom_execution_callback_classes"
-"""The field of DataContext with classes whose objects Ray Data calls while it works."""
+"""DataContext field that lists callback classes; Ray Data calls their instances while it executes a dataset."""
 
 
 def list_drivers() -> list[Mapping[str, Any]]:
-    """Return a row for each driver of the cluster: JobID, IsDead, Entrypoint, DriverIPAddress, DriverPid and others.
+    """Return a row for each driver on the cluster: JobID, IsDead, Entrypoint, DriverIPAddress, DriverPid and others.
 
-    Uses `ray._private.state.jobs`, because the public list needs Ray's dashboard. Without it the list is empty: a sweep
-    that waits for room does not say which other drivers are at work.
+    Uses `ray._private.state.jobs`, because the public API needs Ray's dashboard. Without it the list is empty, and a
+    sweep that waits for room does not report which other drivers are running.
     """
     try:
         from ray._private.state import jobs
@@ -29,18 +29,19 @@ def list_drivers() -> list[Mapping[str, Any]]:
 
 
 def call_while_actors_wait(poll: Callable[[], None], interval: float) -> None:
-    """Make Ray Data call `poll` every `interval` seconds at most, while an actor of a pool is pending or restarting.
+    """Make Ray Data call `poll`, at most every `interval` seconds, while an actor of a pool is pending or restarting.
 
-    An error of `poll` ends the dataset. Ray Data would wait forever for actors whose machines are gone.
+    An error raised by `poll` ends the dataset; otherwise Ray Data would wait forever for actors whose machines are
+    gone.
 
     Uses `ExecutionCallback` and `ActorPoolMapOperator` of `ray.data._internal`, and the executor's `_topology`. Without
-    them nothing is called: a sweep that loses machines waits until others join.
+    them `poll` is never called, and a sweep that loses machines waits until others join.
     """
     try:
         from ray.data._internal.execution.execution_callback import ExecutionCallback
         from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
     except ImportError:
-        LOG.warning("this version of Ray does not say which actors wait; a sweep that loses machines waits for others")
+        LOG.warning("this version of Ray does not report waiting actors; a sweep that loses some waits for new ones")
         return
 
     class Watch(ExecutionCallback):  # type: ignore[misc]

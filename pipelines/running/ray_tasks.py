@@ -1,4 +1,4 @@
-"""Calls pure functions for many items as Ray tasks, on any machine of the cluster."""
+"""Applies pure functions to many items as Ray tasks, on any machine of the cluster."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from plumbline.pipelines.store.store import Store
 
 
 class RayTasks:
-    """Calls functions in tasks of one CPU each. A task whose process or machine dies is repeated elsewhere."""
+    """Calls functions in Ray tasks with one CPU each. A task whose process or machine dies is repeated elsewhere."""
 
     def __init__(self, environment: DriverEnvironment, max_attempts: int) -> None:
         self.environment = environment
@@ -27,7 +27,7 @@ class RayTasks:
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]:
-        """Call the function for each item; raise RunnerError if Ray itself fails."""
+        """Yield the function's result for each item; raise RunnerError if Ray itself fails."""
         argument = ray.put((self.environment, shared))
 
         def begin(item: Item) -> Any:
@@ -50,7 +50,7 @@ class RayTasks:
 
 @contextmanager
 def tasks_on_ray(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
-    """Open tasks on the configured Ray cluster, or on a local Ray that ends with them."""
+    """Run tasks on the configured Ray cluster, or on a local Ray that is shut down at the end."""
     probes = [probe_file(f"source {place}", place) for place in sources if place.is_file()]
     with ray_session(cluster), driver_environment(f"store {store.place}", store.place, probes) as environment:
         yield RayTasks(environment, cluster.max_attempts)
@@ -62,7 +62,7 @@ def _call(function: Callable[[Any, Any], Any], argument: Sequence[Any], item: An
 
 @lru_cache(maxsize=1)
 def _get_shared(argument: Any) -> Any:
-    """Return the value that all items share, unpickled once per process, after applying the driver's environment."""
+    """Return the value that all items share, unpickled once per process after the driver's environment is applied."""
     environment, shared = ray.get(argument)
     environment.apply()
     return shared

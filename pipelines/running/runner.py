@@ -1,4 +1,4 @@
-"""The runner computes a plan's missing cells in Ray Data actor pools. No work is lost when a process dies."""
+"""The runner computes a plan's missing cells in Ray Data actor pools. No work is lost if a process dies."""
 
 import getpass
 import logging
@@ -42,20 +42,20 @@ from plumbline.pipelines.store.cells import Outcome, Work
 LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 0.25
 ROOM_INTERVAL = 2.0
-"""Seconds between two checks of a wave's room on the cluster."""
+"""Seconds between checks that a wave still has room on the cluster."""
 END_TIMEOUT = 30.0
 STOP_TIMEOUT = 60.0
-"""Seconds allowed for workers to finish their batches and save complete rows, when a run stops."""
+"""Seconds allowed for workers to finish their batches and save complete rows when a run stops."""
 MAX_BUNDLE = 16
-"""Most shards that a worker takes at a time."""
+"""Maximum number of shards that a worker receives at a time."""
 MIN_BUNDLES_PER_WORKER = 200
-"""Fewest bundles for each worker of a wave's largest pool, if shards are not too few."""
+"""Minimum number of bundles per worker of a wave's largest pool, if there are enough shards."""
 MAX_FRUITLESS_RETRIES = 3
 """Consecutive retries of a wave without a newly committed cell before the run fails."""
 
 
 class LostWave(Exception):
-    """A wave ended before its work was done, through no fault of its cells."""
+    """A wave ended before its work was done, but not because of its cells."""
 
 
 class Runner:
@@ -70,9 +70,9 @@ class Runner:
         self.outcomes: dict[str, Outcome] = {}
 
     def run(self, work: Sequence[Work]) -> None:
-        """Compute the work's cells, node by node in waves of pools, and add their outcomes to `outcomes`.
+        """Compute the cells, node by node in waves of pools, and add their outcomes to `outcomes`.
 
-        If a wave is lost with its machines, its remaining cells are computed again on the other machines.
+        If machines are lost during a wave, its remaining cells are retried on the other machines.
         """
         needed = {cell.node for item in work for cell in item.cells if cell.path not in self.outcomes}
         pools = {name: pool for name, pool in self.pools.items() if name in needed}
@@ -95,7 +95,7 @@ class Runner:
                 failures = 0
 
     def _run_wave(self, wave: Sequence[str], work: Sequence[Work], *, repeated: bool) -> None:
-        """Run one dataset over the shards that this wave has not finished."""
+        """Run one dataset over the shards that the wave has not finished."""
         left = {cell.path for item in work for cell in item.cells if cell.node in wave} - self.outcomes.keys()
         shards = [item for item in work if any(cell.path in left for cell in item.cells)]
         waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
@@ -160,7 +160,7 @@ class Runner:
 
     @contextmanager
     def _pass_on_news(self, raise_now: Callable[[], None]) -> Iterator[None]:
-        """Pass on workers' news while a dataset runs; when the run stops, end it after workers left their shards."""
+        """Forward the workers' news while a dataset runs; if the run stops, end it after workers save their shards."""
         ended = threading.Event()
 
         def poll() -> None:
@@ -190,7 +190,7 @@ class Runner:
                     return
 
     def _report(self) -> None:
-        """Pass on the workers' news. If Ray itself has failed, pass on nothing: the main thread reports the failure."""
+        """Forward the workers' news. If Ray itself has failed, do nothing: the main thread reports the failure."""
         with suppress(RayError):
             news = ray.get(self.settings.progress.take_news.remote())
             for event in news.events:
@@ -199,7 +199,7 @@ class Runner:
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells. Questions come first, since images of any prompt may be in any shard."""
+    """Compute the missing cells: those over prompts first, because any image shard may need any prompt's questions."""
     first = compute_first(workload, cluster, watch)
     try:
         with (
@@ -209,7 +209,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
         ):
             silence_ray_data()
             if not any(plan.renewed for plan in workload.plans.values()):
-                # else cells that the last round computed would count as cached
+                # otherwise cells computed in the last round would count as cached
                 progress.add_cached.remote({item.node.name: item.cells - item.missing for item in workload.nodes})
             settings = RunSettings(
                 store=workload.store,
@@ -229,9 +229,9 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 
 
 def _describe_sweep(workload: Workload) -> str:
-    """Describe the sweep for others who wait for room on the cluster."""
+    """Describe the sweep to other sweeps that wait for room on the cluster."""
     run = f"run {current_field('run')} " if current_field("run") else ""
-    with suppress(OSError, KeyError):  # a process whose user has no name
+    with suppress(OSError, KeyError):  # the user may have no name
         run += f"by {getpass.getuser()} "
     began = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     location = f"on {socket.gethostname()} since {began}, store {workload.store.place.url}"
@@ -240,9 +240,9 @@ def _describe_sweep(workload: Workload) -> str:
 
 @contextmanager
 def progress_log(sweep: str) -> Iterator[Any]:
-    """Start a ProgressLog on the driver's own machine, without which the run could not continue anyway.
+    """Start a ProgressLog on the driver's machine, because the run could not continue without that machine anyway.
 
-    Its name is unique in the cluster, and begins with the job of this driver.
+    The actor's name is unique in the cluster and begins with this driver's job id.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     lasting = ray.remote(num_cpus=0, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1)(ProgressLog)
@@ -257,7 +257,7 @@ def progress_log(sweep: str) -> Iterator[Any]:
 
 
 def silence_ray_data() -> None:
-    """Keep Ray Data off the terminal; its errors are raised, and are in its own log with their tracebacks."""
+    """Keep Ray Data's output off the terminal. Its errors are still raised, and its own log has their tracebacks."""
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -1,4 +1,4 @@
-"""The Ray of a run: the configured cluster, or a local Ray that ends with the run."""
+"""The Ray session of a run: the configured cluster, or a local Ray that ends with the run."""
 
 import errno
 import logging
@@ -21,13 +21,13 @@ from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.running.errors import RESUME, RunnerError, one_line
 
 KILLED = (
-    f"error: this process was ended, by Ray because its own processes died (raylet or GCS), or by the system; {RESUME}"
+    f"error: this process was killed, by Ray because its own processes (raylet or GCS) died, or by the system; {RESUME}"
 )
 WATCH_INTERVAL = 5.0
 MAX_SILENT_CHECKS = 3
-"""Consecutive checks at which the raylet may be missing; the last of them ends the process."""
+"""Number of consecutive failed checks for the raylet after which the process ends."""
 START_TIMEOUT = "180"
-"""Seconds allowed for starting Ray's processes; RAY_raylet_start_wait_time_s overrides them."""
+"""Seconds allowed for starting Ray's processes; RAY_raylet_start_wait_time_s overrides this."""
 NOT_STARTED = "Ray could not be started on this machine ({error}); {remedy}"
 BUSY = (
     "it may be busy, or short of memory or disk: run again, and if it starts too slowly set "
@@ -44,9 +44,9 @@ JOB_SERVER = (
 
 @contextmanager
 def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
-    """Connect to the configured cluster, or start a local Ray, which never grows and is shut down at the end."""
+    """Connect to the configured cluster, or start a local Ray of fixed size that is shut down at the end."""
     if cluster.executor == "here":
-        raise RunnerError("cluster=here: this job works on Ray alone; leave it out, or name a cluster")
+        raise RunnerError("cluster=here: this job runs only on Ray; leave it out, or name a cluster")
     if ray.is_initialized():
         yield cluster
         return
@@ -65,10 +65,10 @@ def ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
 
 @contextmanager
 def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> Iterator[None]:
-    """End this process if a Unix socket loses its listener during the body.
+    """End this process if nothing listens on a Unix socket any more while the body runs.
 
-    Ray's core ends its process itself, unless another cluster has taken the lost one's address: then the driver would
-    wait forever for objects that the new cluster does not know.
+    Ray's core normally ends the process itself, but not if another cluster has taken over the lost cluster's address:
+    then the driver would wait forever for objects that the new cluster does not know.
     """
     if listener is None:
         yield
@@ -97,8 +97,8 @@ def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> I
 def print_if_killed(line: str) -> Iterator[None]:
     """Print a line on stderr if this process is killed during the body.
 
-    Ray's core kills its driver when the raylet or the GCS dies, and the system kills a process that uses all memory. A
-    shell reads from a pipe, and prints the line if the pipe closes without having received a word.
+    Ray's core kills its driver when the raylet or the GCS dies, and the system kills a process that runs out of memory.
+    A shell reads from a pipe and prints the line if the pipe closes before anything was written to it.
     """
     reading, writing = os.pipe()
     guard = subprocess.Popen(["/bin/sh", "-c", 'read -r word || echo "$0" >&2', line], stdin=reading)
@@ -143,7 +143,7 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
 
 @contextmanager
 def _quiet_backend() -> Iterator[None]:
-    """Keep Ray's C++ core off the terminal: it would warn about every restartable actor.
+    """Keep Ray's C++ core from writing to the terminal, where it would warn about every restartable actor.
 
     Its errors are still raised as exceptions. RAY_BACKEND_LOG_LEVEL overrides this.
     """

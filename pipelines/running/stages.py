@@ -1,4 +1,4 @@
-"""A node's stage: reads the inputs of a shard's cells that the stage declares, and calls its operator."""
+"""Node stages read the declared inputs of a shard's cells and call the stage's operator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,14 +28,14 @@ from plumbline.pipelines.store.reused_rows import read_earlier
 from plumbline.pipelines.store.store import BrokenCell, Store
 
 COLUMNS = (*IMAGE_COLUMNS, "error")
-"""Columns that are read of images' tables; `error` is why a row has no image, in tables that Plumbline wrote."""
+"""Columns to read from image tables. In tables that Plumbline wrote, `error` is the reason why a row has no image."""
 WINDOW = 256
-"""Rows of a shard that are decoded and computed together."""
+"""Number of rows of a shard that are decoded and computed together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
-    """The inputs that all stages of one benchmark share."""
+    """Inputs shared by all stages of one benchmark."""
 
     store: Store
     metrics: tuple[str, ...]
@@ -48,14 +48,14 @@ class StageContext:
 
 
 def load_models(node: Node) -> dict[str, Any]:
-    """Load a node's models; return them by the keys of the metric options that name their roles."""
+    """Load a node's models; return them by the metric options that name their roles."""
     from plumbline.operators.models.loading import load  # the driver never imports torch
 
     return {key: load(model, STAGES[node.stage].calls[key]) for key, model in node.models.items()}
 
 
 def make_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: int = 1) -> dict[str, "NodeStage"]:
-    """Return the node's stage by benchmark; all of them share models that are loaded once."""
+    """Return the node's stages by benchmark. They share the models, which are loaded once."""
     loaded = load_models(node)
     nodes = {benchmark: node.select_metrics(context.metrics) for benchmark, context in contexts.items()}
     return {
@@ -66,10 +66,10 @@ def make_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: i
 
 
 class NodeStage:
-    """A node's stage on one benchmark; it computes the cells of one shard after another."""
+    """The stage of a node for one benchmark, which computes the cells of one shard after another."""
 
     def __init__(self, node: Node, context: StageContext, models: Mapping[str, Any], *, decoders: int = 1) -> None:
-        """Make the node's stage, which decodes up to `decoders` images at the same time."""
+        """Create a stage that decodes up to `decoders` images concurrently."""
         self.node, self.context = node, context
         options = StageOptions(context.limits, context.uris.read, decoders=decoders, clips=context.clips)
         if node.model is not None:
@@ -79,13 +79,13 @@ class NodeStage:
 
     @property
     def rows_alone(self) -> bool:
-        """Return True if rows can be tried one by one."""
+        """True if the stage can try rows one by one."""
         return isinstance(self.stage, RowStage)
 
     def windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW) -> Sequence[Inputs]:
         """Read the inputs of the cells, split into windows of `size` rows that are prepared and computed separately.
 
-        A stage over prompts that does not compute row by row gets one window.
+        For a stage over prompts that does not compute row by row, return a single window.
         """
         inputs, count = self._inputs(work, cells), work.shard.rows
         if isinstance(self.stage, RowStage) and self.stage.window is not None:
@@ -99,7 +99,7 @@ class NodeStage:
             (metric, stage): upstream.read()
             for metric, by_stage in inputs.upstream.items()
             for stage, upstream in by_stage.items()
-            if STAGES[stage].over == "images"  # the others have no row for each image, and are not sliced
+            if STAGES[stage].over == "images"  # the others are not sliced, because they do not have one row per image
         }
 
         def slice_upstream(metric: str, stage: str, upstream: Upstream, first: int) -> Upstream:
@@ -119,14 +119,14 @@ class NodeStage:
         ]
 
     def prepare(self, inputs: Inputs) -> Any:
-        """Decode a window while `compute` works on the window before."""
+        """Decode a window. This can run while `compute` works on the previous window."""
         try:
             return self.stage.prepare(inputs)
         except StaleInput as error:
             raise BrokenCell(error.name, str(error)) from error
 
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """Prepare rows that get this error without reading more than their ids."""
+        """Prepare rows that are to fail with this error, reading only their ids."""
         assert isinstance(self.stage, RowStage), "its rows can be tried one by one"
         return self.stage.refuse(inputs, error)
 
@@ -135,7 +135,7 @@ class NodeStage:
         return self.stage.compute(prepared)
 
     def _inputs(self, work: Work, cells: Sequence[Cell]) -> Inputs:
-        """Return the inputs that the stage declares; tables are read when the stage uses them."""
+        """Return the inputs that the stage declares. Tables are only read when the stage uses them."""
         shard, store, packed = work.shard, self.context.store, self.context.packed
 
         def open_upstream(stage: str, paths: Sequence[str]) -> Upstream:
@@ -146,7 +146,7 @@ class NodeStage:
 
             return Upstream(tuple(paths), read_each, STAGES[stage].schema, state=drafts)
 
-        # the prompts of the rows, if these contain them, else the benchmark's
+        # the prompts in the rows, if there are any, otherwise the benchmark's
         prompt_shards = (shard,) if shard.contains_prompts else self.context.prompt_shards
         names = tuple(f"{prompts.group}/{prompts.name}" for prompts in prompt_shards)
         pack: Upstream | None = None  # the questions that the benchmark ships

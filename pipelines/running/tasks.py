@@ -1,4 +1,4 @@
-"""Calls pure functions for many items in parallel: in threads of this process, or in Ray tasks."""
+"""Applies pure functions to many items in parallel, in threads of this process or in Ray tasks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,19 +12,20 @@ from plumbline.pipelines.running.ordered_calls import Item, Result, Shared, call
 from plumbline.pipelines.store.store import Store
 
 THREADS = 8
-"""Items at the same time in this process; they wait for storage more than they compute."""
+"""Number of items processed concurrently in this process. Items spend more time waiting for storage than computing."""
 
 
 class Tasks(Protocol):
-    """Calls functions for many items at once, in this process or on Ray."""
+    """Applies functions to many items in parallel, in this process or on Ray."""
 
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]:
-        """Yield the function's result for each item, in the items' order; raise the errors that it raises.
+        """Yield the function's result for each item, in the order of the items; raise any error of the function.
 
-        Items are taken a few at a time. `shared` is sent once, so that items and results can be small; all must be
-        picklable. A call is repeated if its process dies, so the function must be idempotent.
+        Items are consumed lazily, a few at a time. `shared` is sent once per call of `map`, which keeps items small.
+        The function, `shared`, items and results must be picklable. A call is repeated if its process dies, so the
+        function must be idempotent.
         """
 
 
@@ -43,9 +44,9 @@ class TasksHere:
 
 @contextmanager
 def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequence[Place] = ()) -> Iterator[Tasks]:
-    """Open tasks for a number of rows: in this process up to `cluster.driver_rows` or with cluster=here, else on Ray.
+    """Open tasks on Ray, or in this process if there are at most `cluster.driver_rows` rows or cluster=here is set.
 
-    Every process on Ray must see the store and the `sources` as the driver does.
+    On Ray, every process must see the same store and `sources` as the driver.
     """
     if cluster.executor == "here" or rows <= cluster.driver_rows:
         yield TasksHere()

@@ -1,4 +1,4 @@
-"""The cells to compute together: those of a sweep, or of the sweeps of a suite, which share their models."""
+"""The cells to compute together: those of one sweep, or those of a suite's sweeps, which share their models."""
 
 import os
 import sys
@@ -15,19 +15,19 @@ from plumbline.pipelines.store.cells import Work
 from plumbline.pipelines.store.store import Store
 
 MIN_SMALL_CALLS = 4000
-"""Number of model calls that is small on any machine: Ray's start and its workers' imports would take longer."""
+"""Number of model calls that counts as small on any machine: starting Ray and its workers would take longer."""
 CALLS_BY_CORES = 24_000
-"""Largest number of model calls times cores of a small plan: on few cores, Ray's workers gain little."""
+"""Maximum product of model calls and CPU cores for a small plan: with few cores, Ray's workers gain little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One plan or several in one store. Nodes of the same name load their models once for all plans."""
+    """One or more plans for the same store. Nodes of the same name load their models once for all plans."""
 
     plans: Mapping[str, Plan]
     """Plans by benchmark."""
     contexts: Mapping[str, StageContext]
-    """Contexts of the stages by benchmark."""
+    """Stage contexts by benchmark."""
 
     @property
     def store(self) -> Store:
@@ -35,7 +35,7 @@ class Workload:
 
     @property
     def nodes(self) -> list[NodePlan]:
-        """Nodes of all plans in the order that data flows; nodes of the same name are merged."""
+        """Nodes of all plans in data-flow order; nodes of the same name are merged."""
         merged: dict[str, NodePlan] = {}
         for item in chain.from_iterable(plan.nodes for plan in self.plans.values()):
             if (other := merged.get(item.node.name)) is not None:
@@ -53,7 +53,7 @@ class Workload:
         return [merged[node.name] for node in make_nodes(every_metric)]
 
     def shards_with_work(self, kind: Literal["prompts", "images"]) -> Iterator[Work]:
-        """Yield the shards of prompts, or of images, with cells to compute; a cell of several plans comes once."""
+        """Yield the prompt or image shards with cells to compute; a cell shared by several plans is yielded once."""
         seen: set[str] = set()
         for benchmark, plan in self.plans.items():
             for work in plan.work(plan.prompts if kind == "prompts" else plan.images):
@@ -65,9 +65,9 @@ class Workload:
 
 
 def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool:
-    """Return True if cluster=auto computes in this process: few model calls are missing, no GPU, no Ray cluster.
+    """Return True if cluster=auto means this process: few missing model calls, no GPU and no Ray cluster.
 
-    A Ray cluster is configured, named by RAY_ADDRESS as inside a Ray job, or already connected.
+    Ray counts as a cluster if it is configured, named by RAY_ADDRESS (as inside a Ray job) or already connected.
     """
     ray = sys.modules.get("ray")
     if cluster.address or os.environ.get("RAY_ADDRESS") or (ray is not None and ray.is_initialized()):
@@ -79,5 +79,5 @@ def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool
 
 
 def count_small_calls() -> int:
-    """Return the largest number of model calls of a small plan on this machine."""
+    """Return the maximum number of model calls that counts as a small plan on this machine."""
     return max(MIN_SMALL_CALLS, CALLS_BY_CORES // len(os.sched_getaffinity(0)))

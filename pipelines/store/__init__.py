@@ -1,1 +1,1 @@
-"""Cells and their keys, the store with its files, and the runs, suites and leases in it."""
+"""The store: cells and their keys, files, runs, suites and leases."""

@@ -1,4 +1,4 @@
-"""Cells: the output of one stage for one shard of rows, named by a hash of everything that can change it."""
+"""Cells: each is the output of one stage for one shard, named by a hash of everything that can change that output."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig
 
 State = Literal["committed", "draft", "failed"]
 PIECE = re.compile(r"(\+w\d+)+$")
-"""Suffix of a shard's name if the shard has only some rows of a file: those of one round, or of the scored prompts."""
+"""Suffix of the names of shards that have only some rows of a file: those of one round, or of the scored prompts."""
 
 
 def _restore_place(address: Place | str, info: ValidationInfo) -> Place:
@@ -29,44 +29,45 @@ def _restore_place(address: Place | str, info: ValidationInfo) -> Place:
 
 
 ShardPlace = Annotated[Place, PlainSerializer(str), PlainValidator(_restore_place)]
-"""Place that is serialized as its address alone, so that no credentials get into the rows of a dataset."""
+"""A Place that is serialized as its address alone, so that no credentials end up in a dataset's rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """A run of row groups of one source file: the unit of work."""
+    """Consecutive row groups of one source file: the unit of work."""
 
     group: str
-    """The generator of an images shard; the benchmark of a prompts shard."""
+    """Generator of an image shard, or benchmark of a prompt shard."""
     name: str
-    """Name that is unique within the group; part of the cells' file names."""
+    """Name of the shard, unique within the group; used in the file names of its cells."""
     place: ShardPlace
-    """Source file, or the folder of questions that prompts are read from."""
+    """Source file, or the folder of question files that the prompts are read from."""
     size: int
     etag: str
-    """Version of the file: S3's ETag, or the modification time of a local file; empty for a folder."""
+    """Version of the file: its S3 ETag, or the modification time of a local file. Empty for a folder."""
     row_groups: tuple[int, ...]
     rows: int
     first_row: int = 0
-    """Number of rows before the shard in its file. The row groups imply it, so it is not part of keys."""
+    """Number of rows that precede the shard in its file. It follows from the row groups, so it is not part of keys."""
     columns: tuple[tuple[str, str], ...] = ()
-    """Pairs of our column name and the file's, if they differ; always contains `prompt` if rows contain prompts."""
+    """Pairs of our column name and the file's, where they differ; always contains `prompt` if the rows contain prompts.
+    """
     prompts: str = ""
-    """Digest of the ids and texts of the shard's prompts, or of the prompts that its images were made from."""
+    """Digest of the ids and texts of the shard's prompts, or of the prompts that its images were generated from."""
     objects: str = ""
-    """Digest of the ETags (or sizes and times) of images that are referenced by address."""
+    """Digest of the ETags (or sizes and times) of images that are stored outside the file and referenced by address."""
     sources: str = ""
-    """Digest of the sources and masks of edits, if they are referenced by address or stored with the prompts."""
+    """Digest of the source images and masks of edits, if they are referenced by address or stored with the prompts."""
     pack: str = ""
-    """Layout of the benchmark's own questions, if prompts are read from them."""
+    """Layout of the benchmark's own question files, if the prompts are read from them."""
     skills: "Shard | None" = None
-    """File with the skills of its prompts, if they are in a file of their own."""
+    """File with the skills of the shard's prompts, if they are in a separate file."""
     picked: tuple[int, ...] = ()
-    """Rows of the row groups that belong to the shard, ascending; empty for all rows."""
+    """Rows of the row groups that belong to the shard, in ascending order; empty means all rows."""
 
     @property
     def url(self) -> str:
-        """Address of the file, with file:// for a local one."""
+        """Address of the file; a local file's starts with file://."""
         return self.place.uri
 
     @property
@@ -76,17 +77,17 @@ class Shard:
 
     @property
     def edit_columns(self) -> tuple[str, ...]:
-        """Our names of the columns that may contain sources, masks and captions of edits."""
+        """Our names for the columns that may contain source images, masks and captions of edits."""
         return tuple(name for name, _ in self.columns if name in EDIT_COLUMNS)
 
     def row_in_file(self, row: int) -> int:
-        """Return the index within the file of a row of the shard."""
+        """Convert a row index within the shard to the index within its file."""
         return self.first_row + (self.picked[row] if self.picked else row)
 
     def source(self, *, compares: bool = False) -> dict[str, Any]:
-        """Return the part of a cell's key that identifies the images: the file, and the files that it references.
+        """Return the part of a cell's key that identifies the images: the file, and any files that it references.
 
-        If the stage `compares` edits, these include the sources, masks and captions.
+        If the stage `compares` edits, this includes the source images, masks and captions.
         """
         file = {"url": _resolve_links(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         sources = {"sources": self.sources} if compares and self.sources else {}
@@ -96,26 +97,26 @@ class Shard:
 
 @lru_cache(maxsize=4096)
 def _resolve_links(url: str) -> str:
-    """Resolve the links in a local file's address, so that a file has only one address."""
+    """Resolve symbolic links in the address of a local file, so that each file has only one address."""
     return os.path.realpath(url.removeprefix("file://")) if url.startswith("file://") else url
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Everything but the input rows that can change a stage's results."""
+    """Everything except the input rows that can change a stage's results."""
 
     stage: str
     digest: str
-    """SHA-256 (hexadecimal) of the stage's version, its configuration and the recipes of the stages that it reads."""
+    """SHA-256 (hexadecimal) of the stage's version, its configuration and the recipes of its input stages."""
     node: str = ""
-    """Pipeline node that computes it, such as `answers:vqa`."""
+    """Pipeline node that computes the recipe's cells, such as `answers:vqa`."""
     metric: str = ""
-    """Metric that it is computed for; metrics that ask the same of the same model share the cells."""
+    """Metric that the recipe was made for. Metrics that ask the same model the same questions share cells."""
     reads: tuple["Recipe", ...] = ()
     compares: bool = False
-    """True if this stage, or one that it reads, looks at the sources or captions of edits."""
+    """True if this stage, or one of its input stages, uses the source images or captions of edits."""
     asks: bool = False
-    """True if this stage, or one that it reads, uses the benchmark's own questions about its prompts."""
+    """True if this stage, or one of its input stages, uses the benchmark's own questions about its prompts."""
 
     @property
     def folder(self) -> str:
@@ -132,7 +133,7 @@ def make_recipe(
     compares: bool = False,
     asks: bool = False,
 ) -> Recipe:
-    """Return a stage's recipe; raise `version` when the stage's results change."""
+    """Return the recipe of a stage. Increase `version` whenever the stage's results change."""
     semantic = {"stage": stage, "version": version, "config": config, "upstream": [recipe.digest for recipe in reads]}
     compares = compares or any(recipe.compares for recipe in reads)
     asks = asks or any(recipe.asks for recipe in reads)
@@ -142,12 +143,12 @@ def make_recipe(
 
 
 class PlannedCell:
-    """A cell of the plan. A plan may have millions, so it has few fields: those for the key and the path."""
+    """A cell of the plan. A plan may have millions, so it only has the fields needed for the key and the path."""
 
     __slots__ = ("_digest", "recipe", "shard")
 
     def __init__(self, recipe: Recipe, shard: Shard, semantic: str) -> None:
-        """Name the cell; `semantic` is canonical JSON of everything about the shard that can change a result."""
+        """Create a cell; `semantic` is the canonical JSON of everything about the shard that can change a result."""
         self.recipe = recipe
         self.shard = shard
         self._digest = hashlib.sha256(f'{{"recipe":"{recipe.digest}","shard":{semantic}}}'.encode()).digest()
@@ -165,7 +166,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A cell to compute, with everything that is needed to compute it."""
+    """A cell to compute, with all information needed to compute it."""
 
     node: str
     stage: str
@@ -173,17 +174,17 @@ class Cell:
     key: str
     path: str
     inputs: Mapping[str, tuple[str, ...]]
-    """Paths of the cells that it reads, by stage."""
+    """Paths of the cell's input cells, by stage."""
     recipe: str = ""
-    """Digest of its recipe."""
+    """Digest of the cell's recipe."""
     earlier: tuple[str, ...] = ()
-    """Paths of cells whose rows may be reused: its draft, then cells of earlier inputs, newest first."""
+    """Paths of cells whose rows may be reused: the cell's draft, then cells with earlier inputs, newest first."""
     renew: bool = False
-    """True if the cell at its path is damaged or outdated and must be replaced."""
+    """True if the existing file of the cell is damaged or outdated and must be replaced."""
 
     @property
     def upstream(self) -> tuple[str, ...]:
-        """Paths of all cells that it reads."""
+        """Paths of all input cells."""
         return tuple(chain.from_iterable(self.inputs.values()))
 
 
@@ -196,13 +197,13 @@ class Outcome:
     kinds: Mapping[str, int] = field(default_factory=dict)
     """Number of rows without a result, by kind of error."""
     kept: int = 0
-    """Number of rows that were reused from an earlier cell."""
+    """Number of rows that were reused from earlier cells."""
     message: str = ""
-    """Reason of a failure."""
+    """Reason for a failure."""
     broken: tuple[str, ...] = ()
-    """Paths of damaged upstream cells that made it fail; they must be computed again."""
+    """Paths of damaged upstream cells that caused the failure and must be recomputed."""
     usage: Usage | None = None
-    """Usage of its model calls, if it was counted; cells that were computed together share one count."""
+    """Usage of the cell's model calls, if it was counted; cells that were computed together share one count."""
 
     @property
     def errors(self) -> int:
@@ -211,21 +212,21 @@ class Outcome:
 
 
 def is_draft(path: str, outcomes: Mapping[str, Outcome]) -> bool:
-    """Return True if this run saved the cell at a path as a draft only."""
+    """Return True if this run saved the cell at a path only as a draft."""
     return path in outcomes and outcomes[path].state == "draft"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """One shard with its missing cells: a row of a Ray Dataset, about a kilobyte of JSON."""
+    """One shard with its missing cells: a row of a Ray Dataset, encoded as about a kilobyte of JSON."""
 
     shard: Shard
     cells: tuple[Cell, ...]
-    """Cells in the order of the stages."""
+    """Cells in stage order."""
     outcomes: Mapping[str, Outcome]
-    """Outcomes by cell path: of the already computed cells, and of upstream cells that were not committed."""
+    """Outcomes by path of the cells that are already computed, and of upstream cells that were not committed."""
     benchmark: str = ""
-    """Benchmark whose sources the shard is read from."""
+    """Benchmark that the shard belongs to."""
 
     def cells_of(self, node: str) -> list[Cell]:
         return [cell for cell in self.cells if cell.node == node]

@@ -1,4 +1,4 @@
-"""Checksums of the store's files: each file contains the SHA-256 of all its other bytes, checked before parsing."""
+"""Checksums of the store's files: each file contains the SHA-256 of its other bytes, checked before parsing."""
 
 import hashlib
 import json
@@ -7,11 +7,11 @@ from typing import Any
 
 DIGEST_MARK = "sha256:"
 NO_DIGEST = DIGEST_MARK + "0" * 64
-"""Placeholder for the digest while the digest is computed."""
+"""Placeholder that stands in for the digest while it is computed."""
 DIGEST_KEY = "plumbline_digest"
-"""Metadata key of the digest in a Parquet file."""
+"""Parquet metadata key of the digest."""
 CHECKSUM = "checksum"
-"""Field with the digest: the last one of a JSON file."""
+"""Field that contains the digest; it is the last one in a JSON file."""
 
 
 class DamagedError(Exception):
@@ -19,33 +19,33 @@ class DamagedError(Exception):
 
 
 def insert_digest(data: bytes) -> bytes:
-    """Return the bytes with their digest in place of the last NO_DIGEST."""
+    """Return the bytes with the last NO_DIGEST replaced by their digest."""
     before, _, after = _split_at_digest(data)
     return before + _digest(before, after) + after
 
 
 def check_digest(data: bytes) -> str:
-    """Return the digest that a file contains; raise DamagedError if any bit has changed."""
+    """Return the digest that a file contains; raise DamagedError if any bit of the file has changed."""
     before, digest, after = _split_at_digest(data)
     if _digest(before, after) != digest:
-        raise DamagedError(f"its {len(data)} bytes are not those that were written")
+        raise DamagedError(f"its {len(data)} bytes differ from the bytes that were written")
     return digest.decode()
 
 
 def check_table(data: bytes) -> None:
-    """Check the digest of a Parquet file; accept tables that other programs wrote, which contain none."""
+    """Check the digest of a Parquet file; accept tables without one, which other programs wrote."""
     if DIGEST_KEY.encode() in data:
         check_digest(data)
 
 
 def encode_json(content: Mapping[str, Any]) -> str:
-    """Return a JSON file with one field per line and the digest in the last field."""
+    """Encode JSON with one field per line and the digest in the last field."""
     text = json.dumps({**content, CHECKSUM: NO_DIGEST}, indent=1) + "\n"
     return insert_digest(text.encode()).decode()
 
 
 def decode_json(text: str) -> Any:
-    """Return the content of a JSON file without its digest; accept files that other programs wrote, which have none.
+    """Return the content of a JSON file without its digest; accept files without one, which other programs wrote.
 
     Raises DamagedError if the digest does not match, ValueError if the text is not JSON.
     """
@@ -58,7 +58,7 @@ def decode_json(text: str) -> Any:
 
 
 def _split_at_digest(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the bytes before the digest, the digest and the bytes after it."""
+    """Return the bytes before the digest, the digest itself, and the bytes after it."""
     start = max(data.rfind(DIGEST_MARK.encode()), 0)
     end = start + len(NO_DIGEST)
     return data[:start], data[start:end], data[end:]

@@ -1,10 +1,11 @@
 """Leases: exclusive access to a store, decided without comparing the clocks of different machines.
 
 A lease is a folder of numbered files, leases/<name>/<number>.json, each written create-only. The file with the highest
-number is the current lease. Its holder rewrites that file a few times in `seconds`. A process that wants the lease
-watches the file: if it stays unchanged for `seconds` by the watcher's own clock, the holder is dead and the watcher may
-take the next number. A holder that was stalled longer than that sees the higher number before it publishes anything. A
-holder that ends writes that it has released the lease. Its file stays, so that no number is used twice.
+number is the current lease. Its holder rewrites that file a few times within `seconds`. A process that wants the lease
+watches the file: if the file stays unchanged for `seconds` on the watcher's own clock, the holder is dead and the
+watcher may take the next number. A holder that stalled for longer than that sees the higher number before it publishes
+anything. When a holder is done, it writes to its file that the lease is released. The file is kept, so that no number
+is used twice.
 """
 
 import os
@@ -26,11 +27,11 @@ from plumbline.pipelines.store.store import Store
 
 LEASES = "leases"
 LEASE_TIMEOUT = 120.0
-"""Seconds without a renewal after which a holder counts as dead, if its file names no other timeout."""
+"""Seconds without a renewal after which a holder counts as dead, unless its file specifies another timeout."""
 RENEWALS_PER_TIMEOUT = 6
-"""Renewals that a holder attempts within the timeout; several, because a renewal may fail."""
+"""Number of renewals that a holder attempts within the timeout; more than one, because a renewal may fail."""
 TRUSTED_FRACTION = 2 / 3
-"""Fraction of the timeout after which a holder that could not renew no longer relies on its lease."""
+"""Fraction of the timeout after which a holder that has not been able to renew stops relying on its lease."""
 POLLS_PER_TIMEOUT = 20
 
 
@@ -39,21 +40,21 @@ class LeaseHeld(PlumblineError):
 
 
 class LeaseLost(PlumblineError):
-    """Another process took the lease, because this holder did not renew it in time."""
+    """Another process took the lease because this process did not renew it in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """The content of a lease's file."""
+    """Content of a lease file."""
 
     job: str
-    """Name of the job for people, such as nightly or gc."""
+    """Human-readable name of the job, such as nightly or gc."""
     token: str
-    """Random id of the holder; it stays the same when the holder takes a higher number."""
+    """Random id of the holder, which stays the same when the holder takes a higher number."""
     host: str
     process: int
     since: str
-    """Start by the holder's clock; shown to people, never compared."""
+    """Start time on the holder's clock; it is displayed but never compared."""
     seconds: float
     beat: int = 0
     released: bool = False
@@ -67,22 +68,22 @@ _HOLDER = TypeAdapter(Holder)
 
 class LeaseRecord(NamedTuple):
     number: int
-    """Number of its file; 0 if it was never taken."""
+    """Number of the lease's file; 0 if the lease was never taken."""
     text: str
     holder: Holder | None
-    """Its holder; None if it was never taken or its file cannot be read."""
+    """Holder of the lease; None if it was never taken or its file cannot be read."""
 
     @property
     def is_free(self) -> bool:
         return self.number == 0 or (self.holder is not None and self.holder.released)
 
     def __str__(self) -> str:
-        return "somebody whose file cannot be read" if self.holder is None else str(self.holder)
+        return "a process whose file cannot be read" if self.holder is None else str(self.holder)
 
 
 class Clock:
     def now(self) -> float:
-        """Return the seconds since an arbitrary moment."""
+        """Return the seconds since an arbitrary point in time."""
         return time.monotonic()
 
     def pause(self, seconds: float) -> None:
@@ -90,23 +91,23 @@ class Clock:
 
 
 class Lease:
-    """A held lease. As a context manager it is renewed by a thread, and released at the end."""
+    """A held lease. As a context manager, it is renewed by a thread and released at the end."""
 
     def __init__(self, store: Store, name: str, holder: Holder, clock: Clock) -> None:
         self._store, self._name, self._holder, self._clock = store, name, holder, clock
         self.number = 0
-        """Number of its file; it grows with every holder."""
+        """Number of the lease's file; each new holder takes a higher one."""
         self._renewed = 0.0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew_repeatedly, name=f"lease {name}", daemon=True)
         self.lost = False
-        """True once this process knows that it does not hold the lease any more."""
+        """True once this process knows that it no longer holds the lease."""
         self.when_lost: Callable[[LeaseLost], None] = lambda error: None
-        """Called by the renewing thread when it finds the lease lost."""
+        """Callback for the renewing thread to call if it finds that the lease is lost."""
 
     def claim(self, number: int) -> bool:
-        """Take a number and delete lower numbers; return False if another holder has it, or a higher one."""
+        """Take a number and delete lower ones; return False if another holder has taken this number or a higher one."""
         began = self._clock.now()
         if not (self._store.place / _path(self._name, number)).create(_encode(self._holder)):
             return False
@@ -123,14 +124,14 @@ class Lease:
     def renew(self) -> None:
         """Renew the lease; raise LeaseLost if another process took it.
 
-        A holder that is so late that others may count it as dead takes the next number, as any other process would.
+        A holder that is so late that others may consider it dead takes the next number, as any other process would.
         """
         with self._lock:
             if self.lost or not self._renew():
                 self.lost = True
                 now = read_lease(self._store, self._name)
                 raise LeaseLost(
-                    f"{self._store.place / LEASES}: this {self._holder.job} was not heard of for too long, and "
+                    f"{self._store.place / LEASES}: this {self._holder.job} was not heard from for too long, and "
                     f"{now} took its place; finished cells are kept, run again once that has ended"
                 )
 
@@ -156,7 +157,7 @@ class Lease:
                 continue  # the next renewal may succeed
 
     def release(self) -> None:
-        """Release the lease. If that cannot be written, other processes wait until the holder counts as dead."""
+        """Release the lease. If writing this fails, other processes wait until the holder counts as dead."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -184,23 +185,23 @@ def take_lease(
     on_wait: Callable[[LeaseRecord], None] = lambda lease: None,
     clock: Clock | None = None,
 ) -> Lease:
-    """Take the named lease, which is held until its context ends.
+    """Take the lease with this name and hold it until its context ends.
 
-    Waits `wait` seconds for a living holder, then raises LeaseHeld. A holder that may be dead is always watched until
-    that is known. `on_wait` is called once, with the lease that is waited for.
+    Waits up to `wait` seconds for a living holder, then raises LeaseHeld. A holder that may be dead is watched for as
+    long as it takes to find out. If there is a wait, `on_wait` is called once, with the current lease.
     """
     clock = clock or Clock()
     until = clock.now() + wait
     text: str | None = None
     since, changed, announced = 0.0, False, False
     while True:
-        before = clock.now()  # the file that is read next may be as old as this
+        before = clock.now()  # the file read next may be this old
         current = read_lease(store, name)
         if current.text != text:
             changed = text is not None
             text, since = current.text, clock.now()
         timeout = LEASE_TIMEOUT if current.holder is None else current.holder.seconds
-        if current.is_free or before - since >= timeout:  # else its holder is alive, or that is not known yet
+        if current.is_free or before - since >= timeout:  # otherwise the holder is alive, or it is too early to tell
             holder = Holder(
                 job=job,
                 token=uuid.uuid4().hex,
@@ -221,7 +222,7 @@ def take_lease(
 
 
 def read_lease(store: Store, name: str) -> LeaseRecord:
-    """Return the lease of that name as it is now, which does not show if its holder is alive."""
+    """Return the current state of the named lease, which does not tell whether its holder is alive."""
     while True:
         number = max(_numbers(store, name), default=0)
         if number == 0:

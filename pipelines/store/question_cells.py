@@ -1,4 +1,4 @@
-"""The questions that a metric of a run asked: its scores cells, and the questions cells that these read."""
+"""Finds the questions that a metric asked in a run: from its scores cells to the questions cells that they read."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +12,7 @@ STATES_WITH_TABLE = ("cached", "committed", "draft")
 
 
 def find_scores_cells(store: Store, states: CellStates, metric: str) -> Iterator[str]:
-    """Yield the paths of a metric's scores cells. Only one cell per folder is opened: all have the same metric."""
+    """Yield the paths of a metric's scores cells. Only one cell per folder is opened, since a folder has one metric."""
     metric_of: dict[str, str] = {}
     for path, state in states.items():
         if not path.startswith("scores/") or state not in STATES_WITH_TABLE:
@@ -26,7 +26,7 @@ def find_scores_cells(store: Store, states: CellStates, metric: str) -> Iterator
 
 
 def select_question_cells(inputs: Iterable[str]) -> list[str]:
-    """Return the questions cells among the inputs of a cell."""
+    """Return the questions cells among a cell's inputs."""
     return [path for path in inputs if path.startswith("questions/")]
 
 
@@ -35,7 +35,7 @@ def read_stored(store: Store, states: CellStates, path: str) -> StoredCell:
 
 
 def read_asked(store: Store, run_id: str, metric: str) -> pa.Table:
-    """Return all questions that a metric asked (schema QUESTIONS); no rows if the metric asks none.
+    """Return all questions that a metric asked (schema QUESTIONS); the table is empty if the metric asks none.
 
     Raises StoreError if a questions cell is damaged or deleted.
     """

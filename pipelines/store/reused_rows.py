@@ -1,4 +1,4 @@
-"""Results of earlier sweeps: cells whose rows a new cell may reuse, and failed rows that are tried again."""
+"""Reuse of earlier sweeps' results: cells with reusable rows, and failed rows to retry."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -19,27 +19,27 @@ from plumbline.pipelines.store.store import Store, StoredCell, StoreError, draft
 NOT_TRIED = RowError(
     "not_computed", "was never tried, and retry_failed=true computes only what failed; run without it", retryable=True
 )
-"""Error of rows whose cells a sweep with retry_failed leaves alone."""
+"""Error of rows whose cells are skipped by a sweep with retry_failed."""
 MAX_EARLIER = 32
-"""Earlier cells that are read for one cell to compute."""
+"""Maximum number of earlier cells to read for each cell to compute."""
 
 
 class EarlierCells:
-    """Drafts, and cells of the same recipes on earlier versions of prompts or images."""
+    """Drafts, and cells of the same recipes that were computed from earlier versions of prompts or images."""
 
     def __init__(self, stored: Mapping[str, float]) -> None:
-        """Index the paths in the store that the plan does not name, by their modification times."""
+        """Index the stored paths that are not in the plan; `stored` maps them to modification times."""
         self.by_group: dict[str, list[str]] = defaultdict(list)
-        """Paths by `_similar_groups`, newest first."""
+        """Paths by group (see `_similar_groups`), newest first."""
         for path in sorted(stored, key=stored.__getitem__, reverse=True):
             for group in _similar_groups(path):
                 self.by_group[group].append(path)
 
     def similar_cells(self, path: str, *, renew: bool) -> tuple[str, ...]:
-        """Return the paths of the draft of a cell and of the newest of the cells that are most like it.
+        """Return the path of a cell's draft, if any, and the paths of the newest cells most similar to the cell.
 
-        A draft may contain few rows, so the other cells are returned even if there is one. A cell to renew may contain
-        rows that stay, so it comes first.
+        Other cells are returned even if there is a draft, because it may contain few rows. A cell to renew comes first,
+        because some of its rows may still be valid.
         """
         if not _stage_of(path).keeps_rows:
             return ()
@@ -50,10 +50,11 @@ class EarlierCells:
 
 
 def _similar_groups(path: str) -> tuple[str, ...]:
-    """Return names of groups of cells that are likely to have equal rows, the most similar group first.
+    """Return the names of groups whose cells are likely to have equal rows, the most similar group first.
 
-    Cells over prompts share the folder of their benchmark. Cells over images share the shard (pieces of a shard count
-    as the shard), the shard's name if the generator was renamed, or the generator if its file was renamed.
+    Cells over prompts are grouped by the folder of their benchmark. Cells over images are grouped by shard (which
+    includes the pieces of a shard), by shard name in case the generator was renamed, and by generator in case its file
+    was renamed.
     """
     folder = path.rpartition("/")[0]
     if _stage_of(path).over == "prompts":
@@ -63,7 +64,7 @@ def _similar_groups(path: str) -> tuple[str, ...]:
 
 
 def _shard_of(path: str) -> str:
-    """Return the part of a path that all cells of one recipe on one shard share, independent of the content."""
+    """Return the part of a cell's path that identifies the recipe and shard, regardless of their content."""
     return path.rpartition("-")[0]
 
 
@@ -72,9 +73,9 @@ def _stage_of(path: str) -> type[Stage]:
 
 
 def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:
-    """Return the tables of a cell's earlier cells, newest first.
+    """Return the tables of the earlier cells that a cell may reuse, newest first.
 
-    Damaged cells are skipped, and so are cells of another recipe and cells with images that `limits` might refuse.
+    Skips damaged cells, cells of another recipe and cells with images that `limits` might refuse.
     """
     stage = STAGES[cell.stage]
     tables = []
@@ -90,15 +91,15 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
 
 
 class FailedRows(NamedTuple):
-    """Numbers of rows of a cell without a result."""
+    """Number of a cell's rows without a result."""
 
     rows: int
     retryable: int
-    """The rows among them that may succeed if they are tried again."""
+    """Number of these rows that may succeed on a retry."""
 
 
 class Retried(NamedTuple):
-    """Numbers of failed rows that were tried again, and of those that succeeded."""
+    """Number of failed rows that were retried, and how many of them succeeded."""
 
     rows: int
     succeeded: int
@@ -107,8 +108,8 @@ class Retried(NamedTuple):
 def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, benchmark: str) -> dict[PlannedCell, str]:
     """Return the cells that are saved as drafts, and those with failed rows in the benchmark's newest run.
 
-    Each comes with the path of the cell whose draft has its failed rows: a different one if the images were repaired
-    since. `stored` are paths in the store that the plan does not name.
+    Each is mapped to the path of the cell whose draft has the failed rows, which is another cell if the images have
+    been repaired since. `stored` contains the stored paths that are not in the plan.
     """
     failed = _find_failed_shards(store, benchmark)
     paths = {cell: path if draft_path(path := cell.path) in stored else failed.get(_shard_of(path)) for cell in cells}
@@ -116,7 +117,7 @@ def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, be
 
 
 def _find_failed_shards(store: Store, benchmark: str) -> dict[str, str]:
-    """Return the failed cells of the benchmark's newest readable run, by recipe and shard."""
+    """Return the paths of the failed and draft cells of the benchmark's newest readable run, by recipe and shard."""
     for run_id in reversed(run_ids(store)):
         try:
             if read_manifest(store, run_id).get("benchmark") == benchmark:
@@ -132,7 +133,7 @@ def dependents_of_failed(
     missing: Set[PlannedCell],
     reads: Callable[[PlannedCell], Mapping[str, tuple[PlannedCell, ...]]],
 ) -> set[PlannedCell]:
-    """Return the missing cells that failed, and those that directly or indirectly read one of them."""
+    """Return the failed cells among the missing ones, and the missing cells that depend on one of them."""
     order = list(STAGES)
     again = set(failed & missing)
     for cell in sorted(missing, key=lambda cell: order.index(cell.recipe.stage)):
@@ -142,7 +143,7 @@ def dependents_of_failed(
 
 
 def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, FailedRows]:
-    """Return the failed rows by cell path, as counted in the drafts; without a draft, all rows of the shard."""
+    """Return the number of failed rows by cell path, as counted in the drafts; without a draft, count all rows."""
 
     def count(cell: PlannedCell) -> FailedRows:
         try:
@@ -156,7 +157,7 @@ def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, F
 
 
 def count_retried(failed: Mapping[str, FailedRows], outcomes: Mapping[str, Outcome]) -> Retried:
-    """Count the rows that were tried again, and the rows among them that have a result now."""
+    """Count the rows that were retried, and those among them that have a result now."""
     succeeded = 0
     for path, before in failed.items():
         outcome = outcomes.get(path)

@@ -1,4 +1,4 @@
-"""The scores of a run and its rows without a score: both are folders of Parquet files, read one by one."""
+"""A run's scores, and its rows without a score. Each is a folder of Parquet files that are read one by one."""
 
 from functools import partial
 
@@ -12,9 +12,9 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.store.store import Store
 
 TEXTS = pa.schema([("prompt_id", pa.string()), ("text", pa.uint64())])
-"""Columns of a run's table of prompts, with a hash of each text."""
+"""Columns of a run's prompt table; `text` is a hash of the prompt's text."""
 SHARED = ("generator", "metric")
-"""Columns with few distinct values, which are read as dictionaries."""
+"""Columns with few distinct values, which are read as dictionary arrays."""
 
 
 def score_parts(store: Store, run_id: str) -> list[str]:
@@ -23,20 +23,20 @@ def score_parts(store: Store, run_id: str) -> list[str]:
 
 
 def read_run_scores(store: Store, run_id: str, each: OrderedMap = map_sequentially) -> RunScores:
-    """Return a run's scores, which are loaded as needed: at most one metric and generator at a time."""
+    """Return a run's scores, which are loaded on demand, at most one metric and generator at a time."""
     parts = [partial(store.read_file, path, encoded=SHARED) for path in score_parts(store, run_id)]
     return RunScores(parts, each).with_texts(read_prompt_texts(store, run_id))
 
 
 def write_prompt_texts(store: Store, run_id: str, prompts: pa.Table) -> None:
-    """Write hashes of the texts of a run's prompts (schema PROMPTS), so that a later run can find edited prompts."""
+    """Write hashes of the texts of a run's prompts (schema PROMPTS), so that a later run can detect edited prompts."""
     texts = pa.array(hash_ids(prompts.column("text").fill_null("").to_pylist()))
     table = pa.table([prompts.column("prompt_id"), texts], schema=TEXTS)
     store.write_table(_texts_path(run_id), table)
 
 
 def read_prompt_texts(store: Store, run_id: str) -> PromptTexts | None:
-    """Return the hashes of the prompts' texts; None if the run's folder has none."""
+    """Return the hashes of a run's prompt texts, or None if the run has none."""
     path = _texts_path(run_id)
     if not store.exists(path):
         return None
@@ -55,6 +55,6 @@ def errors_path(run_folder: str) -> str:
 
 
 def read_failures(store: Store, run_folder: str) -> pa.Table:
-    """Return the kinds of a run's failures (schema FAILURES); raise StoreError if a file is damaged or missing."""
+    """Return a run's failures by kind (schema FAILURES); raise StoreError if a file is damaged or missing."""
     path = errors_path(run_folder)
     return merge_failures([count_failures(store.read_file(part)) for part in store.files(path) or [path]])

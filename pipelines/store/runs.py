@@ -1,4 +1,4 @@
-"""The runs of a store: their names, their order and their manifests."""
+"""The runs of a store: their ids, their order and their manifests."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from plumbline.pipelines.store.lease import LeaseLost
 from plumbline.pipelines.store.store import LATEST, RERUN, Store, draft_path
 
 READERS = 16
-"""Threads that read files of a store at the same time."""
+"""Number of threads that read files of a store concurrently."""
 MAX_RUNS_SEARCHED = 32
 ORDER = "order"
 UNNAMED = ".unnamed"
@@ -31,7 +31,7 @@ LATEST_REPORT = "latest/report.html"
 
 
 class RunCounts(TypedDict, total=False):
-    """Number of cells and rows of a run, and the fraction of rows that have a score."""
+    """Numbers of a run's cells and rows, and the fraction of rows with a score."""
 
     cells_cached: int
     cells_computed: int
@@ -54,10 +54,10 @@ CELLS = pa.schema(
         ("first_row", pa.int64()),
     ]
 )
-"""Columns of a run's cells.parquet: the state of each cell and the usage of its model calls.
+"""Schema of a run's cells.parquet: the state of each cell and the usage of its model calls.
 
-`state` is cached, committed, draft, failed or missing. `rows` and `errors` are set for cells that the run computed.
-`first_row` is the index, within the run's scores, of a scores cell's first row.
+`state` is cached, committed, draft, failed or missing. `rows` and `errors` are set for cells that the run computed. For
+scores cells, `first_row` is the index of the cell's first row within the run's scores.
 """
 
 
@@ -73,13 +73,13 @@ def read_cell_states(store: Store, run_id: str) -> CellStates:
 class ScoresCell(NamedTuple):
     path: str
     stored: str
-    """Path of its file: the same, or its draft's."""
+    """Path of the cell's file: the cell's own path, or its draft's."""
     first_row: int
-    """Index of its first row within the run's scores."""
+    """Index of the cell's first row within the run's scores."""
 
 
 def scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
-    """Return the cells of a run's scores, in the scores' order; raise PlumblineError if they cannot be read."""
+    """Return a run's scores cells in the order of the scores; raise PlumblineError if they cannot be read."""
     cells = store.read_table(f"runs/{run_id}/cells.parquet", ["path", "state", "first_row"])
     of_scores = cells.filter(pc.is_valid(cells.column("first_row"))).sort_by("first_row")
     return [
@@ -89,7 +89,7 @@ def scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
 
 
 class Manifest(TypedDict, total=False):
-    """Fields of a manifest that are read again; a manifest has more fields."""
+    """The fields of a manifest that are read back; a manifest contains more fields than these."""
 
     note: str
     benchmark: str
@@ -108,27 +108,27 @@ _MANIFEST = TypeAdapter(Manifest)
 class Run(NamedTuple):
     run_id: str
     manifest: Mapping[str, Any] | None
-    """None if it is damaged."""
+    """Content of the manifest; None if it is damaged."""
     problem: str
     """Problem with the manifest, or an empty string."""
     latest: bool
 
 
 NameRun = Callable[[Store, datetime], str]
-"""Returns the id of a run in a store that begins at a time (UTC)."""
+"""Function that returns the id of a new run, given the store and the time (UTC) at which the run began."""
 DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 
 
 def name_by_time(store: Store, began: datetime) -> str:
-    """Return the id of a run, by when it began: 20261123-020000-123456."""
+    """Return a run id made from the time at which the run began: 20261123-020000-123456."""
     return f"{began:%Y%m%d-%H%M%S-%f}"
 
 
 def name_by_date(store: Store, began: datetime) -> str:
-    """Claim and return a run's id, by the day it began: 2026-11-23, or 2026-11-23-140000 if that day has a run already.
+    """Claim and return a run id made from the start date, plus the time if that day already has a run.
 
-    The id is claimed by a create-only write, so that no other run is ever written into its folder, not even by a
-    process that was stalled and continues later.
+    The id is 2026-11-23, for example, or 2026-11-23-140000. It is claimed by a create-only write, so that no other run
+    is ever written into its folder, not even by a process that stalled and continues later.
     """
     prefixes = (f"{began:%Y-%m-%d}", f"{began:%Y%m%d-}")
     names = (prefixes[0], f"{began:%Y-%m-%d-%H%M%S}", f"{began:%Y-%m-%d-%H%M%S-%f}")
@@ -138,13 +138,13 @@ def name_by_date(store: Store, began: datetime) -> str:
 
 
 class Position(NamedTuple):
-    """A run's position in the order of a store's runs, encoded in the name of an empty file; no clock is involved."""
+    """Position of a run in the order of a store's runs, encoded in the name of an empty file without using a clock."""
 
     number: int
-    """Number that grows with every run that is written or named."""
+    """Number that increases with every run that is written or made the newest."""
     run_id: str
     named: bool
-    """True if the run was named the newest at this position; False if it was written, without a report yet."""
+    """True if the run was made the newest at this position; False if it was only written and has no report yet."""
 
     @property
     def path(self) -> str:
@@ -152,7 +152,7 @@ class Position(NamedTuple):
 
 
 def run_of_position(path: str) -> str:
-    """Return the id of the run whose position a file encodes."""
+    """Return the id of the run whose position is encoded in this path."""
     return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED)
 
 
@@ -188,16 +188,16 @@ def remove_from_order(store: Store, run_id: str) -> None:
 def commit_run(
     store: Store, run_id: str, manifest: Mapping[str, Any], assert_lease: Callable[[], None] = lambda: None
 ) -> None:
-    """Write a run's manifest, which makes the run exist; it becomes the newest when it is named, once it has a report.
+    """Write a run's manifest, which makes the run exist; only `name_newest` makes it the newest run.
 
-    `assert_lease` raises LeaseLost if the run may not be published any more.
+    `assert_lease` raises LeaseLost if the run may no longer be published.
     """
     with _publish(store, run_id, named=False, assert_lease=assert_lease):
         store.write_json(_manifest_path(run_id), manifest)
 
 
 def name_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = lambda: None) -> None:
-    """Make a run the newest and publish its report at the fixed address; write nothing if that is done already."""
+    """Make a run the newest and publish its report at the fixed address; do nothing if this was already done."""
     last = max((position for position in _positions(store) if position.named), default=None)
     if last is None or last.run_id != run_id:
         with _publish(store, run_id, named=True, assert_lease=assert_lease):
@@ -213,16 +213,16 @@ def has_report(store: Store, run_id: str) -> bool:
 
 
 def awaits_name(store: Store, run_id: str) -> bool:
-    """Return True if a run was written after the newest run was named: it will be named once it has a report."""
+    """Return True if a run was written after the current newest run was published, and has yet to become the newest."""
     positions = _positions(store)
     last_named = max((position.number for position in positions if position.named), default=-1)
     return any(position.run_id == run_id and position.number > last_named for position in positions)
 
 
 def publish_newest(store: Store) -> None:
-    """Write the newest run's id and its report to their fixed addresses.
+    """Write the newest run's id and report to their fixed addresses.
 
-    This repeats until they are the newest run's, because another run may be named meanwhile.
+    This is repeated until the newest run stays the same, because another run may become the newest meanwhile.
     """
     published = None
     while (newest := newest_run(store)) not in (None, published):
@@ -234,7 +234,7 @@ def publish_newest(store: Store) -> None:
 
 
 def run_ids(store: Store) -> list[str]:
-    """Return the runs that have a manifest, oldest first; runs without a position come first, ordered by time."""
+    """Return the ids of all runs with a manifest, oldest first. Runs without a position come first, ordered by time."""
     return _list_with_manifest(store, _positions(store))
 
 
@@ -246,7 +246,7 @@ def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str
 
 
 def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
-    """Return the folders of runs in the order of `run_ids`, with or without a manifest."""
+    """Return all run folders in the order of `run_ids`, including those without a manifest."""
     numbers = {position.run_id: position.number for position in positions}
 
     def order(run_id: str) -> tuple[int, str, str]:
@@ -257,7 +257,7 @@ def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
 
 
 def newest_first(store: Store) -> Iterator[Run]:
-    """Yield all runs, newest first; each is read only when it is reached."""
+    """Yield all runs, newest first, reading each one only when it is reached."""
     positions = _positions(store)
     newest = _find_newest(store, positions)
     for run_id in reversed(_sort_folders(store, positions)):
@@ -266,14 +266,14 @@ def newest_first(store: Store) -> Iterator[Run]:
 
 
 def newest_runs_of(store: Store, benchmark: str) -> Iterator[Run]:
-    """Yield the runs of a benchmark among the store's newest MAX_RUNS_SEARCHED runs, newest first."""
+    """Yield a benchmark's runs among the newest MAX_RUNS_SEARCHED runs of the store, newest first."""
     for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
         if run.manifest is not None and run.manifest.get("benchmark") == benchmark:
             yield run
 
 
 def earlier_runs(store: Store, run_id: str) -> Iterator[Run]:
-    """Yield the runs before a run, newest first; each is read only when it is reached."""
+    """Yield the runs before the given run, newest first, reading each one only when it is reached."""
     for earlier in reversed(list(takewhile(run_id.__ne__, run_ids(store)))):
         yield _run(store, earlier, latest=False)
 
@@ -283,7 +283,7 @@ def _manifest_path(run_id: str) -> str:
 
 
 def newest_run(store: Store) -> str | None:
-    """Return the id of the existing run that was named last, or of the last run if none was named."""
+    """Return the id of the existing run that was most recently made the newest, or of the last run if none was."""
     return _find_newest(store, _positions(store))
 
 
@@ -296,7 +296,7 @@ def _find_newest(store: Store, positions: Sequence[Position]) -> str | None:
 
 
 def find_run(store: Store, run: str, key: str = "run") -> str:
-    """Return the id of a run (`latest` is the newest); raise ConfigError with recent ids if it is missing."""
+    """Return the id of a run (`latest` means the newest); raise ConfigError listing recent ids if it does not exist."""
     existing = run_ids(store)
     wanted = newest_run(store) if run == "latest" else run
     if wanted in existing:
@@ -322,7 +322,7 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
     try:
         content = decode_json(text)
         _MANIFEST.validate_python(content, strict=True)
-        json.dumps(content, ensure_ascii=False).encode()  # fails on half of a surrogate pair, which cannot be shown
+        json.dumps(content, ensure_ascii=False).encode()  # fails on a lone surrogate, which cannot be displayed
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
@@ -335,7 +335,7 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
 
 
 def list_runs(store: Store) -> list[Run]:
-    """Return the runs of a store, oldest first, even if their manifest is damaged."""
+    """Return all runs of a store, oldest first, including those with a damaged manifest."""
     positions = _positions(store)
     newest = _find_newest(store, positions)
     with ThreadPoolExecutor(READERS) as pool:

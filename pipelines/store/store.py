@@ -1,4 +1,4 @@
-"""The store: committed cells, drafts and runs, as plain Parquet and JSON files that anyone can open."""
+"""The store contains committed cells, drafts and runs as plain Parquet and JSON files that anyone can open."""
 
 import hashlib
 import io
@@ -43,23 +43,25 @@ DRAFT = ".draft.parquet"
 LATEST = "runs/latest"
 MARK = "store.json"
 RERUN = "run the sweep again, which writes a new run, or delete the run's folder"
-"""Remedy for a damaged file of a run."""
+"""Remedy for a damaged file in a run."""
 VERIFY = "run the sweep again with verify=true, which computes it again"
-"""Remedy for a damaged cell. A sweep without verify=true that computes nothing reads no cell, so it sees no damage."""
+"""Remedy for a damaged cell. Without verify=true, a sweep that has nothing to compute reads no cells and so finds no
+damage.
+"""
 COUNTED_KEY = "plumbline_counted"
-"""Key in a table's file metadata: counts of the table's rows, as Parquet in base64."""
+"""Key in a table's file metadata for counts of the table's rows, stored as base64-encoded Parquet."""
 PAGE = 999
-"""Files of a folder that are listed with a single S3 request, which also shows if there are more (limit: 1,000)."""
+"""Number of files that a single S3 request can list while still showing whether there are more (the limit is 1,000)."""
 WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
-"""Folder where `ray job submit --working-dir` unpacks a job's files; Ray deletes it some time after the job."""
+"""Folder into which `ray job submit --working-dir` unpacks a job's files. Ray deletes them some time after the job."""
 
 
 class StoreError(PlumblineError):
-    """A file of the store is damaged, missing or out of reach."""
+    """A file of the store is damaged, missing or unreachable."""
 
 
 class BrokenCell(StoreError):
-    """A cell cannot be used and must be computed again: it is damaged, or was computed from a cell that has changed."""
+    """A cell must be recomputed: it is damaged, or was computed from a cell that has changed since."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -67,15 +69,15 @@ class BrokenCell(StoreError):
 
 
 class GoneCell(BrokenCell):
-    """A cell is missing: it was deleted, or it is named by a run that was copied from another store."""
+    """A cell does not exist: it was deleted, or is referenced by a run that was copied from another store."""
 
 
 class StoredCell(NamedTuple):
     table: pa.Table
     provenance: Mapping[str, Any]
-    """Its key, recipe and node, the cells it was computed from, its error count and the usage of its model calls."""
+    """The cell's key, recipe, node and input cells, its error count and the usage of its model calls."""
     digest: str
-    """SHA-256 that its file contains."""
+    """SHA-256 recorded in the cell's file."""
 
     def outcome(self) -> Outcome:
         """Return the outcome that was reported when the cell was committed."""
@@ -93,15 +95,15 @@ class Page(NamedTuple):
     written: Mapping[str, float]
     """Modification times by path, in seconds since 1970."""
     whole: bool
-    """True if the folder has no more files."""
+    """True if the folder has no more files than these."""
 
 
 class CellCount(NamedTuple):
-    """The number of cells in a store, or a lower bound."""
+    """Number of cells in a store, which may be a lower bound."""
 
     found: int
     all: bool
-    """True if all cells were counted."""
+    """True if all cells were counted; False if the count is a lower bound."""
 
 
 class StoredFile(NamedTuple):
@@ -113,38 +115,38 @@ class StoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder or bucket prefix. A cell is committed if its file exists."""
+    """A folder or bucket prefix that contains cells and runs. A cell is committed if and only if its file exists."""
 
     place: Place
 
     def check(self) -> None:
-        """Mark the folder as a store; raise ConfigError if it cannot be reached, or has no create-only writes."""
+        """Mark the folder as a store; raise ConfigError if it is unreachable or does not support create-only writes."""
         with readable_errors(self.place, "store"):
             (self.place / MARK).create_mark(b'{"plumbline_store": 1}\n')
 
     def listing(self, folder: str) -> dict[str, float]:
-        """Return the files of a folder with their modification times."""
+        """Return the paths of a folder's files with their modification times."""
         return {path: entry.modified for path, entry in self._below(folder)}
 
     def page(self, folder: str) -> Page:
-        """Return the first files of a folder, as many as one request lists."""
+        """Return the first files of a folder, as many as a single request can list."""
         below = self._below(folder)
         written = {path: entry.modified for path, entry in islice(below, PAGE)}
         return Page(written, next(below, None) is None)
 
     def count_cells(self, stages: Iterable[str]) -> CellCount:
-        """Count the committed cells of these stages, as far as one request for each lists them."""
+        """Count the committed cells of these stages, as far as one request per stage can list them."""
         pages = [self.page(stage) for stage in stages]
         found = sum(path.endswith(".parquet") and not path.endswith(DRAFT) for page in pages for path in page.written)
         return CellCount(found, all(page.whole for page in pages))
 
     def entries(self, folder: str) -> Iterator[StoredFile]:
-        """Yield the files of a folder, with their sizes and times."""
+        """Yield the files of a folder with their sizes and modification times."""
         for path, entry in self._below(folder):
             yield StoredFile(path, entry.size, entry.modified)
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders directly in a folder; none if the folder does not exist."""
+        """Return the names of a folder's immediate subfolders; the list is empty if the folder does not exist."""
         with readable_errors(self.place, "store"):
             try:
                 entries = (self.place / folder).list()
@@ -153,17 +155,17 @@ class Store:
         return sorted(name for name, entry in entries.items() if entry.type == "directory")
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """Yield the files of a folder, or the file itself, with their entries; nothing if the path does not exist."""
+        """Yield the files below a path, or the file at the path itself; yield nothing if the path does not exist."""
         with readable_errors(self.place, "store"), suppress(FileNotFoundError):
             for relative, entry in (self.place / path).files():
-                if entry.type == "file":  # an S3 server may keep a folder that has become empty
+                if entry.type == "file":  # an S3 server may list a folder that has become empty
                     yield f"{path}/{relative}" if relative else path, entry
 
     def save(self, cell: Cell, table: pa.Table, **provenance: Any) -> Outcome:
-        """Commit a cell by one create-only PUT: the first writer wins, and a later writer changes nothing.
+        """Commit a cell with one create-only PUT: the first writer wins, and later writers change nothing.
 
-        A cell with a retryable error is saved as a draft instead: this run reads it, and the next run computes the
-        missing rows. A cell to renew replaces the existing file. Raises WriteError if the cell cannot be written.
+        A cell with a retryable error is saved as a draft instead: this run reads the draft, and the next run computes
+        the missing rows. A cell to renew replaces the existing file. Raises WriteError if the cell cannot be written.
         """
         state: State = "draft" if count_errors(table, retryable_only=True) else "committed"
         if state == "draft":
@@ -175,23 +177,26 @@ class Store:
         return Outcome(state=state, rows=len(table), kinds=kinds, kept=kept, usage=usage)
 
     def save_draft(self, cell: Cell, table: pa.Table, **provenance: Any) -> None:
-        """Save the unfinished rows of a cell, for the next process that computes it; raise WriteError if that fails."""
+        """Save the finished rows of an incomplete cell for the next process that computes it.
+
+        Raises WriteError if the draft cannot be written.
+        """
         (self.place / draft_path(cell.path)).write(_encode(cell, table, provenance))
 
     def read(
         self, path: str, *, key: str | None = None, draft: bool = False, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return a cell's table after checking its digest; raise BrokenCell if it is damaged or another cell."""
+        """Return a cell's table after checking its digest; raise BrokenCell if it is damaged or has another key."""
         cell = self.read_cell(draft_path(path) if draft else path, columns)
         if key is not None and cell.provenance["key"] != key:
-            raise BrokenCell(path, f"{self.place / path}: the cell is of another key; run again")
+            raise BrokenCell(path, f"{self.place / path}: the cell has a different key; run again")
         return cell.table
 
     def read_cell(self, path: str, columns: Sequence[str] | None = None) -> StoredCell:
         """Read a cell or draft.
 
         Raises BrokenCell if the file is damaged or contains another cell, GoneCell if it does not exist, and StoreError
-        if the store cannot be reached.
+        if the store is unreachable.
         """
         cell = path.removesuffix(DRAFT) + ".parquet" if path.endswith(DRAFT) else path
         try:
@@ -209,11 +214,11 @@ class Store:
             raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); {VERIFY}") from error
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a run's table from a file or folder; raise StoreError naming a file that is damaged or out of reach."""
+        """Read a run's table from a file or folder; raise StoreError naming any file that is damaged or unreachable."""
         return pa.concat_tables([self.read_file(part, columns) for part in self.files(path) or [path]])
 
     def read_file(self, path: str, columns: Sequence[str] | None = None, *, encoded: Sequence[str] = ()) -> pa.Table:
-        """Read one file of a run's table; columns in `encoded` are read as dictionaries."""
+        """Read one file of a run's table; read the columns in `encoded` as dictionary arrays."""
         return self._parse_table(path, _read_bytes(self.place / path), columns, encoded)
 
     def _parse_table(
@@ -223,7 +228,7 @@ class Store:
             check_table(data)
             table = _read_parquet(data, columns, encoded)
             name = json.loads((table.schema.metadata or {}).get(b"plumbline", b"{}")).get("table")
-            if name not in (None, _table_name(path)):  # tables of other programs have no name
+            if name not in (None, _table_name(path)):  # tables written by other programs have no name
                 raise DamagedError(f"it is the table {name}")
             return table.replace_schema_metadata(None)
         except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -231,19 +236,19 @@ class Store:
             raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {RERUN}") from error
 
     def read_with_digest(self, path: str) -> tuple[pa.Table, str]:
-        """Return one file of a run's table with the file's SHA-256; raise StoreError as `read_table` does."""
+        """Return one file of a run's table and the file's SHA-256; raise StoreError like `read_table`."""
         data = _read_bytes(self.place / path)
         return self._parse_table(path, data), hashlib.sha256(data).hexdigest()
 
     def write_table(self, path: str, table: pa.Table, counted: pa.Table | None = None) -> None:
-        """Write one file of a run's table, with counts of its rows in the file's metadata."""
+        """Write one file of a run's table; counts of its rows, if given, go into the file's metadata."""
         (self.place / path).write(encode_table(_table_name(path), table, counted))
 
     def adopt(self, source: str, target: str, columns: Sequence[str]) -> tuple[pa.Table, pa.Table] | None:
-        """Copy a file of an earlier run's table to another run.
+        """Copy one file of an earlier run's table to another run.
 
-        Returns columns of the table, and the counts in the file's metadata; None if it is missing, damaged or
-        uncounted.
+        Returns the requested columns of the table, and the counts in the file's metadata; None if the file is missing,
+        damaged or has no counts.
         """
         try:
             data = _read_bytes(self.place / source)
@@ -251,7 +256,7 @@ class Store:
             tally = (pq.read_metadata(pa.BufferReader(data)).metadata or {}).get(COUNTED_KEY.encode())
             counted = None
             if tally is not None:
-                with suppress(ValueError):  # of base64 or Arrow
+                with suppress(ValueError):  # raised by base64 or Arrow
                     counted = _read_parquet(b64decode(tally))
             if source != target and counted is not None:
                 (self.place / source).copy_to(self.place / target)
@@ -262,7 +267,7 @@ class Store:
         return None if counted is None else (table, counted)
 
     def files(self, path: str) -> list[str]:
-        """Return the sorted paths of a folder's files, or of the file itself; none if the path does not exist."""
+        """Return the sorted paths of a folder's files, or a single file's path; empty if the path does not exist."""
         return sorted(name for name, _ in self._below(path) if not name.rpartition("/")[2].startswith("."))
 
     def remove(self, path: str) -> None:
@@ -270,12 +275,12 @@ class Store:
             (self.place / path).remove()
 
     def remove_all(self, paths: Sequence[str]) -> None:
-        """Remove files, many with one request if the storage can."""
+        """Remove files, in batches if the storage supports it."""
         with write_errors(self.place):
             self.place.remove_below(paths)
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder that no process writes to any more, with its content."""
+        """Remove a folder and its content; no process may still be writing to it."""
         with write_errors(self.place / path):
             (self.place / path).remove_folder()
 
@@ -291,7 +296,7 @@ class Store:
         self.write_text(path, encode_json(content))
 
     def read_json(self, path: str) -> dict[str, Any] | None:
-        """Return the fields of a JSON file without its digest; {} if it is damaged, None if it does not exist."""
+        """Return the fields of a JSON file without its digest; {} if the file is damaged, None if it does not exist."""
         text = self.read_text(path)
         if text is None:
             return None
@@ -301,20 +306,20 @@ class Store:
         return {}
 
     def create_json(self, path: str, content: Mapping[str, Any]) -> bool:
-        """Write a JSON file create-only; return False if the file existed already."""
+        """Write a JSON file create-only; return False if the file already existed."""
         return (self.place / path).create(encode_json(content).encode())
 
     def write_text(self, path: str, text: str) -> None:
         (self.place / path).write(text.encode())
 
     def write_page(self, path: str, html: str) -> int:
-        """Write a page, with its digest in a comment at its end; return its bytes."""
+        """Write an HTML page with its digest in a comment at the end; return its size in bytes."""
         page = insert_digest(f"{html.rstrip()}\n<!-- {NO_DIGEST} -->\n".encode())
         (self.place / path).write(page)
         return len(page)
 
     def has_page(self, path: str) -> bool:
-        """Return True if there is an undamaged page at the path."""
+        """Return True if there is an undamaged HTML page at the path."""
         text = self.read_text(path)
         with suppress(DamagedError):
             return text is not None and bool(check_digest(text.encode()))
@@ -333,7 +338,7 @@ class Store:
             return (self.place / path).exists()
 
     def digest_file(self, path: Path, *, remember: bool) -> str:
-        """Return the SHA-256 of a local file; reuse the digest stored for this path, size and modification time."""
+        """Return a local file's SHA-256, reusing the one remembered for this path, size and modification time."""
         stat = path.stat()
         file = {"path": str(path.absolute()), "size": stat.st_size, "modified_ns": stat.st_mtime_ns}
         key = "\0".join(map(str, file.values()))
@@ -356,31 +361,31 @@ class StoreAddress(Protocol):
 
 
 def open_store(config: StoreAddress) -> Store:
-    """Return the configured store; raise ConfigError for a bad address, or a folder that Ray deletes."""
+    """Open the configured store; raise ConfigError if the address is invalid, or is a folder that Ray deletes."""
     try:
         place = config.storage.locate(config.store, writable=True)
     except ConfigError as error:
         raise ConfigError(f"store: {error}") from error
     if WORKING_FOLDERS in place.path:
         raise ConfigError(
-            f"store {place}: lies in the working folder of a Ray job, which Ray deletes; "
-            "name a place that lasts, as in store=s3://BUCKET/PREFIX or store=/an/absolute/path"
+            f"store {place}: is in the working folder of a Ray job, which Ray deletes; "
+            "choose a permanent location, such as store=s3://BUCKET/PREFIX or store=/an/absolute/path"
         )
     return Store(place)
 
 
 def open_existing_store(config: StoreAddress) -> Store:
-    """Return the configured store, for a job that only reads it; raise ConfigError if it does not exist."""
+    """Open the configured store for a job that only reads it; raise ConfigError if it does not exist."""
     store = open_store(config)
-    if not store.exists(MARK) and not store.folders("runs"):  # runs may have been copied alone
+    if not store.exists(MARK) and not store.folders("runs"):  # a copied store may contain only runs
         scheme, separator, path = store.place.url.partition("://")
         bucket = config.storage.locate(f"{scheme}://{path.partition('/')[0]}") if separator else None
         with readable_errors(store.place, "store"):
             if bucket is not None and not bucket.exists():
                 raise ConfigError(f"store {store.place}: there is no bucket {bucket.name}; correct store=...")
         raise ConfigError(
-            f"store {store.place}: there is no store here; correct the address (store=...), or make one by a "
-            "sweep: plumbline sweep"
+            f"store {store.place}: there is no store here; correct the address (store=...), or create one "
+            "with: plumbline sweep"
         )
     return store
 
@@ -391,7 +396,7 @@ def is_store(folder: Place) -> bool:
 
 
 def exclude_stores(folder: Place, paths: Sequence[str]) -> list[str]:
-    """Return the paths, relative to a folder, that are not in a store."""
+    """Return those of the paths (relative to a folder) that are not inside a store."""
     marked = [path.removesuffix(MARK) for path in paths if path.rpartition("/")[2] == MARK]
     stores = tuple(path for path in marked if is_store(folder / path.rstrip("/")))
     return [path for path in paths if not path.startswith(stores)]
@@ -420,19 +425,19 @@ def _encode(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes
 
 
 def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
-    """Return a cell's file: Parquet with page checksums, its provenance and the SHA-256 of all its other bytes."""
+    """Encode a cell as Parquet with page checksums, its provenance and the SHA-256 of all other bytes."""
     return insert_digest(_encode_parquet(table, {"plumbline": json.dumps(provenance), DIGEST_KEY: NO_DIGEST}))
 
 
 def encode_table(name: str, table: pa.Table, counted: pa.Table | None = None) -> bytes:
-    """Return a file of a run's table: like a cell's, with the table's name in place of the provenance."""
+    """Encode one file of a run's table, like a cell but with the table's name instead of the provenance."""
     tally = {} if counted is None else {COUNTED_KEY: b64encode(_encode_parquet(counted)).decode()}
     metadata = {"plumbline": json.dumps({"table": name}), **tally, DIGEST_KEY: NO_DIGEST}
     return insert_digest(_encode_parquet(table, metadata))
 
 
 def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell:
-    """Parse a cell's file; raise DamagedError, before anything is parsed, if any bit has changed."""
+    """Parse a cell's file. If any bit has changed, raise DamagedError before parsing anything."""
     digest = check_digest(data)
     table = _read_parquet(data, columns)
     provenance = json.loads(table.schema.metadata[b"plumbline"])
@@ -440,13 +445,13 @@ def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell
 
 
 def _table_name(path: str) -> str:
-    """Return the name of a run's table, or the key of one part of the scores; the same in every run."""
+    """Return a table's name, or the key of a part of the scores; both are the same in every run."""
     name = path.rpartition("/")[2].removesuffix(".parquet").rpartition("-")[2]
     return "" if name.isdigit() else name
 
 
 def _encode_parquet(table: pa.Table, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return Parquet bytes, with the metadata in the footer (the schema's metadata would be stored twice)."""
+    """Encode a table as Parquet, with the metadata in the footer only (schema metadata would be stored twice)."""
     plain = table.replace_schema_metadata(None)
     buffer = io.BytesIO()
     with pq.ParquetWriter(buffer, plain.schema, compression="zstd", write_page_checksum=True) as writer:

@@ -1,4 +1,4 @@
-"""The suites of a store: runs of several benchmarks that were made together."""
+"""The suites of a store. A suite is a set of runs of several benchmarks that were computed together."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -7,11 +7,11 @@ from plumbline.pipelines.store.runs import find_run, name_newest, newest_run
 from plumbline.pipelines.store.store import Store
 
 SUITES = "suites"
-"""Folder of the suites. Each has a folder with its page, its numbers and suite.json, which is written last."""
+"""Folder of the suites. Each suite has a folder with its page, its data and suite.json, which is written last."""
 
 
 class Suite(NamedTuple):
-    """Runs that were made together."""
+    """Runs of several benchmarks that were computed together."""
 
     suite_id: str
     runs: Mapping[str, str]
@@ -26,14 +26,14 @@ class Suite(NamedTuple):
 
 
 def newest_suites(store: Store) -> Iterator[Suite]:
-    """Yield the suites of a store, newest first; each is read only when it is reached."""
+    """Yield the suites of a store, newest first, reading each one only when it is reached."""
     for suite_id in sorted(store.folders(SUITES), reverse=True):
         if (suite := find_suite(store, suite_id)) is not None:
             yield suite
 
 
 def find_suite(store: Store, suite_id: str) -> Suite | None:
-    """Return a suite by its id, or None if its suite.json is missing (it is written last) or damaged."""
+    """Return the suite with an id, or None if its suite.json (which is written last) is missing or damaged."""
     content = store.read_json(f"{SUITES}/{suite_id}/suite.json") or {}
     runs, code = content.get("runs"), content.get("exit_code")
     if not isinstance(runs, dict) or not isinstance(code, int):
@@ -42,9 +42,9 @@ def find_suite(store: Store, suite_id: str) -> Suite | None:
 
 
 def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
-    """Return the id of the run with a name; if the name is a suite's, the suite's run of the benchmark, or None.
+    """Return the id of the run with this name or, for the name of a suite, of the suite's run of the benchmark.
 
-    Raises ConfigError if the run does not exist.
+    Returns None if the suite has no run of the benchmark; raises ConfigError if the run does not exist.
     """
     suite = find_suite(store, name)
     named = name if suite is None else suite.runs.get(benchmark)
@@ -52,12 +52,12 @@ def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | N
 
 
 def find_suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
-    """Return the newest suite of these benchmarks if it consists of these runs."""
+    """Return the newest suite of these benchmarks if it consists of exactly these runs."""
     newest = next((suite for suite in newest_suites(store) if list(suite.runs) == list(runs)), None)
     return newest if newest is not None and newest.runs == runs else None
 
 
 def name_newest_of(store: Store, runs: Mapping[str, str], assert_lease: Callable[[], None] = lambda: None) -> None:
-    """Make the last of a suite's runs the newest run, unless one of them is that already."""
+    """Make the last run of a suite the newest run, unless one of the suite's runs already is."""
     if newest_run(store) not in runs.values():
         name_newest(store, [*runs.values()][-1], assert_lease)

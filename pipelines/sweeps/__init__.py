@@ -1,1 +1,1 @@
-"""Sweeps: planned, computed, written as runs."""
+"""Plans and computes sweeps, and writes them as runs."""

@@ -1,7 +1,7 @@
-"""An adaptive sweep: rounds of prompts in a fixed random order, until every pair of generators is decided.
+"""Adaptive sweeps: rounds of prompts, in a fixed random order, until every pair of generators is decided.
 
-Each round is a plan over its prompts and those of earlier rounds. Its decisions depend only on its cells, so a killed
-sweep makes the same decisions when it runs again.
+Each round plans its own prompts and those of all earlier rounds. Its decisions depend only on its cells, so a sweep
+that was killed makes the same decisions when it is run again.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,16 +33,16 @@ def run_adaptive(
     display: Callable[[], AbstractContextManager[Watch]],
     on_round: Callable[[SeenPrompts], None],
 ) -> tuple[FinishedSweep, PlannedSweep]:
-    """Compute round after round until every pair is decided, and write the run; `on_round` gets each round's decisions.
+    """Compute rounds until every pair is decided, then write the run; `on_round` is called with each round's decisions.
 
-    Returns the run, and the sweep of the prompts that were needed. Raises ConfigError if a score is outside of
+    Returns the run, and the sweep of the prompts that were needed. Raises ConfigError if a score is outside
     `adaptive.range`.
     """
     rounds = planned.rounds
     assert rounds is not None, "the sweep was planned as an adaptive one"
     now, outcomes = planned, dict[str, Outcome]()
     for round in range(len(rounds.ends)):
-        # plan on the current store, without the cells that this run has tried
+        # plan again on the current store, leaving out the cells that this run has tried
         deletions = count_deletions(now.store)  # read before the cells are listed
         now = replace(now, sources=rounds.up_to(round), deletions=deletions, outcomes=outcomes)
         plan = now.plan_again()
@@ -60,7 +60,7 @@ def run_adaptive(
 def _compute_round(
     now: PlannedSweep, round: int, display: Callable[[], AbstractContextManager[Watch]]
 ) -> tuple[PlannedSweep, dict[str, Outcome], SeenPrompts]:
-    """Compute the missing cells and decide. If nothing is missing, the sweep is not registered in the store."""
+    """Compute a round's missing cells and decide. If none is missing, do not register the sweep in the store."""
     rounds, options = now.rounds, now.config.adaptive
     assert rounds is not None and options is not None
     ranking = {name: metric.prefers_lower for name, metric in now.config.metrics.items() if metric.ranks}
@@ -81,5 +81,5 @@ def _compute_round(
         done, outcomes, result = compute_whole(working, to_all(totals.add, watch), decide)
     done, outcomes = with_rounds(with_times(done, totals), outcomes)
     if result is None:
-        raise StoreError("cells of this round break again and again; look at the disk, and run again")
+        raise StoreError("cells of this round are damaged again and again; check the disk, and run again")
     return done, outcomes, result

@@ -1,4 +1,4 @@
-"""Computes the cells of a planned sweep, again if some of them turn out to be damaged."""
+"""Computes the cells of a planned sweep, and recomputes those that turn out to be damaged."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -29,13 +29,14 @@ TIMES = ("seconds", "worked", "waited", "calls")
 """Fields of NodeProgress that are summed over rounds."""
 
 MAX_ROUNDS = 6
-"""Rounds of computing and inspecting, more than a chain from questions to scores has stages. Cells that are still
-broken after these rounds fail."""
+"""Maximum number of rounds of computing and inspecting. It exceeds the number of stages from questions to scores; cells
+that are still broken after these rounds fail.
+"""
 
 
 @contextmanager
 def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Iterator[tuple[PlannedSweep, Watch]]:
-    """Register one sweep, as `registered_sweeps` does."""
+    """Register a single sweep in the same way as `registered_sweeps`."""
     with registered_sweeps([planned], watch, **content) as ((working,), both):
         yield working, both
 
@@ -44,10 +45,10 @@ def registered_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Ite
 def registered_sweeps(
     sweeps: Sequence[PlannedSweep], watch: Watch, **content: Any
 ) -> Iterator[tuple[Sequence[PlannedSweep], Watch]]:
-    """Register in the store which cells the sweeps use and how far they are, for jobs.gc and jobs.status.
+    """Record in the store which cells the sweeps use and how far they have got, for jobs.gc and jobs.status.
 
-    Yields the sweeps, planned again if cells may have been deleted since, and a watch that passes events to the store
-    and to `watch`. An error of a display does not end the run.
+    Yields the sweeps, replanned if cells may have been deleted since, and a function that passes events to the store
+    and to `watch`. An error in a display does not end the run.
     """
     store, nodes = sweeps[0].store, make_workload(sweeps).nodes
     recipes = [recipe for sweep in sweeps for recipe in (*sweep.plan.prompts.recipes, *sweep.plan.images.recipes)]
@@ -69,24 +70,24 @@ def registered_sweeps(
 
 
 class Inspection(NamedTuple, Generic[T]):
-    """A result that was read from the cells of a sweep."""
+    """Result of inspecting the cells of a sweep."""
 
     result: T
     broken: Set[str] = frozenset()
-    """Paths of the cells that cannot be used."""
+    """Paths of cells that cannot be used."""
     message: str = ""
-    """Reason if the result is missing."""
+    """Reason why there is no result."""
 
 
 class CellTables:
-    """The cells of a plan that have a table: all but the failed and the untried ones."""
+    """Tables of a plan's cells. Failed and untried cells have none."""
 
     def __init__(self, plan: Plan, store: Store, outcomes: Mapping[str, Outcome]) -> None:
         self.plan, self.store, self.outcomes = plan, store, outcomes
         self._failed = {path for path, outcome in outcomes.items() if outcome.state == "failed"}
 
     def paths(self, cells: Sequence[PlannedCell]) -> list[str]:
-        """Return the paths of those of the cells that have a table."""
+        """Return the paths of the given cells that have a table."""
         return [cell.path for cell in cells if cell.path not in self._failed and cell not in self.plan.untried]
 
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -101,7 +102,7 @@ class CellTables:
 def inspect_cells(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], read: Callable[[CellTables], T]
 ) -> Inspection[T | None]:
-    """Return the result of `read`, or None with the paths of the cells that cannot be used."""
+    """Return the result of `read`; if cells cannot be used, return None and their paths."""
     if broken := {path for outcome in outcomes.values() for path in outcome.broken}:
         return Inspection(None, broken)
     try:
@@ -115,9 +116,10 @@ def compute_whole(
     watch: Watch,
     inspect: Callable[[PlannedSweep, Mapping[str, Outcome]], Inspection[T]],
 ) -> tuple[PlannedSweep, dict[str, Outcome], T]:
-    """Compute the missing cells, and again the cells that `inspect` finds damaged or computed from replaced cells.
+    """Compute the missing cells, and recompute the cells that `inspect` finds damaged or based on replaced cells.
 
-    Returns the sweep whose plan has all cells that had to be computed as missing, their outcomes, and the last result.
+    Returns the sweep, whose plan lists all cells that had to be computed as missing, their outcomes and the last
+    result.
     """
     now, renewed = planned, planned.plan.renewed
     outcomes: dict[str, Outcome] = {}
@@ -140,7 +142,7 @@ def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
 
 
 def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells of one sweep or several. If none is missing, no executor module is imported."""
+    """Compute the missing cells of one or more sweeps. If none is missing, no executor module is imported."""
     nodes = [item for item in workload.nodes if item.missing]
     if not nodes:
         return {}
@@ -151,7 +153,7 @@ def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> di
 
 
 def make_workload(sweeps: Sequence[PlannedSweep]) -> Workload:
-    """Return the missing cells of several sweeps as one workload."""
+    """Combine the missing cells of several sweeps into one workload."""
     named = {planned.config.benchmark.name: planned for planned in sweeps}
     return Workload(
         {name: planned.plan for name, planned in named.items()},
@@ -173,7 +175,7 @@ def make_stage_context(planned: PlannedSweep) -> StageContext:
 
 
 def with_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
-    """Return the sweep and the outcomes, including the cells that earlier rounds computed."""
+    """Return the sweep and the outcomes, extended by the cells that earlier rounds computed."""
     if not planned.outcomes:
         return planned, outcomes
     before = {cell for cell in planned.plan.cells if cell.path in planned.outcomes}
@@ -182,7 +184,7 @@ def with_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[Pl
 
 
 def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
-    """Return the sweep with the times of its nodes added to those of earlier rounds."""
+    """Return the sweep with these node times added to those of earlier rounds."""
     times = dict(planned.times)
     for node, progress in totals.nodes.items():
         before = times.get(node, NodeProgress())
@@ -193,9 +195,10 @@ def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
 
 
 def sum_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
-    """Return the tokens and calls of this run by node.
+    """Return the tokens and calls that each node used in this run.
 
-    Stages over images compute the cells of all metrics on a shard together, with one count: it is added once.
+    Image stages compute the cells of all metrics for a shard together and count their usage once, so it is only added
+    once.
     """
     counted: dict[tuple[str, PlannedCell | Shard], Usage] = {}
     for cell in plan.cells:

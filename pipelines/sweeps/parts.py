@@ -1,7 +1,7 @@
-"""The parts of a run's scores: each is read from its cells, or copied from an earlier run, by a task.
+"""The parts of a run's scores. A task makes each part from its cells, or copies it from an earlier run.
 
-The process that splits and counts the parts (results.py) handles no rows: a task returns sums, kinds of failure and row
-counts of a part.
+The process that splits and counts the parts (results.py) handles no rows: for each part, a task returns sums, kinds of
+failure and row counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,21 +31,21 @@ from plumbline.pipelines.store.runs import READERS, run_ids
 from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoreError
 
 MAX_SEARCHED_RUNS = 16
-"""Number of the newest runs that are searched for parts."""
+"""Maximum number of recent runs that are searched for parts."""
 COUNTED_COLUMNS = ("score", "truncated")
 ERROR_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "error")
 
 
 class ScoresPart(NamedTuple):
-    """A part of a run's scores: one metric's cells on consecutive images shards of one generator."""
+    """Part of a run's scores: the rows of one metric for consecutive image shards of one generator."""
 
     metric: str
     cells: tuple[PlannedCell, ...]
     key: str
-    """Digest of everything that its rows and its tally depend on."""
+    """Digest of everything that the rows of the part, and their tally, depend on."""
     path: str
     earlier: str | None = None
-    """Path in an earlier run that has the same part."""
+    """Path of the same part in an earlier run."""
 
     @property
     def generator(self) -> str:
@@ -57,7 +57,7 @@ class ScoresPart(NamedTuple):
 
 
 class QuestionCells(NamedTuple):
-    """A questions cell that scores depend on, and the entailment cell of the same prompts if the scores read one."""
+    """A questions cell that scores depend on, with the entailment cell of the same prompts if the scores use one."""
 
     questions: PlannedCell
     entailment: PlannedCell | None
@@ -68,9 +68,10 @@ class QuestionCells(NamedTuple):
 
 
 class InputDigests(NamedTuple):
-    """Digests of the questions and entailment that the score of each prompt must have been computed from.
+    """Digests, by prompt, of the questions and entailment that the prompt's scores must have been computed from.
 
-    Two parallel arrays of hashes. A prompt whose questions are not in the store, as after pruning, is not in them.
+    Stored as two parallel arrays of hashes. Prompts whose questions are no longer in the store, for example after
+    pruning, are left out.
     """
 
     prompts: NDArray[np.uint64]
@@ -78,29 +79,30 @@ class InputDigests(NamedTuple):
 
 
 class PartsTask(NamedTuple):
-    """Parts of several metrics on the same shards. They share prompts, so counting them together is faster."""
+    """Parts of several metrics for the same shards. Since they share prompts, it is faster to count them together."""
 
     parts: tuple[ScoresPart, ...]
     outcomes: Mapping[str, Outcome]
-    """Outcomes of the cells that they read and that are not committed."""
+    """Outcomes of the uncommitted cells that the parts read."""
     untried: frozenset[PlannedCell]
-    """Scores cells that were never tried, and that this sweep does not compute."""
+    """Scores cells that were never tried and that this sweep does not compute."""
     questions: Mapping[str, tuple[QuestionCells, ...]]
-    """Questions cells that the scores depend on, by metric."""
+    """Questions cells on which the scores depend, by metric."""
 
 
 class SharedInputs(NamedTuple):
-    """The inputs that all parts of a run share."""
+    """Inputs shared by all parts of a run."""
 
     store: Store
     skills: Skills
     extra: pa.Schema
     settings: Mapping[str, Ways]
-    """Rules that find generation settings; they fill the column of settings."""
+    """Rules for finding the generation settings of an image, which go into the settings column."""
     counted_metric: str
-    """Metric whose rows the images' settings are counted in; rows of other metrics are about the same images."""
+    """Metric in whose rows image settings are counted; counting one metric suffices, since all score the same images.
+    """
     digests: Mapping[tuple[str, str], InputDigests]
-    """Digests of the scores' inputs, by the paths of QuestionCells."""
+    """Digests of the questions and entailment behind the scores, by the paths of QuestionCells."""
 
     def counts_settings(self, metric: str | None) -> bool:
         return bool(self.settings) and metric == self.counted_metric
@@ -108,57 +110,57 @@ class SharedInputs(NamedTuple):
 
 class CountedPart(NamedTuple):
     sums: Mapping[tuple[str, str], Sums]
-    """Sums by generator and metric, for a tally."""
+    """Sums by generator and metric, to be merged into a tally."""
     failures: pa.Table
-    """Kinds of failure (schema FAILURES)."""
+    """Failures by kind (schema FAILURES)."""
     rows: int
     n_null: int
     n_truncated: int
     scores: Sketch
-    """Sketch of the distribution of the scores."""
+    """Sketch of the score distribution."""
     settings: Known
-    """Number of its images by generation setting, if it is a part of the metric that is counted."""
+    """Number of images by generation setting; only set for parts of the counted metric."""
     cell_rows: NDArray[np.int32]
-    """Number of rows of each of its cells, in order."""
+    """Number of rows of each of the part's cells, in order."""
     lost: Mapping[Shard, BrokenFile] = {}
-    """Shards whose ids cannot be read."""
+    """Broken files of shards whose ids cannot be read."""
     broken: frozenset[str] = frozenset()
-    """Paths of cells that are damaged, or were computed from questions that have been written again since."""
+    """Paths of cells that are damaged, or were computed from questions that have been rewritten since."""
 
 
 class _RowLocation(NamedTuple):
-    """The file and row of a row without a score."""
+    """Location of a row without a score."""
 
     file: str | None = None
     row: int | None = None
-    """Row of a Parquet file, from 0, or line of a table that was ingested, from 1."""
+    """Row in a Parquet file (starting at 0), or line in an ingested table (starting at 1)."""
     image_id: str | None = None
 
 
 class MissingRows(NamedTuple):
-    """Rows that no cell has, although a metric and generator should have them."""
+    """Rows that should exist for a metric and generator, but are in no cell."""
 
     metric: str
     generator: str
     errors: pa.Array
-    """One error for each row, or a single one for all (schema ERROR)."""
+    """One error per row, or a single error for all rows (schema ERROR)."""
     prompts: pa.Array
-    """Their prompt_ids; null if unknown."""
+    """Prompt ids of the rows; null if unknown."""
     rejected: Sequence[Rejection] = ()
-    """The rejections of an ingest that these rows are, if any."""
+    """Ingest rejections that the rows stand for, if any."""
 
 
 def errors_part_path(scores_part: str) -> str:
-    """Return the path of the rows without a score of a part."""
+    """Return the path of the file that lists a part's rows without a score."""
     return scores_part.replace("/scores.parquet/", "/errors.parquet/")
 
 
 def read_input_digests(
     store: Store, cells: tuple[QuestionCells, Mapping[str, Outcome]]
 ) -> tuple[InputDigests, frozenset[str]]:
-    """Read the digests of the scores' inputs from the questions and entailment cells of some prompts.
+    """Compute the digests of some prompts' questions and entailment by reading their cells.
 
-    Returns the digests, and the paths of the cells that cannot be used.
+    Returns the digests, and the paths of cells that cannot be used.
     """
     pair, outcomes = cells
     broken: set[str] = set()
@@ -179,7 +181,7 @@ def read_input_digests(
 
 
 def gather_parts(shared: SharedInputs, task: PartsTask) -> list[CountedPart]:
-    """Write parts into the run's folder: copies of an earlier run's parts if possible, else made from the cells."""
+    """Write parts to the run's folder: copy those that an earlier run has, and make the others from the cells."""
     adopted = {part.path: _adopt(shared, part) for part in task.parts if part.earlier is not None}
     left = [part for part in task.parts if adopted.get(part.path) is None]
     made = dict(zip((part.path for part in left), PartMaker(shared, task).make(left), strict=True))
@@ -189,9 +191,10 @@ def gather_parts(shared: SharedInputs, task: PartsTask) -> list[CountedPart]:
 
 
 def _repair_earlier(store: Store, part: ScoresPart) -> None:
-    """Replace a damaged part of earlier runs by the part that was made again, if all of its rows are sound.
+    """Replace damaged copies of a part in earlier runs by the newly made part, if all of its rows are sound.
 
-    The next night compares its run with an earlier run, and runs share a part's bytes by hard links.
+    This is necessary because the next nightly run is compared with an earlier run, and because runs share a part's
+    bytes through hard links.
     """
     if part.earlier is None or not store.exists(part.earlier) or store.is_sound(part.earlier):
         return
@@ -215,12 +218,12 @@ def _adopt(shared: SharedInputs, part: ScoresPart) -> CountedPart | None:
 
 
 class CellRows(NamedTuple):
-    """The rows of a scores cell in the run's table, in the order of the shard's rows."""
+    """Rows of a scores cell as they appear in the run's table, in the order of the shard."""
 
     shard: Shard
     table: pa.Table
     lost: BrokenFile | None = None
-    """Set if the cell failed and not even its shard's ids can be read."""
+    """Broken file of the shard; set if the cell failed and even the shard's ids cannot be read."""
     sound: bool = False
     """True if the table is a complete committed cell."""
 
@@ -232,7 +235,7 @@ class PartMaker:
         self._read_extra = lru_cache(maxsize=None)(self._read_extra_columns)
 
     def make(self, parts: Sequence[ScoresPart]) -> Iterator[CountedPart]:
-        """Write the parts, and yield the counts of each."""
+        """Write the parts and yield their counts."""
         read = [self._read_cells(part) for part in parts]
         tables = [pa.concat_tables([cell.table for cell in cells]).combine_chunks() for cells, _ in read]
         tallies = count_each(tables, self.shared.skills)
@@ -246,7 +249,7 @@ class PartMaker:
             yield counted._replace(lost=lost, broken=broken)
 
     def _read_cells(self, part: ScoresPart) -> tuple[list[CellRows], frozenset[str]]:
-        """Return the rows of a part's cells, and the paths of the cells that cannot be used."""
+        """Return the rows of a part's cells, and the paths of cells that cannot be used."""
         self.broken = set()
         inputs = [InputDigests(np.zeros(0, np.uint64), np.zeros(0, np.uint64))]
         for pair in self.task.questions.get(part.metric, ()):
@@ -264,7 +267,7 @@ class PartMaker:
         return cells, frozenset(self.broken)
 
     def _read_cell(self, metric: str, cell: PlannedCell, current: InputDigests) -> CellRows:
-        """Return a cell's rows with the shard's further columns; null rows if the cell cannot be used."""
+        """Return the rows of a cell with the shard's extra columns, or null rows if the cell cannot be used."""
         if cell in self.task.untried:
             return self._null_rows(metric, cell.shard, NOT_TRIED)
         outcome = self.task.outcomes.get(cell.path)
@@ -283,7 +286,7 @@ class PartMaker:
         return CellRows(cell.shard, table, sound=not draft and len(table) == cell.shard.rows)
 
     def _null_rows(self, metric: str, shard: Shard, error: RowError) -> CellRows:
-        """Return a null row per image of a shard that failed as a whole; no rows if the ids cannot be read."""
+        """Return one null row per image of a failed shard; return no rows if the ids cannot be read."""
         extra = self.shared.extra
         try:
             records = image_records(read_shard(shard, ("image_id", "prompt_id")))
@@ -295,18 +298,18 @@ class PartMaker:
         for record in records:
             ids: dict[str, Any] = identify(record, shard.group)._asdict()
             if record.get("image_id") is None:
-                ids["image_id"] = None  # an id that is made from the image's content is not known without the image
+                ids["image_id"] = None  # ids derived from the image's content are unknown without the image
             nulls.append({**ids, "metric": metric, "error": rows.error_value(error)})
         return CellRows(shard, append_columns(rows.table(nulls, schemas.SCORES), further, extra))
 
     def _read_extra_columns(self, shard: Shard) -> pa.Table:
-        """Return the shard's further columns; its file is not opened if there are none."""
+        """Return the shard's extra columns, opening the shard's file only if there are any."""
         extra = self.shared.extra
         return read_extra(shard, extra, self.shared.settings) if extra.names else extra.empty_table()
 
 
 def write_missing_part(shared: SharedInputs, part: tuple[str, Sequence[MissingRows]]) -> CountedPart:
-    """Write a part of null rows that no cell has, possibly without rows, at a path; return its counts."""
+    """Write a part of null rows that are in no cell, and return its counts. The part may be empty."""
     path, groups = part
     tables = [schemas.SCORES.empty_table()]
     locations: list[_RowLocation] = []
@@ -339,10 +342,10 @@ def _count_part(
     metric: str | None = None,
     locations: Sequence[_RowLocation] = (),
 ) -> CountedPart:
-    """Write the rows without a score of a part, and return the counts of all of its rows.
+    """Write the part's rows without a score to the error table, and return the counts of all rows of the part.
 
-    `shards` are those of the rows, in order, with their numbers of rows; rows that are not from shards have
-    `locations`.
+    `shards` lists the shards of the rows, in order, with their row counts. For rows that do not come from shards,
+    `locations` is given instead.
     """
     errors = _select_errors(table, shards, locations)
     if len(errors):
@@ -360,20 +363,20 @@ def _count_part(
 
 
 def _check_inputs(cell: PlannedCell, scores: pa.Table, current: InputDigests) -> None:
-    """Raise BrokenCell if a score was computed from questions that have been written again since."""
+    """Raise BrokenCell if a score was computed from questions that have been rewritten since."""
     if not len(current.prompts):
         return
     sound = scores.filter(scores.column("error").is_null())
     prompts, found = (hash_ids(sound.column(name).fill_null("").to_pylist()) for name in ("prompt_id", "basis"))
     indices = np.maximum(np.searchsorted(current.prompts, prompts, side="right") - 1, 0)
     if np.any((current.prompts[indices] == prompts) & (current.digests[indices] != found)):
-        raise BrokenCell(cell.path, f"{cell.path}: its questions have been written again since; run again")
+        raise BrokenCell(cell.path, f"{cell.path}: its questions have been rewritten since; run again")
 
 
 def append_columns(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
-    """Append the further columns of the same rows; nulls if `further` is empty, because the rows have no source."""
+    """Append the extra columns of the same rows, or nulls if `further` is empty because the rows have no source."""
     if len(extra) and len(further) not in (0, len(scores)):
-        raise StoreError(f"a scores cell has {len(scores)} rows, and its shard {len(further)}; delete the cell")
+        raise StoreError(f"a scores cell has {len(scores)} rows, but its shard has {len(further)}; delete the cell")
     for column in extra:
         values = further.column(column.name) if len(further) else pa.nulls(len(scores), column.type)
         scores = scores.append_column(column, values)
@@ -383,7 +386,7 @@ def append_columns(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.
 def _select_errors(
     scores: pa.Table, shards: Sequence[tuple[Shard, int]], locations: Sequence[_RowLocation]
 ) -> pa.Table:
-    """Return the rows without a score, with the fields of their errors and their locations in the shards' files."""
+    """Return the rows without a score, with their error fields and their locations in the source files."""
     failed = pc.indices_nonzero(pc.is_valid(scores.column("error"))).to_numpy()
     selected = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()
     columns = {name: selected.column(name) for name in ERROR_COLUMNS[:-1]}
@@ -397,7 +400,7 @@ def _select_errors(
 
 
 def _locate_rows(table_rows: NDArray[np.uint64], shards: Sequence[tuple[Shard, int]]) -> Iterator[_RowLocation]:
-    """Yield each row's file and its index there; an image's own file if an ingest left the image in place."""
+    """Yield the file and row index of each row, or the image's own file if an ingest left the image in place."""
     first_rows = np.cumsum([0, *(n_rows for _, n_rows in shards)])
     last: Shard | None = None
     files: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""A sweep before it computes anything: its configuration, its sources, and the plan of its cells."""
+"""Prepares a sweep before anything is computed: its configuration, its sources and the plan of its cells."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -38,20 +38,21 @@ LOG = logging.getLogger(__name__)
 
 
 class SweepInputs(NamedTuple):
-    """The inputs of a sweep as they were listed; none of them is opened yet."""
+    """Inputs of a sweep that have been listed but not opened."""
 
     config: SweepConfig
-    """Configuration with the size of shards, the columns of ingested sources, and the defaults that metrics take from
-    their models filled in."""
+    """Configuration in which the shard size, the columns of ingested sources and the metrics' model-dependent defaults
+    are filled in.
+    """
     store: Store
     images: ImageFiles
     digest: str
-    """Digest of the files' names, sizes and versions."""
+    """Digest of the names, sizes and versions of the input files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSweep:
-    """A sweep whose cells are all named, before any is computed."""
+    """A sweep whose cells are all planned."""
 
     config: SweepConfig
     store: Store
@@ -59,51 +60,52 @@ class PlannedSweep:
     plan: Plan
     executor: Executor
     inputs_digest: str = ""
-    """Digest of its inputs when they were listed; empty if it does not cover everything that the sweep reads."""
+    """Digest of the sweep's inputs when they were listed; empty if it does not cover everything that the sweep reads.
+    """
     wanted: tuple[str, ...] = ("scores",)
-    """Stages whose cells must exist in the end."""
+    """Stages whose cells must exist when the sweep is done."""
     verified: VerifiedCells | None = None
-    """Result of reading the committed cells, if `verify` is set; the plan computes the broken cells again."""
+    """Result of reading the committed cells if `verify` is set; the broken ones are computed again."""
     deletions: int = 0
-    """Number of collections that the store had seen when the plan was made; -1 during a collection."""
+    """Number of garbage collections in the store before the plan was made; -1 if one was running."""
     rounds: "Rounds | None" = None
     seen: "SeenPrompts | None" = None
     """Decisions of an adaptive sweep after its last round."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
-    """Outcomes of the cells that earlier rounds computed."""
+    """Outcomes of cells that were computed in earlier rounds."""
     times: Mapping[str, NodeProgress] = field(default_factory=dict)
-    """Times and calls of earlier rounds, by node."""
+    """Times and calls in earlier rounds, by node."""
 
     @property
     def occupied_seconds(self) -> dict[str, float]:
-        """Seconds that the workers of each node had shards, working or waiting for decoded rows."""
+        """Seconds, by node, during which workers had a shard: computing it or waiting for decoded rows."""
         return {node: times.worked + times.waited for node, times in self.times.items()}
 
     def plan_again(self, renew: Collection[str] = ()) -> Plan:
-        """Return a plan on the current store; the cells at the paths `renew` are computed again."""
+        """Return a plan based on the current store; cells at the paths in `renew` are computed again."""
         return make_plan(self.config, self.sources, self.store, wanted=self.wanted, renew=frozenset(renew))
 
 
 def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
-    """Check the store, the sources and the checkpoints, and name every cell; load no model.
+    """Check the store, sources and checkpoints, and plan every cell without loading a model.
 
-    The cells of `wanted` stages are computed, with those that they read. Raises ConfigError or ModelError, whose
-    message is one line with the remedy.
+    The cells of the `wanted` stages are computed, as well as the cells that they read. Raises ConfigError or ModelError
+    with a one-line message that includes the remedy.
     """
     return plan_inputs(list_inputs(config), wanted=wanted)
 
 
 def list_inputs(config: SweepConfig) -> SweepInputs:
-    """Check the store and the checkpoints, and list the sources; raise as `plan_sweep` does."""
+    """Check the store and the checkpoints, and list the sources; raise the same errors as `plan_sweep`."""
     if config.image_model is not None:
-        raise ConfigError("image_model: this job generates no images; leave it out, and generate them by jobs.generate")
+        raise ConfigError("image_model: this job generates no images; leave it out, and use jobs.generate")
     benchmark, storage = with_ingested_sources(config.benchmark, config.metrics, config.storage), config.storage
     for name, metric in config.metrics.items():
         if why := find_missing_sources(metric, benchmark):
             raise ConfigError(f"metrics.{name}: {why}")
     store = open_store(config)
     if benchmark.images and store.place.url == storage.locate(benchmark.images).url:
-        raise ConfigError(f"store {store.place.url}: the images are there too; name a folder of its own")
+        raise ConfigError(f"store {store.place.url}: it also contains the images; use a separate folder")
     if not config.dry_run:
         store.check()
     texts = [_list_versions(benchmark, storage, key) for key in ("prompts", "questions")]
@@ -119,7 +121,7 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
     def find_profile(role: str) -> VqaProfile:
         return find_vqa_profile(config.models[role])
 
-    # keys and the manifest have the defaults that metrics take from their models
+    # keys and the manifest contain the defaults that metrics take from their models
     metrics = {name: metric.with_model_defaults(find_profile) for name, metric in config.metrics.items()}
     check_image_inputs(make_nodes(metrics), config.models, config.clips)
     config = replace(config, benchmark=benchmark, metrics=metrics, shard_rows=rows, shard_bytes=bytes)
@@ -127,13 +129,13 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
 
 
 def check_installed(config: SweepConfig) -> None:
-    """Raise ConfigError if a package that the models of the metrics need is not installed."""
+    """Raise ConfigError if a package needed by the metrics' models is not installed."""
     for role in {role for node in make_nodes(config.metrics) for role in node.roles.values()}:
         resolution.check_installed(config.models[role])
 
 
 def _list_versions(benchmark: BenchmarkConfig, storage: StorageConfig, key: str) -> list[tuple[str, int, str]]:
-    """Return the path, size and version of each file of the benchmark's prompts or questions."""
+    """Return the path, size and version of each of the benchmark's prompt or question files."""
     if (address := getattr(benchmark, key)) is None:
         return []
     place = storage.locate(address)
@@ -145,7 +147,7 @@ def _list_versions(benchmark: BenchmarkConfig, storage: StorageConfig, key: str)
 
 
 def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
-    """Plan a sweep whose inputs are listed, as `plan_sweep` does."""
+    """Plan a sweep whose inputs have already been listed, like `plan_sweep`."""
     config, store = inputs.config, inputs.store
     memory = FileMemory(store, config.benchmark)
     sources = open_inputs(inputs, memory)
@@ -182,7 +184,7 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
 
 
 def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
-    """Return the sources of a sweep; image files that the store remembers are not opened."""
+    """Open the sources of a sweep, except for image files that the store already knows."""
     config = inputs.config
     assert config.shard_rows is not None, "it was chosen when the inputs were listed"
     size = ShardSize(config.shard_rows, config.shard_bytes)
@@ -195,7 +197,7 @@ def open_inputs(inputs: SweepInputs, memory: FileMemory) -> Sources:
 def with_ingested_sources(
     benchmark: BenchmarkConfig, metrics: Mapping[str, Metric], storage: StorageConfig
 ) -> BenchmarkConfig:
-    """Fill in the columns of ingested edit sources, if a metric needs sources and the benchmark names no column."""
+    """Fill in the columns of ingested source images if a metric needs them and the benchmark configures none."""
     if benchmark.columns.sources or not need_sources(metrics):
         return benchmark
     ingested = ingested_sources(benchmark, storage)
@@ -204,7 +206,7 @@ def with_ingested_sources(
 
 
 def find_missing_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
-    """Return the remedy if a metric needs sources of edits and the benchmark has none; empty otherwise."""
+    """Return a remedy if a metric needs the source images of edits and the benchmark has none; otherwise ''."""
     if benchmark.columns.sources or not metric.needs_sources:
         return ""
     return (

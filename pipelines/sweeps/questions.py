@@ -1,4 +1,4 @@
-"""The questions of a sweep's metrics about a benchmark's prompts, written before there are images."""
+"""Writes the questions that a sweep's metrics ask about a benchmark's prompts, before there are any images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,16 +25,16 @@ class WrittenQuestions(NamedTuple):
     quality: Mapping[str, QuestionQuality]
     """Quality of the questions, by metric."""
     cells: Mapping[str, tuple[str, ...]]
-    """Paths of the questions cells relative to the store, by metric."""
+    """Paths of the questions cells, relative to the store, by metric."""
     failed: Mapping[str, str]
-    """Reason why some cells could not be computed, by metric."""
+    """Reason why cells could not be computed, by metric."""
     usage: Mapping[str, Usage]
-    """Tokens and calls of this job, by node."""
+    """Tokens and calls used by this job, by node."""
     costs: Mapping[str, Cost]
 
 
 def plan_questions(config: SweepConfig) -> PlannedSweep:
-    """Plan the cells of questions and entailment only, as plan_sweep does."""
+    """Plan only the question and entailment cells, like `plan_sweep`."""
     return plan_sweep(config, wanted=("questions", "entailment"))
 
 
@@ -47,7 +47,7 @@ def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
 
 
 def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:
-    """Assess the questions cells, or return the paths of unusable cells."""
+    """Assess the questions, or return the paths of cells that cannot be used."""
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}
     broken: set[str] = set()
@@ -74,7 +74,7 @@ def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspecti
 def read_if_complete(
     planned: PlannedSweep, outcomes: Mapping[str, Outcome], cells: Cells, make: Callable[[], T]
 ) -> Inspection[T | None]:
-    """Return the result of `make` if all of the cells exist, else the reason."""
+    """Return the result of `make` if all of the cells exist; otherwise return the reason why not."""
     if any(cell in planned.plan.untried for cell in cells):
         return Inspection(None, message=NOT_TRIED.message)
     computed = [outcomes[cell.path] for cell in cells if cell.path in outcomes]

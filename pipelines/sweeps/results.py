@@ -1,8 +1,9 @@
-"""The output of a run: scores, summary and errors, with a row for everything that was asked for.
+"""The output of a run: scores, summary and errors, with a row for every requested score.
 
-A run's scores.parquet is a folder of parts: each has one metric's rows on some images shards of one generator. If an
-earlier run has a part of the same cells, it is copied with its counts; only the other parts are made from cells. Both
-are done by tasks (parts.py). This module splits the scores into parts and merges their counts: it handles no rows.
+A run's scores.parquet is a folder of parts, each of which contains the rows of one metric for some image shards of one
+generator. If an earlier run has a part made from the same cells, it is copied together with its counts; only the other
+parts are made from cells. Tasks do both (parts.py). This module splits the scores into parts and merges their counts;
+it does not handle rows.
 """
 
 import hashlib
@@ -54,37 +55,38 @@ from plumbline.pipelines.sweeps.parts import (
 )
 
 VERSION = 1
-"""Version of parts and their tallies; raise it when the same cells give other rows or sums."""
+"""Version of the parts and their tallies; increase it when the same cells lead to different rows or sums."""
 MAX_PART_ROWS = 1 << 15
-"""Rows of a part, unless one shard has more. A generator that grows changes only its last part."""
+"""Maximum number of rows in a part, unless a single shard has more. If a generator grows, only its last part changes.
+"""
 MAX_TASK_ROWS = 1 << 19
-"""Most rows of the parts on the same shards in a task, unless a single part has more."""
+"""Maximum number of rows in a task, whose parts are all on the same shards, unless a single part has more."""
 COPY_SPEED = 4
-"""Speed of copying rows from an earlier run, relative to making them from cells."""
+"""Speed of copying rows from an earlier run relative to making them from cells."""
 PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.over == "prompts")
-"""Stages over prompts, whose cells a score may depend on besides the cells over its image."""
+"""Stages over prompts. A score may depend on their cells as well as on the cells of its image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
-    """A run's output. Scores and errors are only in the store, because they may not fit into memory."""
+    """A run's output. Scores and errors are kept only in the store, because they may not fit in memory."""
 
     store: Store
     path: str
-    """Path of the scores in the store: a folder of parts."""
+    """Path of the scores in the store, which is a folder of parts."""
     parts: int
     rows: int
     n_null: int
     n_truncated: int
     summary: pa.Table
     failures: pa.Table
-    """Kinds of failure (schema FAILURES)."""
+    """Failures by kind (schema FAILURES)."""
     usual: pa.Table = field(default_factory=schemas.USUAL_SCORES.empty_table)
     """Distribution of the scores (schema USUAL_SCORES)."""
     settings: Mapping[str, Known] = field(default_factory=dict)
-    """Number of images with each generation setting, by generator."""
+    """Number of images for each generation setting, by generator."""
     broken: frozenset[str] = frozenset()
-    """Paths of cells that are damaged, or were computed from questions that have been written again since."""
+    """Paths of cells that are damaged, or were computed from questions that have been rewritten since."""
     first_rows: Mapping[PlannedCell, int] = field(default_factory=dict)
     """Index of each scores cell's first row within the run's scores."""
 
@@ -96,35 +98,36 @@ class Results:
 
     @property
     def coverage(self) -> float:
-        """Fraction of rows with a score; 1 for zero rows."""
+        """Fraction of rows with a score; 1 if there are no rows."""
         return 1 - self.n_null / self.rows if self.rows else 1.0
 
 
 class FinishedSweep(NamedTuple):
-    """A run that is in the store: a new one, or an earlier run with the same inputs."""
+    """A run in the store: either a new one, or an earlier run with the same inputs."""
 
     run_id: str
     folder: str
-    """Address of its tables."""
+    """Address of the folder with the run's tables."""
     results: Results
     lower_is_better: frozenset[str]
-    """Metrics whose lower scores are better."""
+    """Metrics for which lower scores are better."""
     ending: Ending
-    """Exit code with its reason: 0 complete, 2 within the failure budget, 1 over it."""
+    """Exit code and its reason: 0 if complete, 2 if failures are within the budget, 1 if they exceed it."""
     unchanged: bool
-    """True if it is an earlier run, so that nothing was written."""
+    """True if this is an earlier run and nothing was written."""
     computed: int = 0
-    """Number of cells that this sweep computed by models or arithmetic."""
+    """Number of cells that this sweep computed with models or arithmetic."""
     copied: int = 0
-    """Number of further cells that were written without asking a model: all rows or inputs are from earlier cells."""
+    """Number of additional cells written without calling a model, because all rows or inputs come from earlier cells.
+    """
     renewed: int = 0
-    """Number of these cells that had been committed and could not be used."""
+    """Number of these cells that had been committed before but could not be used."""
     usage: Mapping[str, Usage] = {}
-    """Tokens and calls of this sweep by node, if they are counted."""
+    """Tokens and calls used by this sweep, by node, if they were counted."""
     costs: Mapping[str, Cost] = {}
-    """Cost of the calls and the GPUs by node, if these have prices."""
+    """Cost of calls and GPUs by node, if prices are configured."""
     retried: Retried | None = None
-    """Failed rows that were tried again; None without `retry_failed`."""
+    """Counts of retried rows; None without `retry_failed`."""
 
     @property
     def exit_code(self) -> int:
@@ -141,9 +144,9 @@ def gather_results(
     benchmark: BenchmarkConfig,
     cluster: ClusterConfig,
 ) -> Results:
-    """Write and aggregate the run's scores, part by part, with a null row and an error for everything that is missing.
+    """Write and aggregate a run's scores, part by part, with a null row and an error for each missing score.
 
-    Cells are read only for the parts that no earlier run has.
+    Cells are read only for parts that no earlier run has.
     """
     folder = f"runs/{run_id}/scores.parquet"
     parts = _split_into_parts(plan, sources, store, run_id)
@@ -195,9 +198,9 @@ def gather_results(
 def _read_input_digests(
     tasks: Tasks, part_tasks: Iterable[PartsTask], store: Store
 ) -> dict[tuple[str, str], tuple[InputDigests, frozenset[str]]]:
-    """Read what `read_input_digests` returns for the parts that must be made, by the paths of QuestionCells.
+    """Call `read_input_digests` for the parts that must be made; return its results by QuestionCells paths.
 
-    Generators with the same prompts share questions cells, so each of these cells is read once.
+    Generators with the same prompts share questions cells, so each of these cells is read only once.
     """
     needed = {
         pair.paths: (pair, part_task.outcomes)
@@ -212,7 +215,7 @@ def _read_input_digests(
 def _number_rows(
     parts: Iterable[ScoresPart], counts: Iterable[CountedPart]
 ) -> tuple[dict[str, Known], dict[PlannedCell, int]]:
-    """Return the counts of generation settings by generator that has any, and the first row of each cell."""
+    """Return the counts of generation settings by generator, if any, and the index of each cell's first row."""
     settings: dict[str, Known] = {}
     first_rows: dict[PlannedCell, int] = {}
     row = 0
@@ -226,7 +229,7 @@ def _number_rows(
 
 
 def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -> list[ScoresPart]:
-    """Return the run's parts in the plan's order, named by their number and key."""
+    """Return the parts of the run in plan order; their file names consist of a number and their key."""
     labels, labels_of, list_folder = sources.skill_labels, dict[tuple[str, str], str](), cache(store.listing)
     parts: list[ScoresPart] = []
     for metric, cells in plan.scores.items():
@@ -242,7 +245,7 @@ def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -
             key = _make_part_key(metric, run, plan, sources, stored, labels_of[shard.group, shard.name])
             path = f"runs/{run_id}/scores.parquet/{len(parts):05d}-{key}.parquet"
             parts.append(ScoresPart(metric, run, key, path))
-    # the same parts may exist in this run, which may be gathered twice, or in the newest runs
+    # the same parts may exist in the newest runs, or in this run if it is gathered twice
     wanted, earlier = {part.key for part in parts}, dict[str, str]()
     for run_name in (run_id, *reversed(run_ids(store)[-MAX_SEARCHED_RUNS:])):
         if earlier.keys() >= wanted:
@@ -253,7 +256,7 @@ def _split_into_parts(plan: Plan, sources: Sources, store: Store, run_id: str) -
 
 
 def _split_cells(cells: Iterable[PlannedCell]) -> Iterator[tuple[PlannedCell, ...]]:
-    """Yield consecutive cells of one generator with at most MAX_PART_ROWS rows, and at least one cell."""
+    """Yield groups of consecutive cells of one generator, each with one cell or with at most MAX_PART_ROWS rows."""
     run: list[PlannedCell] = []
     n_rows = 0
     for cell in cells:
@@ -274,9 +277,9 @@ def _make_part_key(
     stored: Mapping[str, float],
     skills: str,
 ) -> str:
-    """Return a digest of a part's cells, the questions that their scores depend on, the skills and the further columns.
+    """Return a digest of a part's cells, the questions that its scores depend on, the skills and the extra columns.
 
-    The modification times of the cells are included, because a cell may be written again with other rows.
+    It includes the cells' modification times, because a cell may be rewritten with different rows.
     """
     written: dict[str, None] = {}
     if any(recipe.stage in PROMPT_STAGES for recipe in cells[0].recipe.reads):  # the same for all cells of a metric
@@ -299,7 +302,7 @@ def _make_part_key(
 
 
 def _group_by_shards(parts: Iterable[ScoresPart]) -> Iterator[tuple[ScoresPart, ...]]:
-    """Yield groups of parts on the same shards, which one task handles."""
+    """Yield groups of parts for the same shards; each group is handled by one task."""
     of_shards: dict[tuple[str, str], list[ScoresPart]] = {}
     for part in parts:
         of_shards.setdefault((part.generator, part.cells[0].shard.name), []).append(part)
@@ -309,7 +312,7 @@ def _group_by_shards(parts: Iterable[ScoresPart]) -> Iterator[tuple[ScoresPart, 
 
 
 def _make_task(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str, Outcome]) -> PartsTask:
-    """Return a task for some parts, with the outcomes and questions of their cells."""
+    """Return a task for these parts, with the outcomes and questions of their cells."""
     questions: dict[str, tuple[QuestionCells, ...]] = {}
     for part in parts:
         pairs: dict[QuestionCells, None] = {}
@@ -338,7 +341,10 @@ def _missing_parts(
     counted: Sequence[CountedPart],
     folder: str,
 ) -> Iterator[tuple[str, Sequence[MissingRows]]]:
-    """Yield the paths of the run's last parts with each metric's missing rows; an empty part if the run has no rows."""
+    """Yield the paths of the run's last parts, with the missing rows of each metric.
+
+    If the run has no rows at all, yield a single empty part.
+    """
     number, some, n_rows = len(parts), list[MissingRows](), 0
     for metric in plan.recipes:
         of_metric = (count.lost for part, count in zip(parts, counted, strict=True) if part.metric == metric)
@@ -356,10 +362,10 @@ def _missing_parts(
 def _missing_rows(
     metric: str, sources: Sources, lost: Mapping[Shard, BrokenFile], benchmark: BenchmarkConfig
 ) -> Iterator[MissingRows]:
-    """Yield a null row for every rejected row, and for every other prompt that a generator has no image of.
+    """Yield null rows for all rejected rows, and for all other prompts for which a generator has no image.
 
-    Its error is the rejection's, or that a file is broken. A broken file gives at least as many rows as it had, even if
-    no prompt can be named. No MissingRows has more rows than a part may have.
+    The error is that of the rejection, of the missing image or of a broken file. A broken file yields at least as many
+    rows as it had, even if their prompts are unknown. No MissingRows has more rows than a part may have.
     """
     ids = sources.prompts.column("prompt_id").combine_chunks()
     for generator in sources.every_generator:
@@ -373,7 +379,7 @@ def _missing_rows(
         broken = [file for file in (*sources.broken, *lost.values()) if file.generator == generator]
         absent = np.zeros(0, np.int64)
         if benchmark.prompts is not None and (benchmark.require_every_prompt or broken) and generator != NO_GENERATOR:
-            # the prompts that are neither in a readable shard of the generator nor in a rejected row
+            # prompts that occur neither in a readable shard of the generator nor in a rejected row
             is_absent = np.ones(len(sources.prompts), bool)
             is_absent[numbers.drop_null().to_numpy()] = False
             for shard, prompts in sources.named.items():
@@ -398,7 +404,7 @@ def _missing_rows(
 
 
 def _remove_others(store: Store, paths: Sequence[str], counted: Sequence[CountedPart], folder: str) -> None:
-    """Remove the parts of an earlier round with broken cells; write an empty table if no errors remain."""
+    """Remove parts that are left from an earlier round with broken cells; write an empty table if no errors remain."""
     failed = {errors_part_path(path) for path, part in zip(paths, counted, strict=True) if len(part.failures)}
     if not failed:
         nothing = errors_part_path(f"{folder}/00000.parquet")

@@ -1,4 +1,4 @@
-"""A suite: several benchmarks in one store, planned and computed together; each becomes a run of its own."""
+"""A suite: several benchmarks that are planned and computed together in one store. Each becomes a separate run."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,17 +39,19 @@ from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_listing
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSuite:
-    """The sweeps of a suite: planned sweeps, and the newest runs of unchanged benchmarks."""
+    """The planned sweeps of a suite, and the newest runs of its unchanged benchmarks."""
 
     config: SuiteConfig
     inputs: Mapping[str, SweepInputs]
-    """Inputs by benchmark; all fields below are by benchmark too."""
+    """Inputs by benchmark."""
     unchanged: Mapping[str, FinishedSweep]
-    """Newest runs of the unchanged benchmarks, which are not planned."""
+    """Newest runs of the unchanged benchmarks, by benchmark. These benchmarks are not planned."""
     sweeps: Mapping[str, PlannedSweep]
-    """Planned sweeps of all other benchmarks."""
+    """Planned sweeps of all other benchmarks, by benchmark."""
     left_out: tuple[str, ...]
-    """Sentences about metrics that do not score some benchmarks, because these lack something that they need."""
+    """Sentences about metrics that cannot score some of the benchmarks, because the benchmarks lack something they
+    need.
+    """
     executor: Executor
 
     @property
@@ -61,7 +63,7 @@ class PlannedSuite:
         return make_workload([*self.sweeps.values()])
 
     def shared_prompts(self) -> Iterator[str]:
-        """Yield a sentence for each two benchmarks that share prompts: they do not count as two independent results."""
+        """Yield a sentence for each pair of benchmarks that share prompts, since they are not independent results."""
         texts: dict[str, set[str]] = {}
         for name, inputs in self.inputs.items():
             if name in self.sweeps:
@@ -78,9 +80,9 @@ class PlannedSuite:
 
 
 def plan_suite(config: SuiteConfig) -> PlannedSuite:
-    """Plan every benchmark that has changed, by the metrics that fit it; compute nothing.
+    """Plan every benchmark that has changed, with the metrics that fit it; compute nothing.
 
-    Raises ConfigError naming the benchmark whose sources are wrong.
+    Raises ConfigError naming a benchmark if its sources are invalid.
     """
     inputs, lacking = dict[str, SweepInputs](), dict[tuple[str, str], list[str]]()
     unchanged, sweeps = dict[str, FinishedSweep](), dict[str, PlannedSweep]()
@@ -117,7 +119,7 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
 
 @contextmanager
 def _name_benchmark(key: str) -> Iterator[None]:
-    """Prefix errors with the key of their benchmark."""
+    """Prefix errors raised in the body with the key of the benchmark."""
     try:
         yield
     except PlumblineError as error:
@@ -125,9 +127,9 @@ def _name_benchmark(key: str) -> Iterator[None]:
 
 
 def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
-    """Return the sweep of a benchmark with the metrics that fit, and the reasons why others do not, by metric.
+    """Return a benchmark's sweep with the metrics that fit, and the reasons why the other metrics do not.
 
-    Raises ConfigError if a metric that `metrics_of` names explicitly does not fit, or none fits.
+    Raises ConfigError if no metric fits, or if one that `metrics_of` names explicitly does not.
     """
     wanted = config.metrics_of.get(key)
     asked = {name: metric for name, metric in config.metrics.items() if wanted is None or name in wanted}
@@ -147,7 +149,7 @@ def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, 
 
 
 def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> PlannedSuite:
-    """Compute the missing cells of all benchmarks, loading each model once; write no runs.
+    """Compute the missing cells of all benchmarks, loading each model once; do not write any runs.
 
     If nothing is missing, no executor module is imported and no sweep is registered in the store.
     """

@@ -1,4 +1,4 @@
-"""A sweep: benchmark prompts x generators x metrics, from sources to a run's tables."""
+"""Runs a sweep (benchmark prompts x generators x metrics), from its sources to the tables of a run."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -38,11 +38,11 @@ def run_sweep(
     name: NameRun = name_by_time,
     assert_lease: Callable[[], None] = lambda: None,
 ) -> FinishedSweep:
-    """Compute the missing cells and write the run; Ray is only imported if a cell is missing.
+    """Compute the missing cells and write the run. Ray is only imported if a cell is missing.
 
-    If the newest run is undamaged and has the same inputs, return it and write nothing. A new run becomes the newest
-    only when it is named (`name_newest`), together with its report. `assert_lease` is called before anything of the run
-    is published; it raises LeaseLost if another process took the lease.
+    If the newest run has the same inputs and is undamaged, return it and write nothing. A new run does not become the
+    newest until it has a report and `name_newest` is called. `assert_lease` is called before any of the run is
+    published; it raises LeaseLost if another process took the lease.
     """
     unchanged = find_unchanged_by_plan(planned)
     if unchanged is not None:
@@ -82,7 +82,7 @@ def _run(
     planned, outcomes, results = compute_whole(planned, to_all(totals.add, watch), gather)
     planned, outcomes = with_rounds(with_times(planned, totals), outcomes)
     if lost := planned.sources.uncounted:  # this exceeds every failure budget
-        ending = Ending(OVER_BUDGET, f"{name_some(lost)} lost rows that nobody can count")
+        ending = Ending(OVER_BUDGET, f"{name_some(lost)} lost an unknown number of rows")
     else:
         ending = end(results.n_null, results.rows, config.max_failed)
     write_run(planned, run_id, results, outcomes, began=began, ending=ending, assert_lease=assert_lease)
@@ -108,7 +108,7 @@ def _run(
 
 
 def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
-    """Count the cells whose rows were all in earlier cells, and the cells that only read such cells."""
+    """Count the cells whose rows all come from earlier cells, and the cells that only read such cells."""
     copied = set[str]()
     for cell in plan.cells:  # inputs come before the cells that read them
         outcome = outcomes.get(cell.path)

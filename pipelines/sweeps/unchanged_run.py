@@ -1,10 +1,10 @@
-"""The newest run of a sweep, if nothing has changed since it was written.
+"""Finds the newest run of a sweep if nothing has changed since it was written.
 
-`find_unchanged_by_listing` decides by a listing of the sources, so that a night without changes needs no plan.
-`find_unchanged_by_plan` decides by the plan's cells, even if files were touched or copied. The first compares with a
-note in the run's folder, which is written with the run, and again when the second finds the run unchanged. Both check
-the digests of all of the run's tables, because damage need not change a file's size or time. If a table is damaged, the
-sweep writes a new run from its cells.
+`find_unchanged_by_listing` only lists the sources, so that no plan is needed if nothing has changed.
+`find_unchanged_by_plan` compares the planned cells, so that it also recognizes files that were touched or copied. The
+first compares the listing with a note in the run's folder. The note is written with the run, and again whenever the
+second finds the run unchanged. Both check the digests of all of the run's tables, because damage may leave a file's
+size and time unchanged. If a table is damaged, the sweep writes a new run from its cells.
 """
 
 import logging
@@ -32,15 +32,15 @@ from plumbline.pipelines.sweeps.writing import digest_of_inputs, settings_of
 
 LOG = logging.getLogger(__name__)
 NOTE = "unchanged.json"
-"""File in a run's folder: digest of the inputs when the run was written or last found unchanged."""
+"""File in a run's folder with the digest of the inputs when the run was written or last found unchanged."""
 
 
 def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
     """Return the newest run of the same benchmark and metrics, if it computed everything and its inputs look the same.
 
-    No source is opened and no cell is named. That the scores cells still exist is checked if one page lists their
-    folder; in larger folders it is assumed, because the run's own tables are undamaged. Returns None for adaptive
-    sweeps and those with `retry_failed` or `verify`, which always need a plan.
+    Opens no source and plans no cells. If the folder of the scores cells can be listed in one page, this checks that
+    the cells still exist; in larger folders it assumes so if the run's own tables are undamaged. Returns None for
+    adaptive sweeps and those with `retry_failed` or `verify`, which always need a plan.
     """
     config, store = inputs.config, inputs.store
     if config.adaptive is not None or config.retry_failed or config.verify:
@@ -61,7 +61,7 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
 
 
 def find_unchanged_by_plan(planned: PlannedSweep) -> FinishedSweep | None:
-    """Return the newest run of the same benchmark and metrics, if nothing is missing and its inputs are the same."""
+    """Return the newest run of the same benchmark and metrics, if no cell is missing and its inputs are the same."""
     if planned.plan.missing or planned.outcomes:
         return None
     expected = digest_of_inputs(planned)
@@ -75,10 +75,11 @@ def find_unchanged_by_plan(planned: PlannedSweep) -> FinishedSweep | None:
 def _find_unchanged(
     config: SweepConfig, store: Store, is_same: Callable[[Run], bool], sources: Sources | None = None
 ) -> FinishedSweep | None:
-    """Return the newest run of the same benchmark and metrics, if `is_same` and it is undamaged.
+    """Return the newest run of the same benchmark and metrics, if it is undamaged and `is_same` returns True for it.
 
-    If `sources` are given, the run must also be without errors that computing it again may remove. Sweeps of several
-    benchmarks may share a store. A newer run that is damaged might be of this benchmark.
+    If `sources` are given, the run must also be free of errors that might disappear if it were computed again. Runs of
+    other benchmarks in the same store are skipped, but a newer run that is damaged is not, because it might be of this
+    benchmark.
     """
     kind = (config.benchmark.name, list(config.metrics))
     for run in islice(newest_first(store), MAX_RUNS_SEARCHED):
@@ -93,7 +94,7 @@ def _find_unchanged(
             if sources is not None and _has_storage_errors(results.failures, sources):
                 return None
             ending = Ending(manifest["exit_code"], manifest.get("exit_reason", ""))
-        except (PlumblineError, KeyError):  # planning and computing report an error that lasts
+        except (PlumblineError, KeyError):  # if the error persists, planning or computing will report it
             return None
         LOG.info("nothing changed since run %s", run.run_id)
         return FinishedSweep(
@@ -108,7 +109,7 @@ def _find_unchanged(
 
 
 def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
-    """Note in a run's folder the digest of its inputs, for `find_unchanged_by_listing`; the run must be complete."""
+    """Write the digest of a complete run's inputs to its folder, for `find_unchanged_by_listing`."""
     if not planned.inputs_digest or planned.config.adaptive is not None:
         return
     nodes = [item.node for item in planned.plan.nodes]
@@ -120,22 +121,22 @@ def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
 
 
 def is_complete(planned: PlannedSweep, results: Results, outcomes: Iterable[Outcome]) -> bool:
-    """Return True if a run has everything that its sweep can compute; the same sweep then has nothing to do."""
+    """Return True if a run has everything that its sweep can compute, so that repeating the sweep would do nothing."""
     committed = all(outcome.state == "committed" for outcome in outcomes)
     return committed and not planned.plan.untried and not _has_storage_errors(results.failures, planned.sources)
 
 
 def _digest_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> str:
-    """Return the digest of everything that a run depends on; `files` is the digest of the sources."""
+    """Return a digest of everything that a run depends on; `files` is the digest of the sources."""
     recipes = {name: make_metric_recipes(name, metric, nodes, config.clips) for name, metric in config.metrics.items()}
     computed = {name: {stage: recipe.digest for stage, recipe in chain.items()} for name, chain in recipes.items()}
     return digest({**settings_of(config), "files": files, "recipes": computed})
 
 
 def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
-    """Return True if a run has errors that its cells do not have, because a cell could not be read or written then.
+    """Return True if a run has errors that are not in its cells, because a cell could not be read or written.
 
-    If nothing is missing, all cells but the untried ones are committed, and a committed cell has no retryable error.
+    If nothing is missing, all cells except untried ones are committed, and a committed cell has no retryable error.
     Retryable errors without a file are about images that do not exist yet, or about broken files.
     """
     may_pass = failures.filter(

@@ -1,4 +1,4 @@
-"""Verifies the committed cells of a sweep by their digests: damage need not change a file's size or time."""
+"""Verifies a sweep's committed cells by their digests, since damage may leave a file's size and time unchanged."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,20 +15,20 @@ BATCH = 64
 class VerifiedCells(NamedTuple):
     read: int
     broken: tuple[str, ...]
-    """Paths of the cells that are damaged or gone."""
+    """Paths of cells that are damaged or missing."""
 
 
 class CellToRead(NamedTuple):
     path: str
     key: str
     prunable: bool
-    """True if jobs.gc may have deleted it, because the scores that were computed from it exist."""
+    """True if jobs.gc may have deleted the cell, because the scores computed from it exist."""
 
 
 def verify_cells(plan: Plan, store: Store, cluster: ClusterConfig) -> VerifiedCells:
-    """Read every committed cell of a plan; raise StoreError if one is out of reach.
+    """Read every committed cell of a plan; raise StoreError if one is unreachable.
 
-    A cell that is gone counts as broken, unless it may have been pruned.
+    A missing cell counts as broken, unless it may have been pruned.
     """
     expected = [cell for cell in plan.cells if cell not in plan.missing and cell not in plan.untried]
     batches = (

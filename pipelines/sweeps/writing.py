@@ -1,4 +1,4 @@
-"""Writes a run's tables and manifest into the store."""
+"""Writes a run's tables and manifest to the store."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -33,10 +33,12 @@ from plumbline.pipelines.sweeps.results import Results
 
 PACKAGES = (DISTRIBUTION, "ray", "torch", "transformers", "pyarrow")
 WITHOUT_RESULTS = ("cluster", "models", "log", "retry_failed", "verify")
-"""Settings that change no table, only where and how it is computed. Recipes contain what matters of the models."""
+"""Settings that affect where and how tables are computed, but not their content. The parts of `models` that do are in
+the recipes.
+"""
 NOISE_COLUMNS = ("generator", "score", "asks")
 CELLS_AT_ONCE = 1 << 15
-"""Rows of a run's cells that are Python objects at the same time."""
+"""Maximum number of rows of a run's cell table that exist as Python objects at the same time."""
 
 
 def write_run(
@@ -49,7 +51,7 @@ def write_run(
     ending: Ending,
     assert_lease: Callable[[], None],
 ) -> None:
-    """Write the tables first, and then the manifest, which commits the run."""
+    """Write a run's tables, and then its manifest, which commits the run."""
     store, plan = planned.store, planned.plan
     tables = {"summary": results.summary, "usual_scores": results.usual}
     noise = _measure_judge_noise(plan, planned.config.metrics, outcomes, store)
@@ -73,7 +75,7 @@ def write_run(
 
 
 def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    """Return the fields of the manifest that are about the sweep and its results."""
+    """Return the manifest fields about the sweep and its results."""
     plan, config, sources = planned.plan, planned.config, planned.sources
     usage = sum_usage(plan, outcomes)
     times = {
@@ -119,12 +121,12 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
 def _measure_judge_noise(
     plan: Plan, metrics: Mapping[str, Metric], outcomes: Mapping[str, Outcome], store: Store
 ) -> pa.Table:
-    """Return the noise of judges that are asked several times, by metric and generator (schema JUDGE_NOISE)."""
+    """Return the noise of judges that are asked repeatedly, by metric and generator (schema JUDGE_NOISE)."""
     records: list[Mapping[str, Any]] = []
     for name in (name for name in plan.scores if repeats_of(metrics[name]) > 1):
         tables = [schemas.ELEMENT_SCORES.empty_table().select(NOISE_COLUMNS)]
         for cell in plan.scores[name]:
-            # the run has an error for the rows of cells that cannot be read
+            # the run already has an error for each row of an unreadable cell
             with suppress(OSError, PlumblineError):
                 draft = is_draft(cell.path, outcomes)
                 tables.append(store.read(cell.path, key=cell.key, draft=draft, columns=NOISE_COLUMNS))
@@ -133,7 +135,7 @@ def _measure_judge_noise(
 
 
 def metric_facts(planned: PlannedSweep) -> dict[str, Any]:
-    """Return the fields of a manifest that `recipe_of` reads to get the recipes of its metrics."""
+    """Return the manifest fields from which `recipe_of` derives the recipes of the metrics."""
     return {
         "config": public_config(planned.config),
         "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
@@ -145,7 +147,7 @@ def metric_facts(planned: PlannedSweep) -> dict[str, Any]:
 
 
 def digest_of_inputs(planned: PlannedSweep) -> str:
-    """Return a digest of everything that a run's tables depend on: the cells, and facts about the sources."""
+    """Return a digest of everything that a run's tables depend on: the cells, and information about the sources."""
     sources = planned.sources
     untried = {"left": sorted(cell.key for cell in planned.plan.untried)} if planned.plan.untried else {}
     return digest(
@@ -164,7 +166,7 @@ def digest_of_inputs(planned: PlannedSweep) -> str:
 
 
 def settings_of(config: SweepConfig) -> dict[str, Any]:
-    """Return the configuration and the package versions that a run's tables may depend on."""
+    """Return the configuration and package versions that may affect a run's tables."""
     values = public_config(config)
     return {
         "config": {name: value for name, value in values.items() if name not in WITHOUT_RESULTS},
@@ -177,7 +179,7 @@ def _versions() -> dict[str, str]:
 
 
 def _count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    """Return the counts for a run's manifest: its cells, rows and retries."""
+    """Return the manifest's counts of cells, rows and retries."""
     failed = sum(1 for outcome in outcomes.values() if outcome.state == "failed")
     retried = count_retried(plan.failed, outcomes)
     return {
@@ -225,9 +227,9 @@ def _state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
 
 
 def public_config(config: SweepConfig) -> dict[str, Any]:
-    """Return the configuration without secrets, and without the note and the command, which the manifest has elsewhere.
+    """Return the configuration without secrets, note and command; the latter two have manifest fields of their own.
 
-    Local paths are absolute, so that a later job finds the images from any folder.
+    Local paths are made absolute, so that a later job can find the images from any folder.
     """
     values = asdict(config)
     benchmark, locate = values["benchmark"], config.storage.locate

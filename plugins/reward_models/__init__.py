@@ -1,4 +1,4 @@
-"""Later reward models of images, videos and edits, and the conversion of released checkpoints."""
+"""More reward models for images, videos and edits, and the conversion of their released checkpoints."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Converts released weights (pickles, or tensors under other names) to folders that model families load.
+"""Converts released weights (pickles, or tensors with other names) to folders that model families can load.
 
 Code in a pickle never runs: torch reads tensors and plain values, and refuses everything else.
 """
@@ -43,11 +43,11 @@ Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3", "videoali
 Weights = dict[str, torch.Tensor]
 
 NESTED = ("state_dict", "model")
-"""Keys of a training checkpoint that may contain the weights."""
+"""Keys under which a training checkpoint may contain the weights."""
 HEAD_WIDTH = 64
 """Width of an attention head in BERT and in every ViT of BLIP."""
 PIXELS = 256 * 28 * 28
-"""HPSv3 and EditReward resize every image to this number of pixels."""
+"""Number of pixels to which HPSv3 and EditReward resize every image."""
 BLIP_NAMES = (
     (r"^blip\.", ""),
     (r"^mlp\.", "reward_head."),
@@ -60,23 +60,23 @@ BLIP_NAMES = (
     (r"^visual_encoder\.blocks\.(\d+)\.norm(\d)\.", r"vision_model.encoder.layers.\1.layer_norm\2."),
     (r"^visual_encoder\.blocks\.(\d+)\.mlp\.", r"vision_model.encoder.layers.\1.mlp."),
 )
-"""Patterns and replacements that turn BLIP's own names into those of transformers."""
+"""Patterns and replacements that convert BLIP's original weight names to those of transformers."""
 UNUSED_BLIP_WEIGHTS = ("vision_proj.", "text_proj.", "text_encoder.embeddings.position_ids")
-"""Beginnings of the names of BLIP's weights that a reward does not use."""
+"""Prefixes of the names of BLIP weights that a reward does not use."""
 QWEN_NAMES = (
     (r"^visual\.", "model.visual."),
     (r"^model\.(?!visual\.|language_model\.)", "model.language_model."),
 )
-"""Patterns and replacements that turn the names of Qwen2-VL before transformers 4.52 into the current ones."""
+"""Patterns and replacements that convert Qwen2-VL's weight names from before transformers 4.52 to the current ones."""
 
 
 EDITREWARD = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
-"""Names of the instructions of EditReward's two heads in its prompts.py. The end of both instructions is in COLLATOR,
-in the same folder (TIGER-AI-Lab/EditReward edb027e, inference_edit.py).
+"""Names of the instructions of EditReward's two heads in its prompts.py. Both instructions end with the text of
+COLLATOR in the same folder (TIGER-AI-Lab/EditReward edb027e, inference_edit.py).
 """
 COLLATOR = "data_collator_qwen_edit.py"
 RELEASED_SETTINGS = "model_config.json"
-"""VideoAlign's settings, in the parent of the folder with its weights."""
+"""File with VideoAlign's settings, in the parent of the folder that contains the weights."""
 VIDEOALIGN: Mapping[str, Any] = {
     "fps": 2,
     "num_frames": None,
@@ -84,48 +84,51 @@ VIDEOALIGN: Mapping[str, Any] = {
     "sample_type": "uniform",
     "prompt_template_type": "detailed_special",
 }
-"""Settings of VideoAlign's release for reading videos and asking (KwaiVGI/VideoAlign 219ab9d, train.sh)."""
+"""Settings with which VideoAlign's release reads videos and prompts the model (KwaiVGI/VideoAlign 219ab9d, train.sh).
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertConfig:
-    """One conversion of released weights."""
+    """Configuration of a conversion of released weights."""
 
     release: Release
-    """`open_clip`: any CLIP that OpenCLIP trained, such as HPSv2 and NegCLIP; or one of the others."""
+    """`open_clip` for any CLIP that was trained with OpenCLIP, such as HPSv2 and NegCLIP; otherwise the name of the
+    release.
+    """
     weights: str
-    """The released file: .pt, .pth, .bin or .safetensors."""
+    """Released weights file: .pt, .pth, .bin or .safetensors."""
     base: str
-    """Folder or hub id of the checkpoint that shares its configuration and tokenizer; needs no weights."""
+    """Folder or hub id of a checkpoint with the same configuration and tokenizer; its weights are not needed."""
     output: str
-    """The folder to create; it must not exist."""
+    """Folder to create; it must not exist yet."""
     instruction: str | None = None
-    """The file of the release's source code that contains the model's instruction: data_collator_qwen.py for hpsv3,
-    prompt_template.py for videoalign, and prompts.py in its original folder for editreward. The file is parsed, not
-    run.
+    """Source file in the release that contains the model's instruction: data_collator_qwen.py for hpsv3,
+    prompt_template.py for videoalign, and prompts.py (in its original folder) for editreward. The file is parsed but
+    not run.
     """
 
 
 class ConvertedCheckpoint(NamedTuple):
-    """A converted checkpoint before it is written."""
+    """A converted checkpoint that has not been written yet."""
 
     network: nn.Module
     """Network on the meta device, which defines the expected names and shapes."""
     weights: Weights
-    """Weights under the network's names."""
+    """Weights by their names in the network."""
     stored: Weights
-    """Weights under the names that the family reads, as they are written."""
+    """Weights by the names under which they are written, which the family expects."""
     file: str = "model.safetensors"
 
 
 def convert(config: ConvertConfig) -> list[Path]:
-    """Create the folder and return its files.
+    """Convert the weights, write the output folder and return its files.
 
-    Raises ModelError if the weights do not fit the release and its base.
+    Raises ModelError if the weights do not match the release and its base.
     """
     output, source = Path(config.output).expanduser(), Path(config.weights).expanduser()
     if output.exists():
-        raise ModelError(f"{output}: it exists already; name another output, or remove it")
+        raise ModelError(f"{output}: it already exists; choose another output, or remove it")
     if not source.is_file():
         raise ModelError(f"{source}: no such file; download the release first")
     tensors = read_tensors(source)
@@ -144,7 +147,7 @@ def convert(config: ConvertConfig) -> list[Path]:
 
 
 def read_tensors(file: Path) -> Weights:
-    """Read the weights of a released file, by name; raises ModelError for a pickle with more than tensors."""
+    """Read the weights in a released file, by name; raise ModelError if a pickle contains more than tensors."""
     if file.suffix == ".safetensors":
         with readable_load(file.parent, file.name):
             return dict(load_file(file))
@@ -153,8 +156,8 @@ def read_tensors(file: Path) -> Weights:
     except pickle.UnpicklingError as error:
         reason = " ".join(str(error).split("\n")[0].split())[:200]
         raise ModelError(
-            f"{file}: a pickle with more than tensors ({reason}); none of it was executed: convert it where you "
-            "trust it, to a .safetensors"
+            f"{file}: a pickle with more than tensors ({reason}); none of it was executed; convert it to "
+            ".safetensors on a machine that you trust with it"
         ) from error
     except Exception as error:
         raise ModelError(f"{file}: not a file of weights ({type(error).__name__}); download it again") from error
@@ -162,31 +165,32 @@ def read_tensors(file: Path) -> Weights:
 
 
 def _select_tensors(file: Path, contents: Any) -> Weights:
-    """Return the weights of a training checkpoint, without the prefix that distributed training adds to their names."""
+    """Return the weights in a training checkpoint, removing the name prefix that distributed training adds."""
     nested = next((contents[name] for name in NESTED if isinstance(contents, Mapping) and name in contents), contents)
     if not isinstance(nested, Mapping):
-        raise ModelError(f"{file}: expected weights by name, found a {type(nested).__name__}")
+        raise ModelError(f"{file}: expected a mapping from names to weights, found a {type(nested).__name__}")
     weights = {str(name): tensor for name, tensor in nested.items() if isinstance(tensor, torch.Tensor)}
     if not weights:
-        raise ModelError(f"{file}: no weights; expected tensors by name, at the top or under {' or '.join(NESTED)}")
+        raise ModelError(f"{file}: no weights; expected tensors by name at the top or under {' or '.join(NESTED)}")
     if all(name.startswith("module.") for name in weights):
         return {name.removeprefix("module."): tensor for name, tensor in weights.items()}
     return weights
 
 
 def check_weights_fit(source: Path, made: ConvertedCheckpoint) -> None:
-    """Raise ModelError for the first weight that is missing, unexpected or of another shape."""
+    """Raise ModelError for the first weight that is missing, unexpected or has a different shape."""
     expected = {name: tuple(tensor.shape) for name, tensor in made.network.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in made.weights.items()}
-    for problem, names in (("lacks", expected.keys() - found.keys()), ("has also", found.keys() - expected.keys())):
+    for problem, names in (("lacks", expected.keys() - found.keys()), ("also has", found.keys() - expected.keys())):
         if names:
             raise ModelError(
-                f"{source}: {problem} {min(names)}; is this the release, and `base` the model it is made of?"
+                f"{source}: {problem} {min(names)}; check that this is the release, and that "
+                "`base` is the model it is based on"
             )
     for name, shape in expected.items():
         if found[name] != shape:
             raise ModelError(
-                f"{source}: {name} is {found[name]}, where `base` has {shape}; name the base it is made of"
+                f"{source}: {name} is {found[name]}, but {shape} in `base`; set `base` to the model it is based on"
             )
 
 
@@ -196,7 +200,7 @@ def _base_config(base: Path) -> Any:
 
 
 def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
-    """Keep the weights of an OpenCLIP model as they are, and add the base's configuration."""
+    """Keep the weights of an OpenCLIP model unchanged, and add the base's configuration."""
     fields = _read_open_clip_config(config, base)
     shutil.copy(base / OPEN_CLIP_CONFIG, making)
     load_tokenizer(base).save_pretrained(making)
@@ -205,7 +209,7 @@ def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, maki
 
 
 def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
-    """Read the configuration of a base in OpenCLIP's layout."""
+    """Read the configuration of a base that has OpenCLIP's layout."""
     if not (base / OPEN_CLIP_CONFIG).is_file():
         raise ModelError(f"{config.base}: no {OPEN_CLIP_CONFIG}; name a base in OpenCLIP's layout")
     with readable_load(base, OPEN_CLIP_CONFIG):
@@ -213,7 +217,7 @@ def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
 
 
 def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
-    """Translate the configuration and the weights to transformers' CLIP."""
+    """Convert the configuration and the weights to transformers' CLIP."""
     fields, weights = _read_open_clip_config(config, base), pyramid_clip_weights(tensors)
     fields.architectures = [PyramidClip.__name__]
     fields.save_pretrained(making)
@@ -224,7 +228,7 @@ def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, m
 
 
 def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
-    """Set BLIP's configuration to the release's image size, and rename the weights."""
+    """Set the image size in BLIP's configuration to that of the release, and rename the weights."""
     weights = {
         name: tensor
         for name, tensor in _rename_weights(tensors, BLIP_NAMES).items()
@@ -247,7 +251,7 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, m
 
 
 def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
-    """Add the reward token to a Qwen2-VL, fix the image size, and store the release's instruction."""
+    """Add the reward token to Qwen2-VL, fix the image size, and save the release's instruction."""
     parts = ("INSTRUCTION", "prompt_with_special_token")
     texts = _read_texts(config.instruction, "data_collator_qwen.py")
     (making / INSTRUCTION).write_text(_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
@@ -255,7 +259,7 @@ def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, making: 
 
 
 def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
-    """Add the reward token to a Qwen2.5-VL, fix the image size, and store the instruction of each head."""
+    """Add the reward token to Qwen2.5-VL, fix the image size, and save each head's instruction."""
     texts = dict(_read_texts(config.instruction, "prompts.py"))
     texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR)), COLLATOR)
     for file, name in zip(INSTRUCTIONS, EDITREWARD, strict=True):
@@ -267,7 +271,7 @@ def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, mak
 def _convert_qwen_reward(
     network: Callable[[Any], nn.Module], tensors: Weights, base: Path, making: Path
 ) -> ConvertedCheckpoint:
-    """Convert a Qwen-VL with a reward token, for which all images have one size."""
+    """Convert a Qwen-VL that has a reward token and a fixed image size."""
     weights = {
         name: tensor for name, tensor in _rename_weights(tensors, QWEN_NAMES).items() if name != "lm_head.weight"
     }
@@ -284,7 +288,7 @@ def _convert_qwen_reward(
 
 
 def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
-    """Add three reward tokens to a Qwen2-VL, merge its adapter, and store the settings of its release."""
+    """Add three reward tokens to Qwen2-VL, merge VideoAlign's adapter into it, and save the release's settings."""
     source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS
     settings = _read_settings(source)
     template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
@@ -313,14 +317,17 @@ class VideoAlignSettings(NamedTuple):
     """Settings from the release's model_config.json."""
 
     scaling: Callable[[int], float]
-    """Returns the factor of the adapter's weights for its rank."""
+    """Function that returns the factor for the adapter's weights, given the adapter's rank."""
     max_frame_pixels: int
     means: list[float]
     stds: list[float]
 
 
 def _read_settings(file: Path) -> VideoAlignSettings:
-    """Read the settings; raises ModelError if the model reads videos, or is asked, in another way than the release."""
+    """Read the settings.
+
+    Raises ModelError if the model reads videos, or is prompted, in a different way from the release.
+    """
     if not file.is_file():
         raise ModelError(f"{file}: no such file; keep the weights in the release's folders, one level below it")
     with readable_load(file.parent, file.name):
@@ -342,7 +349,7 @@ def _read_settings(file: Path) -> VideoAlignSettings:
 
 
 def _merge_adapter(tensors: Weights, scaling: Callable[[int], float]) -> Weights:
-    """Merge a peft adapter into the network's weights, in float32 because bfloat16 would round the adapter away."""
+    """Merge a peft adapter into the network's weights in float32, since bfloat16 would round the adapter away."""
     named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
     merged = {name: tensor for name, tensor in named.items() if ".lora_" not in name and ".base_layer." not in name}
     for name, tensor in named.items():
@@ -359,7 +366,7 @@ def _merge_adapter(tensors: Weights, scaling: Callable[[int], float]) -> Weights
 
 
 def _add_tokens(base: Path, making: Path, tokens: Sequence[str]) -> Any:
-    """Return the configuration of a Qwen-VL with `tokens` added; writes the tokenizer and its template."""
+    """Add `tokens` to a Qwen-VL: write its tokenizer and chat template, and return its configuration."""
     fields, tokenizer = _base_config(base), load_tokenizer(base)
     tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
     fields.text_config.vocab_size = len(tokenizer)
@@ -370,7 +377,7 @@ def _add_tokens(base: Path, making: Path, tokens: Sequence[str]) -> Any:
 
 
 def _read_texts(file: str | None, released: str) -> dict[str, Any]:
-    """Parse the release's source code, without running it, and return its constants by name."""
+    """Parse the release's source code without running it, and return its constants by name."""
     if file is None or not Path(file).is_file():
         raise ModelError(f"instruction: expected the release's file {released}; set instruction=PATH")
     try:
@@ -387,7 +394,10 @@ def _read_texts(file: str | None, released: str) -> dict[str, Any]:
 
 
 def _instruction(file: str | None, texts: Mapping[str, Any], names: Sequence[str], tokens: Sequence[str]) -> str:
-    """Concatenate the texts of these names; raises ModelError unless the prompt and each token occur exactly once."""
+    """Join the constants with these names into an instruction.
+
+    Raises ModelError unless the prompt's placeholder and each token occur exactly once in it.
+    """
     instruction = "".join(str(texts.get(name, "")) for name in names)
     if any(instruction.count(mark) != 1 for mark in (PROMPT, *tokens)):
         raise ModelError(f"{file}: expected {' and '.join(names)} with {', '.join((PROMPT, *tokens))}, each once")

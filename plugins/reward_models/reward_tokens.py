@@ -1,4 +1,4 @@
-"""Reward models on a Qwen-VL that rates at special tokens in its instruction: HPSv3, VideoAlign and EditReward."""
+"""Qwen-VL reward models that read rewards at special tokens in the instruction: HPSv3, VideoAlign and EditReward."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,30 +25,30 @@ from plumbline.operators.models.processing import load_chat_tokenizer
 from plumbline.plugins.reward_models.token_rewards import INSTRUCTION, INSTRUCTIONS
 
 PROMPT = "{text_prompt}"
-"""Placeholder of the prompt in an instruction."""
+"""Placeholder for the prompt in an instruction."""
 REWARD_TOKEN = "<|Reward|>"
-"""The token of HPSv3 and EditReward."""
+"""Reward token of HPSv3 and EditReward."""
 HIDDEN = (1024, 16)
-"""Widths of the layers before the last in the heads of HPSv3 and EditReward."""
+"""Widths of the hidden layers in the heads of HPSv3 and EditReward."""
 MEAN = 0
-"""Index of a reward's mean in a head's output; its deviation comes next."""
+"""Index of a reward's mean in the output of a head; the standard deviation follows it."""
 
 
 class Pixels(NamedTuple):
-    """One image or video after Qwen2-VL's processor."""
+    """An image or video as processed by Qwen2-VL's processor."""
 
     patches: torch.Tensor
-    """Bytes that are not yet cut into patches, (frames, 3, height, width)."""
+    """Pixels as bytes (frames, 3, height, width), not yet divided into patches."""
     grid: torch.Tensor
-    """Number of patches in time, height and width, (3,)."""
+    """Number of patches in time, height and width; shape (3,)."""
 
 
 Seen = tuple[torch.Tensor, ...]
-"""Embeddings (tokens, width) of each image or video of a question, which replace its tokens."""
+"""Embeddings (tokens, width) of the images or videos in a conversation, which take the place of their tokens."""
 
 
 def reward_head(width: int) -> nn.Sequential:
-    """Return a head that maps a state of this width to a reward's mean and deviation."""
+    """Return a head that maps a hidden state of this width to a reward's mean and standard deviation."""
     first, second = HIDDEN
     return nn.Sequential(
         nn.Linear(width, first),
@@ -61,14 +61,19 @@ def reward_head(width: int) -> nn.Sequential:
 
 
 class TokenReward(LoadedImageModel):
-    """The `similarity` call of such a network; an image is encoded once, and the instruction is read for every pair."""
+    """Implements `similarity` for networks that output the reward at special tokens of the instruction.
+
+    Each image is encoded once; the instruction is processed for every pair of image and prompt.
+    """
 
     sees: ClassVar[Literal["image", "video"]] = "image"
     reward_tokens: ClassVar[tuple[str, ...]] = (REWARD_TOKEN,)
-    """Tokens that the model rates at, in the order of each instruction."""
+    """Tokens at which the rewards are read, in the order in which they occur in each instruction."""
     instruction_files: ClassVar[tuple[str, ...]] = (INSTRUCTION,)
     instructions: Sequence[str]
-    """The text of each instruction file, for a conversation of its own; {text_prompt} is replaced by the prompt."""
+    """Texts of the instruction files. Each one is used in a separate conversation, with {text_prompt} replaced by the
+    prompt.
+    """
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
@@ -92,22 +97,22 @@ class TokenReward(LoadedImageModel):
 
     @abstractmethod
     def rewards(self, states: torch.Tensor) -> list[Compared]:
-        """Compute rewards from the states (pairs, reward tokens, width) of each pair's reward tokens.
+        """Compute rewards from the hidden states (pairs, reward tokens, width) at each pair's reward tokens.
 
-        With several instructions, the tokens of one come after those of the other.
+        If there are several instructions, their tokens are concatenated in order.
         """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> tuple[Pixels, ...]:
-        """Return the image as patches, after the checkpoint's processor has resized it."""
+        """Return the image as patches after resizing it with the checkpoint's processor."""
         return self.preprocess_several([image])
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[Pixels, ...]:
-        """Prepare images that come one after another, each by itself."""
+        """Preprocess each image of a sequence separately."""
         made = [self.processor(images=image, return_tensors="pt") for image in images]
         return tuple(Pixels(self.pixels.pin(each["pixel_values"]), each["image_grid_thw"][0]) for each in made)
 
     def encode(self, pixels: Sequence[tuple[Pixels, ...]]) -> list[Seen]:
-        """Return the embeddings of each question's images or video, on the device."""
+        """Return the embeddings of each item's images or video, on the device."""
         with torch.inference_mode():
             patches = self.pixels([each.patches for shown in pixels for each in shown])
             grids = torch.stack([each.grid for shown in pixels for each in shown]).to(patches.device)
@@ -116,7 +121,7 @@ class TokenReward(LoadedImageModel):
             return [tuple(next(states) for _ in shown) for shown in pixels]
 
     def compare(self, features: Sequence[Seen], pairs: Sequence[Pair], measure: Measure = "reward") -> list[Compared]:
-        """Return each pair's reward; nothing is cut."""
+        """Return the reward of each pair; prompts are never truncated."""
         asked = [
             (features[pair.image], read.replace(PROMPT, pair.text)) for pair in pairs for read in self.instructions
         ]
@@ -128,7 +133,7 @@ class TokenReward(LoadedImageModel):
             return self.rewards(torch.cat(states).view(len(pairs), -1, states[0].shape[-1]))
 
     def _ids(self, text: str, seen: Seen) -> torch.Tensor:
-        """Tokenize the conversation; raises HopelessRow if the prompt contains an image's or reward's token."""
+        """Tokenize the conversation; raise HopelessRow if the prompt contains an image token or a reward token."""
         content = [*({"type": self.sees} for _ in seen), {"type": "text", "text": text}]
         turns = [{"role": "user", "content": content}]
         conversation = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
@@ -138,17 +143,17 @@ class TokenReward(LoadedImageModel):
         for mark, count, name in marks:
             if int((ids == mark).sum()) != count:
                 raise HopelessRow(
-                    RowError("request_refused", f"the prompt has {name} mark in it; change the prompt's text")
+                    RowError("request_refused", f"the prompt contains {name} token; change the prompt's text")
                 )
         repeats = torch.ones_like(ids)
         repeats[ids == self.seen_id] = torch.tensor([len(states) for states in seen])
         return ids.repeat_interleave(repeats)
 
     def _states(self, read: Sequence[tuple[torch.Tensor, Seen]]) -> list[torch.Tensor]:
-        """Return the states (reward tokens, width) of each conversation at its reward tokens, padded on the right.
+        """Return each conversation's hidden states (reward tokens, width) at its reward tokens.
 
-        The releases were trained without Qwen2-VL's positions in time, row and column: they pass no grid to their
-        language half, so image tokens are numbered one after the other like words.
+        Conversations are padded on the right. The releases were trained without Qwen2-VL's three-dimensional positions:
+        they pass no grid to the language model, so image tokens are numbered consecutively, like words.
         """
         device, model = self.model.device, self.model.model
         mask = pad_sequence([torch.ones_like(ids) for ids, _ in read], batch_first=True).to(device)
@@ -165,7 +170,10 @@ class TokenReward(LoadedImageModel):
 
 
 class HpsV3(Qwen2VLPreTrainedModel):  # type: ignore[misc]
-    """Ma et al. 2025. Weights have transformers' names for Qwen2-VL, the head has the release's."""
+    """The network of HPSv3 (Ma et al. 2025).
+
+    Weights are named as in transformers' Qwen2-VL, except for the head, which has the release's names.
+    """
 
     config: Qwen2VLConfig
     _keep_in_fp32_modules_strict: ClassVar = {"rm_head"}
@@ -193,15 +201,17 @@ VIDEO_RATINGS = {
     "motion_quality": "<|MQ_reward|>",
     "text_alignment": "<|TA_reward|>",
 }
-"""Names of the ratings and their tokens, in the order of the release's instruction."""
+"""Names of the ratings and their tokens, in the order in which the release's instruction has them."""
 FRAME_TOKENS = 128
-"""Minimum tokens of one frame: VIDEO_MIN_PIXELS of the release's vision_process.py, by a token's pixels."""
+"""Minimum number of tokens per frame: VIDEO_MIN_PIXELS in the release's vision_process.py, divided by pixels per token.
+"""
 
 
 class VideoReward(Qwen2VLPreTrainedModel):  # type: ignore[misc]
-    """Liu et al. 2025: a Qwen2-VL with its adapter merged. Weights have transformers' names.
+    """The network of VideoAlign (Liu et al. 2025): a Qwen2-VL into which the adapter has been merged.
 
-    Its config.json has `reward_heads` (1, or 3), `reward_means` and `reward_stds` in addition to Qwen2-VL's own fields.
+    Weights have transformers' names. In addition to Qwen2-VL's own fields, config.json contains `reward_heads` (1 or
+    3), `reward_means` and `reward_stds`.
     """
 
     config: Qwen2VLConfig
@@ -214,20 +224,21 @@ class VideoReward(Qwen2VLPreTrainedModel):  # type: ignore[misc]
 
 
 class VideoRewardSimilarity(TokenReward):
-    """The `similarity` call served by VideoAlign: the sum of three standard scores."""
+    """The `similarity` call served by VideoAlign, which sums three standardized scores."""
 
     architecture = f"{__name__}:VideoReward"
     sees = "video"
     reward_tokens = tuple(VIDEO_RATINGS.values())
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> tuple[Pixels, ...]:
-        """Return an image as a video of one repeated frame."""
+        """Return an image as a video that repeats a single frame."""
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> tuple[Pixels, ...]:
-        """Prepare the frames of one video, resized as in the release before the processor; `seconds` are not used.
+        """Prepare the frames of one video, resized before the processor as in the release; `seconds` is not used.
 
-        All frames are resized to one size, based on the first. If their number is odd, the last frame is repeated.
+        All frames are resized to a single size, which is based on the first frame. If the number of frames is odd, the
+        last one is repeated.
         """
         processor = self.processor
         side = processor.patch_size * processor.merge_size
@@ -246,7 +257,7 @@ class VideoRewardSimilarity(TokenReward):
         return (Pixels(pinned, grid),)
 
     def rewards(self, states: torch.Tensor) -> list[Compared]:
-        """Return the sum of each video's standard scores; of three heads, each is read at its own token."""
+        """Return the sum of each video's standardized scores; with three heads, each is read at its own token."""
         heads = self.model.rm_head(states)
         logits = heads[..., 0] if heads.shape[2] == 1 else heads.diagonal(dim1=1, dim2=2)
         means, stds = (torch.tensor(getattr(self.model.config, f"reward_{name}")) for name in ("means", "stds"))
@@ -256,20 +267,20 @@ class VideoRewardSimilarity(TokenReward):
 
 
 def _resized(frame: Image.Image, height: int, width: int) -> Image.Image:
-    """Resize like torchvision resizes a tensor of bytes: bicubic with antialiasing, in floats, then rounded."""
+    """Resize a frame as torchvision resizes a byte tensor: bicubic with antialiasing, in floats, then rounded."""
     pixels = torch.from_numpy(np.asarray(frame).copy()).permute(2, 0, 1)[None].float()
     resized = interpolate(pixels, (height, width), mode="bicubic", antialias=True, align_corners=False)
     return Image.fromarray(resized[0].clamp(0, 255).round().byte().permute(1, 2, 0).numpy())
 
 
 EDIT_RATINGS = ("instruction_following", "visual_quality")
-"""Names of the ratings, in the order of the heads and of the instructions."""
+"""Names of the ratings, in the order of the heads and their instructions."""
 
 
 class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
-    """Wu et al. 2025: two heads, each at the token of its own instruction.
+    """The network of EditReward (Wu et al. 2025): two heads, each read at the token in its own instruction.
 
-    Weights have transformers' names for Qwen2.5-VL, the heads have the release's.
+    Weights are named as in transformers' Qwen2.5-VL, except for the heads, which have the release's names.
     """
 
     config: Qwen2_5_VLConfig
@@ -284,13 +295,13 @@ class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
 
 
 class EditRewardSimilarity(TokenReward):
-    """The `similarity` call served by EditReward, for a source and its edited image in one question."""
+    """The `similarity` call served by EditReward, for a source image and its edited image in one conversation."""
 
     architecture = f"{__name__}:EditReward"
     instruction_files = INSTRUCTIONS
 
     def rewards(self, states: torch.Tensor) -> list[Compared]:
-        """Return the average of both heads' means, as in the release."""
+        """Return the average of the two heads' means, as in the release."""
         heads = self.model.rm_heads.values()
         means = torch.stack([head(states[:, place].float())[:, MEAN] for place, head in enumerate(heads)], dim=1)
         rated = [dict(zip(EDIT_RATINGS, row, strict=True)) for row in means.tolist()]

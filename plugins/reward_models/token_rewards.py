@@ -1,6 +1,6 @@
-"""Families of reward models on a Qwen-VL: HPSv3, VideoAlign's VideoReward and EditReward.
+"""Model families of Qwen-VL reward models: HPSv3, VideoAlign's VideoReward and EditReward.
 
-Their releases are weights without a configuration, which `plumbline convert` turns into folders (README.md).
+They are released as weights without a configuration, which `plumbline convert` turns into folders (README.md).
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
 
 INSTRUCTION = "instruction.txt"
-"""File in an HPSv3 or VideoAlign checkpoint with the model's instruction; it contains {text_prompt} once."""
+"""File in an HPSv3 or VideoAlign checkpoint that contains the model's instruction, with {text_prompt} exactly once."""
 INSTRUCTIONS = ("instruction_following.txt", "visual_quality.txt")
-"""Files in an EditReward checkpoint with the instruction of each head."""
+"""Files in an EditReward checkpoint that contain the instructions of the two heads."""
 
 
 def _check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    """Raise ModelError for an instruction without exactly one placeholder for the prompt."""
+    """Raise ModelError if an instruction does not contain the prompt's placeholder exactly once."""
     for name in (INSTRUCTION, *INSTRUCTIONS):
         file = parts["checkpoint"].file(name)
         if file is not None and file.read_text().count("{text_prompt}") != 1:
@@ -27,11 +27,11 @@ def _check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fi
 
 
 def _token_reward(name: str, *instructions: str, **options: Any) -> Family[LocalModel]:
-    """Return the family of a Qwen-VL that rates at tokens of its instructions.
+    """Return the family of a Qwen-VL that outputs rewards at special tokens of its instructions.
 
     Args:
-        name: Class of the network in reward_tokens.py, and architecture in config.json.
-        instructions: Files in the checkpoint with the text of each instruction.
+        name: Class of the network in reward_tokens.py, and the architecture in config.json.
+        instructions: Files in the checkpoint, each of which contains one instruction.
         options: Further fields of the family.
     """
     files = ("preprocessor_config.json", *instructions)

@@ -22,9 +22,9 @@ class _Video(NamedTuple):
     """Features of one video."""
 
     point: "torch.Tensor"
-    """Its embedding, (width,)."""
+    """Embedding of the video; shape (width,)."""
     places: "torch.Tensor"
-    """Features of each position in a frame, averaged over the frames, (places, width)."""
+    """Features of each position in a frame, averaged over the frames; shape (positions, width)."""
 
 
 class XClipSimilarity(LoadedImageModel):
@@ -46,13 +46,13 @@ class XClipSimilarity(LoadedImageModel):
         return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
-        """Return an image as a video of equal frames; see `preprocess_video`."""
+        """Return an image as a video of identical frames; see `preprocess_video`."""
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: "Sequence[Image.Image]", seconds: float) -> "torch.Tensor":
-        """Return as many frames as the checkpoint was trained on, evenly from first to last, (n, 3, height, width).
+        """Sample as many frames as the checkpoint was trained on, evenly from first to last: (n, 3, height, width).
 
-        If there are fewer, some are repeated. The model does not use `seconds`.
+        If the video has fewer frames, some are repeated. `seconds` is not used.
         """
         import torch
 
@@ -62,7 +62,7 @@ class XClipSimilarity(LoadedImageModel):
         return self.pixels.pin(torch.stack([shown[place] for place in places]))
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> list[_Video]:
-        """Return the embedding of each video, and the features that text embeddings depend on."""
+        """Return the embedding of each video, and the features on which text embeddings depend."""
         import torch
 
         with torch.inference_mode():
@@ -74,7 +74,7 @@ class XClipSimilarity(LoadedImageModel):
             return list(map(_Video, seen.pooler_output, places))
 
     def compare(self, features: Sequence[_Video], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
-        """Return the cosine of each video and text, or the model's logit; the text's embedding depends on the video."""
+        """Return each pair's cosine similarity, or the model's logit. The text embedding depends on the video."""
         lengths = self.lengths([pair.text for pair in pairs])
 
         def read(batch: Sequence[Pair]) -> list[float]:

@@ -1,4 +1,4 @@
-"""The reward service: metrics online, on the wires that trainers speak."""
+"""The reward service: computes metrics online, in the request formats ("wires") that trainers use."""
 
 from pathlib import Path
 

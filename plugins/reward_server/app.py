@@ -31,7 +31,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 
 class Counts:
-    """Prometheus counters of one service; `Counters` documents the methods that Service calls."""
+    """Prometheus counters of a service; `Counters` documents the methods that Service calls."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -41,7 +41,7 @@ class Counts:
         )
         self.deaths = self._counter("replica_deaths", "Batches whose replica died before it answered")
         self.seconds = self._histogram("request_seconds", "Seconds from a request to its reply", SECONDS, "wire")
-        self.parts = self._histogram("part_seconds", "Seconds of each part of a request", SECONDS, "part")
+        self.parts = self._histogram("part_seconds", "Seconds per phase of a request", SECONDS, "part")
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
         self.batches = self._histogram("batch_images", "Images of a batch", sizes)
 
@@ -52,7 +52,7 @@ class Counts:
         return Histogram(f"plumbline_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Add a gauge whose value is read on each request for the counters."""
+        """Add a gauge whose value is read whenever the counters are requested."""
         Gauge(f"plumbline_{name}", text, registry=self.registry).set_function(value)
 
     def count_batch(self, images: int) -> None:
@@ -68,7 +68,7 @@ class Counts:
         self.parts.labels(part).observe(seconds)
 
     def time_part(self, part: str) -> AbstractContextManager[object]:
-        """Measure the time of a with block."""
+        """Measure how long the body takes."""
         return self.parts.labels(part).time()
 
     def page(self) -> bytes:
@@ -129,7 +129,7 @@ def _describe_content(forms: Sequence[Any]) -> dict[str, Any]:
 
 
 def _inline_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace each `$ref` by its definition; no form is recursive."""
+    """Replace each `$ref` with its definition, which works because no form is recursive."""
     definitions = schema.pop("$defs", {})
 
     def resolve(value: Any) -> Any:
@@ -144,7 +144,7 @@ def _inline_references(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 MIN_BYTES_FOR_THREAD = 500_000
-"""Bodies of this size or more are parsed in a thread, so that the event loop keeps serving others."""
+"""Minimum size of a body that is parsed in a thread, so that the event loop can serve other requests meanwhile."""
 BODY_TIMEOUT = 120.0
 """Seconds allowed for receiving a request body."""
 SAFE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -163,15 +163,18 @@ class _Call:
     """State of a request that is being handled."""
 
     wire: Wire
-    """The request's wire; until the body is parsed, one of those with its path."""
+    """Wire of the request; until the body is parsed, one of the wires with the request's path."""
     size: int = 0
-    """Bytes of its body, and of the videos that it names."""
+    """Size in bytes of the request's body and of the videos that it refers to."""
     unfinished: Collection["asyncio.Future[ImageAnswers]"] = ()
-    """Its images that are still in the queue after it was refused."""
+    """Images of a refused request that are still in the queue."""
 
 
 class Gate:
-    """Handles requests: token, size, wire, scores, reply. Each refusal has the form of the request's wire."""
+    """Handles requests: checks token and size, selects the wire, gets the scores and sends the reply.
+
+    A refusal has the format of the request's wire.
+    """
 
     def __init__(
         self,
@@ -182,18 +185,21 @@ class Gate:
         read_video: FetchUri,
         known_pair: KnownPair,
     ) -> None:
-        """`ready` returns the number of running replicas; `read_video` reads a path, or raises RefusedUri."""
+        """Create the gate.
+
+        `ready` returns the number of running replicas; `read_video` reads a path, or raises RefusedUri.
+        """
         self.service, self.token, self.counts, self.ready = service, token, counts, ready
         self.read_video = read_video
         self.known_pair = known_pair
         self.load = service.load
         self.bodies = 0
-        """Bytes of the requests that are not answered yet, or whose images are still in the queue."""
+        """Total bytes of requests that have not been answered, or whose images are still in the queue."""
         self.warned_wires: set[str] = set()
-        """Wires that sent sources which no metric reads; the log warns once per wire."""
+        """Wires for which the log already has a warning about sources that no metric reads."""
 
     async def post(self, request: Request) -> Response:
-        """Answer a request of any wire."""
+        """Answer a POST request on any wire."""
         begun, wires = time.perf_counter(), wires_of(request.scope["path"])
         call = _Call(wires[-1])
         try:
@@ -227,7 +233,7 @@ class Gate:
             return call.wire.answer(images, answers, self.service.served)
 
     async def _read_video(self, image: ScoreRequest, path: str, call: _Call) -> ScoreRequest:
-        """Return the request with the bytes of the video at the path, or with the error."""
+        """Return the request with the bytes of the video at the path, or with an error if the video cannot be read."""
         encoded = await asyncio.to_thread(fetch_image, path, self.read_video)
         if isinstance(encoded, RowError):
             return image._replace(error=encoded)
@@ -235,14 +241,14 @@ class Gate:
         return image._replace(images=(encoded,), path=None)
 
     def _require_token(self, request: Request) -> None:
-        """Raise RefusedRequest unless the request has the token, as a bearer or as the password of the URL."""
+        """Raise RefusedRequest unless the request has the token, as a bearer token or as the password in the URL."""
         if self.token is not None and not has_token(self.token, request.headers.get("authorization", "")):
             raise RefusedRequest(
                 401, "expected the service's token: Authorization: Bearer, or http://x:TOKEN@host:port"
             )
 
     async def _read_body(self, request: Request, call: _Call) -> bytes:
-        """Return the body; stop reading as soon as it exceeds a limit."""
+        """Return the body; stop reading as soon as a size limit is exceeded."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise RefusedRequest(415, "expected a body without Content-Encoding")
         announced = request.headers.get("content-length", "0")
@@ -272,7 +278,7 @@ class Gate:
         self.bodies -= call.size
 
     def _parse(self, wires: Sequence[Wire], body: bytes, media: str, call: _Call) -> list[ScoreRequest]:
-        """Return the images of a body, read by the first wire that accepts it."""
+        """Parse the body with the first wire that accepts it, and return a request for each image."""
         document = wires[0].parse(body, media)
         call.wire = next(wire for wire in wires if wire.accepts(document))
         images = call.wire.read(document, self.service.served)
@@ -290,7 +296,7 @@ class Gate:
         return [self._drop_unused_sources(image, call.wire.name) for image in images]
 
     def _drop_unused_sources(self, image: ScoreRequest, wire: str) -> ScoreRequest:
-        """Return the request without sources if none of its metrics reads them."""
+        """Return the request without its sources if none of its metrics reads them."""
         if not image.sources or self.service.served.select_needing("sources", image.metrics):
             return image
         if wire not in self.warned_wires:
@@ -304,7 +310,7 @@ class Gate:
         return image._replace(sources=())
 
     async def health(self, request: Request) -> Response:
-        """Return the state of the replicas; needs no token."""
+        """Return the state of the replicas; no token is required."""
         ready = await self.ready()
         rewards = {name: ["ready"] * ready for name in self.service.served.metrics}
         value: dict[str, object] = {"status": "ok" if ready else "starting", "replicas": ready, "rewards": rewards}
@@ -314,7 +320,7 @@ class Gate:
         return _response(as_json(value, 200 if ready else 503), 1)
 
     async def rewards(self, request: Request) -> Response:
-        """List the metrics, with the order and the needed inputs of each."""
+        """List the metrics, and for each one whether higher is better and which inputs it needs."""
         served = self.service.served
         orders = {name: served.order_of(name) for name in served.metrics}
         page = {"rewards": list(orders), "orders": orders, "needs": {name: served.needs_of(name) for name in orders}}
@@ -335,7 +341,7 @@ class Gate:
 
 
 def _check_prompt(image: ScoreRequest) -> ScoreRequest:
-    """Return the request, with an error if its prompt cannot be used."""
+    """Return the request, adding an error if its prompt cannot be used."""
     empty = isinstance(image.prompt, str) and not image.prompt.strip()  # some metrics score an image without a prompt
     error = None if empty else find_prompt_error(image.prompt)
     return image if error is None else image._replace(prompt="", error=image.error or error)
@@ -351,7 +357,7 @@ def _response(reply: Reply, pause: int) -> Response:
 
 
 def make_app(gate: Gate, names: Sequence[str]) -> Starlette:
-    """Return the application with all wires and pages; it answers only requests for one of these host names."""
+    """Return the application with all wires and pages; it only answers requests for these host names."""
     paths = dict.fromkeys(wire.path for wire in WIRES)
     pages = {"/health": gate.health, "/rewards": gate.rewards, "/metrics": gate.metrics, "/openapi.json": gate.openapi}
     return Starlette(

@@ -1,4 +1,4 @@
-"""Draws test images that each fit exactly one prompt, and makes requests with them, to check reward servers."""
+"""Draws test images that each match exactly one prompt, and creates requests with them to check reward servers."""
 
 import io
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ from PIL.PngImagePlugin import PngInfo
 from plumbline.plugins.reward_server.wires.wire import Need, ScoreRequest
 
 SIDE = 384
-"""Width and height in pixels."""
+"""Width and height of the images in pixels."""
 RADIUS = 54
 """Radius of the shape in pixels."""
 OVERSAMPLING = 4
@@ -20,23 +20,23 @@ SHAPES: Mapping[str, tuple[str, int]] = {
     "a blue square": ("#1f5adc", 4),
     "a green triangle": ("#2ca02c", 3),
 }
-"""Colour and number of corners of the shape by prompt."""
+"""Colour and number of corners of each prompt's shape."""
 SIGNS: Mapping[str, str] = {f'a sign that says "{word}"': word for word in ("OPEN", "MARKET", "LIBRARY")}
-"""Words on the signs by prompt."""
+"""Word on each prompt's sign."""
 FONT_SIZE = 56
 
 
 def select_prompts(needs: Collection[Need]) -> tuple[str, ...]:
-    """Return prompts, each with an image, for rewards with these needs."""
+    """Return the prompts, each with an image of its own, that suit rewards with these needs."""
     return tuple(SIGNS if "words" in needs else SHAPES)
 
 
 def make_request(
     prompt: str, shown: Sequence[str], metrics: Sequence[str], needs: Collection[Need], copy: str = ""
 ) -> ScoreRequest:
-    """Return a request to score the images of the `shown` prompts for `prompt`, with all inputs that rewards need.
+    """Return a request to score the images of the `shown` prompts for `prompt`, with every input that the rewards need.
 
-    If a source is needed, the prompt is an instruction, and the source is the image of the previous prompt.
+    If a source is needed, the prompt is an editing instruction, and the source is the image of the previous prompt.
     """
     prompts = select_prompts(needs)
     edited = "sources" in needs
@@ -50,12 +50,12 @@ def make_request(
 
 
 def questions_about(prompt: str) -> list[list[str]]:
-    """Return a question whose answer is Yes for this prompt's image, in GenEval2's form."""
+    """Return a question, in GenEval2's format, whose answer is Yes for the image of this prompt."""
     return [[f"Is there {prompt}?", "Yes"]]
 
 
 def draw_image(prompt: str, copy: str = "") -> bytes:
-    """Return the image of a prompt as a PNG; each `copy` has the same pixels in different bytes, to miss caches."""
+    """Return the image of a prompt as a PNG. Each `copy` has the same pixels but different bytes, so caches miss it."""
     note, file = PngInfo(), io.BytesIO()
     note.add_text("copy", copy)
     _draw(prompt).save(file, "PNG", pnginfo=note)

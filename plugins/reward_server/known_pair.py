@@ -1,4 +1,4 @@
-"""Scores two known images when a service starts: one that fits its prompt, and one that does not."""
+"""When a service starts, scores two known images: one that matches its prompt, and one that does not."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Serve
 
 
 class PairScores(NamedTuple):
-    """One metric's scores of the two images."""
+    """Scores of the two known images by one metric."""
 
     good: float | None
     bad: float | None
     ordered: bool | None
-    """True if the metric prefers the image that fits; None if it ranks nothing or has no score."""
+    """True if the metric prefers the matching image; None if it does not rank images or a score is missing."""
     error: str | None = None
 
     def __str__(self) -> str:
@@ -24,11 +24,11 @@ class PairScores(NamedTuple):
 
 
 KnownPair = Mapping[str, PairScores]
-"""The scores of the two images by metric."""
+"""Scores of the two known images, by metric."""
 
 
 async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
-    """Score both images by all metrics; a failure becomes an error in the result, so that the service still starts."""
+    """Score both images with all metrics. A failure is returned as an error, so that the service can still start."""
     groups: dict[tuple[Need, ...], list[str]] = {}
     for name in served.metrics:
         groups.setdefault(tuple(served.needs_of(name)), []).append(name)
@@ -39,7 +39,7 @@ async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
 
 
 async def _score_group(score: ScoreBatch, served: Served, names: Sequence[str], needs: Sequence[Need]) -> KnownPair:
-    """Score both images by metrics that need the same inputs."""
+    """Score both images with metrics that need the same inputs."""
     prompt, other = select_prompts(needs)[:2]
     metrics = served.metrics_to_compute(names)
     requests = [make_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]
@@ -58,7 +58,7 @@ def _compare(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:
 
 
 def explain_known_pair(known_pair: KnownPair) -> Iterator[str]:
-    """Yield a warning for each metric that does not prefer the image that fits."""
+    """Yield a warning for each metric that does not prefer the matching image."""
     for name, scores in known_pair.items():
         if scores.ordered is False:
             yield (

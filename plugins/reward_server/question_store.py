@@ -1,4 +1,4 @@
-"""Stores the questions that a service's language model writes, so that replicas and restarts share them."""
+"""Stores the questions that a service's language model writes, for use by its replicas and after restarts."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from plumbline.pipelines.store.store import Store
 LOG = logging.getLogger(__name__)
 
 GROUP = "served"
-"""Folder of a service's cells within a recipe; a sweep's folder has the name of its benchmark."""
+"""Name of the folder for a service's cells within a recipe; sweeps use the name of their benchmark instead."""
 
 
 class QuestionStore:
-    """Tables of questions by metric, shared with sweeps and services that have the same recipe."""
+    """Question tables by metric, shared with all sweeps and services that use the same recipe."""
 
     def __init__(self, store: Store, recipes: Mapping[str, Recipe]) -> None:
-        """`recipes` has the recipe of the questions stage for each metric."""
+        """Open the questions of a store; `recipes` contains the recipe of each metric's questions stage."""
         self.store, self.recipes = store, recipes
         self.seen: set[str] = set()
 
     def unread(self, metric: str) -> Sequence[pa.Table]:
-        """Return the tables added since the last call, newest first; empty if the store cannot be read."""
+        """Return the tables added since the last call, newest first; return none if the store cannot be read."""
         recipe = self.recipes[metric]
         try:
             listed = self.store.listing(recipe.folder)
@@ -39,7 +39,7 @@ class QuestionStore:
         return read_earlier(_make_cell(recipe, metric, earlier=tuple(new)), ImageLimits(), self.store.read_cell)
 
     def add(self, metric: str, table: pa.Table) -> None:
-        """Store the questions about some prompts; if that fails, they are only kept in memory."""
+        """Store the questions about some prompts. If that fails, they are kept only in memory."""
         recipe, texts = self.recipes[metric], sorted(set(table.column("prompt").to_pylist()))
         cell = _make_cell(recipe, metric, key=digest({"recipe": recipe.digest, "prompts": texts}))
         try:

@@ -1,4 +1,4 @@
-"""A replica of the reward service: a Scorer in a process of its own."""
+"""A replica of the reward service: a Scorer in a separate process."""
 
 import asyncio
 import math
@@ -23,19 +23,20 @@ from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest
 
 BATCHES = 2
-"""Batches at a replica: one is computed while the next is decoded, or waits if there is only one core."""
+"""Number of concurrent batches per replica: one is computed while the next is decoded (with a single core, it waits).
+"""
 NOT_FINITE = RowError("not_finite", "the score is not a finite number; set the model's dtype=float32")
 
 
 class ScoredBatch(NamedTuple):
-    """A batch's answers for each image, and the seconds of each phase."""
+    """The answers for each image in a batch, and the seconds that each phase took."""
 
     answers: list[dict[str, MetricAnswer]]
     seconds: Mapping[Phase, float]
 
 
 class Replica:
-    """A process with the models; Ray Serve replaces it if it dies, hangs or loses its GPU."""
+    """A process with loaded models. Ray Serve replaces it if it dies, hangs or loses its GPU."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Replica:
         pack: pa.Table | None = None,
         written: WrittenQuestions | None = None,
     ) -> None:
-        """Load the models. The pool's deadline applies to decoding a batch, and again to its model calls."""
+        """Load the models. The pool's deadline applies separately to decoding a batch and to its model calls."""
         tune_process(pool.threads)
         machine = find_own_resources()
         config = replace(config, decoders=pool.decoders_on(machine.cpus, machine.gpus))
@@ -54,7 +55,7 @@ class Replica:
         decodes_ahead = pool.num_gpus > 0 or config.decoders > 1 or uses_service
         self.threads = ThreadPoolExecutor(BATCHES if decodes_ahead else 1)  # two threads slow each other on one core
         self.batch = threading.local()
-        """`seconds` of the batch that this thread scores."""
+        """Thread-local storage for the `seconds` of the batch that the thread is scoring."""
 
     async def score(self, requests: Sequence[ScoreRequest], metrics: Sequence[str]) -> ScoredBatch:
         loop = asyncio.get_running_loop()
@@ -80,7 +81,7 @@ class Replica:
 def score_batch(
     scorer: Scorer, requests: Sequence[ScoreRequest], metrics: Sequence[str]
 ) -> list[dict[str, MetricAnswer]]:
-    """Return each image's answers by metric."""
+    """Return the answers for each image by metric."""
     images = [image.images[0] if len(image.images) == 1 else image.images for image in requests]
     questions = [image.questions for image in requests]
     has_questions = any(image_questions is not None for image_questions in questions)

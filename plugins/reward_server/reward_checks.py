@@ -1,4 +1,4 @@
-"""Checks a reward server over HTTP: order, nulls, repeatability, latency, and which inputs it ignores."""
+"""Checks a reward server over HTTP: order, nulls, repeatability, latency, and whether it ignores inputs."""
 
 import json
 import uuid
@@ -34,7 +34,7 @@ MAX_REPLY_BYTES = 16_000_000
 UNKNOWN = "no_such_reward"
 NO_SCORE = "a valid image has no score"
 ALL = "all"
-"""Stands for a reward's name in findings about the whole server."""
+"""Placeholder for a reward's name in findings about the whole server."""
 Outcome = Literal["ok", "fails", "unknown"]
 NEEDS: tuple[Need, ...] = get_args(Need)
 Extra = Literal["frames", "sources", "questions"]
@@ -42,33 +42,37 @@ Extra = Literal["frames", "sources", "questions"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckRewardsConfig(BoundsChecked):
-    """The server to check, its wire, and the expected results."""
+    """The server to check, the wire to use and the expected results."""
 
     url: str
-    """The server's address without the wire's path; it may contain a password: http://name:password@host."""
+    """Address of the server without the wire's path; it may contain a password: http://name:password@host."""
     wire: str = "score"
-    """The wire to use: score, unirl, flow_factory, openai_chat, pickled or edit_r1."""
+    """Wire to use: score, unirl, flow_factory, openai_chat, pickled or edit_r1."""
     metrics: tuple[str, ...] | None = None
-    """The rewards to check; null takes all that the server lists. Wires with one number per image need no names."""
+    """Rewards to check; null takes all that the server lists. Wires with one number per image need no names."""
     orders: Mapping[str, Literal[-1, 0, 1]] = field(default_factory=dict)
-    """By reward: 1 if higher is better, -1 if lower is, 0 if neither is. Our own servers list the orders; for others
-    the default is 1. On wires with one number per image the reward's name is `reward`."""
+    """Order of each reward: 1 if higher is better, -1 if lower is better, 0 if neither is. Our own servers list the
+    orders; for other servers the default is 1. On wires with one number per image, the reward is called `reward`.
+    """
     must_use: tuple[Extra, ...] = ()
     """Inputs that the server must not ignore: frames if it scores videos, sources if it scores edits, questions if
-    requests have them."""
+    requests contain them.
+    """
     needs: tuple[Need, ...] = ()
-    """Inputs to send with every image: sources of edits, questions, or prompts with words in quotes. Our own servers
-    list them on wires that list rewards."""
+    """Inputs to send with every image: sources of edits, questions, or prompts with quoted words. Our own servers list
+    these on wires that list rewards.
+    """
     batch: Annotated[int, at_least(3)] = 16
-    """Images of a batch."""
+    """Number of images in a batch."""
     repeats: Positive = 5
-    """Measurements of each latency."""
+    """Number of measurements for each latency."""
     tolerance: Share = 0.001
-    """Largest difference between numbers of the same image, as a fraction of the range over the test images."""
+    """Maximum difference between scores of the same image, as a fraction of the range of scores over the test images.
+    """
     timeout: Seconds = 120.0
     """Seconds allowed for a reply."""
     token_variable: str = "PLUMBLINE_TOKEN"
-    """The environment variable with the bearer token; if it is unset, no token is sent."""
+    """Environment variable that contains the bearer token; if it is not set, no token is sent."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -78,26 +82,26 @@ class CheckRewardsConfig(BoundsChecked):
 
 
 class ServerError(PlumblineError):
-    """The server cannot be reached, or does not speak HTTP."""
+    """The server cannot be reached or does not speak HTTP."""
 
 
 class RewardInfo(NamedTuple):
-    """Order and needs of a reward."""
+    """Order and required inputs of a reward."""
 
     order: int = 1
-    """1 if a higher number is better, -1 if a lower number is, 0 if neither is."""
+    """1 if higher is better, -1 if lower is better, 0 if neither is."""
     needs: tuple[Need, ...] = ()
 
 
 class Finding(NamedTuple):
-    """The outcome of a check, with the numbers that were seen."""
+    """Outcome of a check, with the numbers on which it is based."""
 
     outcome: Outcome
     seen: str
 
 
 class Check(NamedTuple):
-    """A line of the table."""
+    """One row of the printed table."""
 
     name: str
     reward: str
@@ -105,13 +109,17 @@ class Check(NamedTuple):
 
 
 class RewardServer:
-    """A client of one server and wire."""
+    """Client for one server and wire."""
 
     def __init__(self, wire: Wire, url: str, client: httpx.Client) -> None:
         self.wire, self.url, self.client = wire, url.rstrip("/"), client
 
     def ask(self, requests: Sequence[ScoreRequest]) -> Answers:
-        """Return the answers; raise BadRequest if the wire cannot carry an input, else BadReply or ServerError."""
+        """Send requests and return the answers.
+
+        Raises BadRequest if the wire cannot carry an input, BadReply for a malformed reply and ServerError for no
+        reply.
+        """
         size = self.wire.images_per_request or len(requests)
         answers: list[Mapping[str, MetricAnswer]] = []
         for start in range(0, len(requests), size):
@@ -157,7 +165,7 @@ def _read(response: httpx.Response) -> bytes:
 
 @contextmanager
 def connect(config: CheckRewardsConfig) -> Iterator[RewardServer]:
-    """Yield a client of the configured server; proxies from the environment are not used."""
+    """Yield a client for the configured server, ignoring proxies from the environment."""
     token = environ.get(config.token_variable)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     wire = next(wire for wire in WIRES if wire.name == config.wire)
@@ -170,7 +178,7 @@ def _sort_needs(needs: Collection[str]) -> tuple[Need, ...]:
 
 
 def _find_rewards(server: RewardServer, config: CheckRewardsConfig) -> Mapping[str, RewardInfo]:
-    """Return the rewards to check, with their orders and needs as the server and the configuration state them."""
+    """Return the rewards to check, with the orders and needs given by the server or the configuration."""
     wire, rewards = server.wire, dict.fromkeys(config.metrics or (), RewardInfo())
     if wire.rewards_page is None:
         rewards = {REWARD: RewardInfo()}
@@ -204,21 +212,21 @@ class Trial:
         return make_request(prompt, shown, self.names, self.needs, next(self.copies))
 
     def make_fitting_request(self) -> ScoreRequest:
-        """Return a request with the first prompt and its own image."""
+        """Return a request with the first prompt and the image that matches it."""
         return self.request(self.prompts[0], self.prompts[0])
 
     def make_mixed_requests(self, count: int) -> list[ScoreRequest]:
-        """Return requests with all pairs of prompts and images in turn."""
+        """Return requests that cycle through all pairs of prompts and images."""
         pairs = cycle(product(self.prompts, self.prompts))
         return [self.request(prompt, shown) for prompt, shown in islice(pairs, count)]
 
     @cached_property
     def known_answers(self) -> Answers:
-        """Answers for each image with each prompt, prompt by prompt."""
+        """Answers for each pair of prompt and image, ordered by prompt."""
         return self.ask(self.make_mixed_requests(len(self.prompts) ** 2))
 
     def compare(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
-        """Check that all answers, which are about one image, have the same number."""
+        """Check that all answers, which are about the same image, contain the same number."""
         return {name: self._compare(name, [answer[name] for answer in answers]) for name in self.names}
 
     def _compare(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
@@ -236,7 +244,7 @@ Findings = Mapping[str, Finding]
 
 
 def _require_scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
-    """Return the scores, or a failure if one is missing."""
+    """Return the scores, or a failed finding if one is missing."""
     for answer in answers:
         if answer.score is None:
             reason = f"{answer.error.kind}: {answer.error.message}" if answer.error else "null"
@@ -254,7 +262,7 @@ def _check_order(trial: Trial) -> Findings:
 
 
 def _check_own_first(scores: list[float] | Finding, order: int, prompts: int) -> Finding:
-    """Check that each prompt's own image has the best of the prompt's scores."""
+    """Check that for each prompt, the matching image has the best score."""
     if isinstance(scores, Finding):
         return scores
     if not order:
@@ -262,13 +270,13 @@ def _check_own_first(scores: list[float] | Finding, order: int, prompts: int) ->
     others = [scores[start : start + prompts] for start in range(0, len(scores), prompts)]
     own = [prompt_scores.pop(place) for place, prompt_scores in enumerate(others)]
     right = sum(all(order * (fit - other) > 0 for other in rest) for fit, rest in zip(own, others, strict=True))
-    means = f"mean {fmean(own):.4g}, of the others {fmean(other for rest in others for other in rest):.4g}"
+    means = f"mean {fmean(own):.4g}, others {fmean(other for rest in others for other in rest):.4g}"
     seen = f"the image that fits is best for {right} of {len(own)} prompts; {means}"
     return Finding("ok" if right == len(own) else "fails", seen)
 
 
 def _check_nulls(trial: Trial) -> Findings:
-    """Check that broken images and sources get no number, alone and in a batch with a valid image."""
+    """Check that broken images and sources get no number, both alone and in a batch with a valid image."""
     valid = trial.make_fitting_request()
     broken = {"half a PNG": valid.images[0][: len(valid.images[0]) // 2], "text": b"no image", "no bytes": b""}
     requests = {name: valid._replace(images=(image,)) for name, image in broken.items()}
@@ -297,14 +305,14 @@ def _check_repeats(trial: Trial) -> Findings:
 
 
 def _check_batches(trial: Trial) -> Findings:
-    """Compare an image alone with the same image first and last in a batch."""
+    """Compare the score of an image alone with its scores as the first and last image of a batch."""
     alone, first, last = (trial.make_fitting_request() for _ in range(3))
     batch = trial.ask([first, *trial.make_mixed_requests(trial.config.batch - 2), last])
     return trial.compare([*trial.ask([alone]), batch[0], batch[-1]])
 
 
 def _check_latency(trial: Trial) -> Findings:
-    """Measure median latencies; earlier checks have warmed up the server."""
+    """Measure median latencies. The server has already been warmed up by earlier checks."""
     if isinstance(_require_scores([answer for image in trial.known_answers for answer in image.values()]), Finding):
         return {ALL: Finding("unknown", NO_SCORE)}
     size = trial.config.batch
@@ -314,7 +322,7 @@ def _check_latency(trial: Trial) -> Findings:
 
 
 def _time(trial: Trial, size: int) -> float:
-    """Return the seconds of a request."""
+    """Return how many seconds a request takes."""
     requests = trial.make_mixed_requests(size)
     begun = perf_counter()
     trial.ask(requests)
@@ -330,27 +338,27 @@ def _check_unknown_reward(trial: Trial) -> Findings:
 
 
 def _check_frames(trial: Trial) -> Findings:
-    """Check that a second frame which does not fit changes the number."""
+    """Check that adding a second frame that does not match the prompt changes the number."""
     prompt, other = trial.prompts[:2]
     return _check_use(trial, "frames", *(trial.request(prompt, prompt, second) for second in (prompt, other)))
 
 
 def _check_sources(trial: Trial) -> Findings:
-    """Check that a source which equals the image changes the number."""
+    """Check that the number changes if the source is the same as the image."""
     request, prompts = trial.make_fitting_request(), trial.prompts
     sources = [(draw_image(prompt, next(trial.copies)),) for prompt in (prompts[-1], prompts[0])]
     return _check_use(trial, "sources", *(request._replace(sources=source) for source in sources))
 
 
 def _check_questions(trial: Trial) -> Findings:
-    """Check that a question about another image changes the number."""
+    """Check that the number changes if the question is about another image."""
     request = trial.make_fitting_request()
     requests = [request._replace(questions=questions_about(prompt)) for prompt in trial.prompts[:2]]
     return _check_use(trial, "questions", *requests)
 
 
 def _check_use(trial: Trial, extra: Extra, make_fitting_request: ScoreRequest, unfitting: ScoreRequest) -> Findings:
-    """Check that two requests which differ only in one input get different numbers."""
+    """Check that two requests that differ only in one input get different numbers."""
     try:
         (first,), (second,) = trial.ask([make_fitting_request]), trial.ask([unfitting])
     except BadRequest as error:
@@ -382,7 +390,7 @@ CHECKS: Mapping[str, Callable[[Trial], Findings]] = {
 
 
 def check_rewards(config: CheckRewardsConfig) -> list[Check]:
-    """Return the findings of all checks; raise PlumblineError if the server does not answer at all."""
+    """Run all checks and return their findings; raise PlumblineError if the server does not respond at all."""
     with connect(config) as server:
         groups: dict[tuple[Need, ...], dict[str, int]] = {}
         for name, info in _find_rewards(server, config).items():
@@ -398,7 +406,7 @@ def check_rewards(config: CheckRewardsConfig) -> list[Check]:
 
 
 def _make_printable(text: str) -> str:
-    """Replace control characters of a server's text, which a terminal would interpret."""
+    """Replace control characters in a server's text, which a terminal would interpret."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""Runs a reward service: Ray Serve runs the replicas, this process serves HTTP."""
+"""Runs a reward service. Ray Serve runs the replicas, and this process serves HTTP."""
 
 import asyncio
 import logging
@@ -39,7 +39,9 @@ HEALTH_SECONDS = 1.0
 """Seconds between Ray Serve's health checks of a replica."""
 
 SAME_PRIORITY = {"RAY_worker_niceness": "0"}
-"""Ray's workers yield to all other processes by default (niceness 15), even to the clients that wait for them."""
+"""Environment that gives replicas normal priority. By default, Ray's workers yield to all other processes (niceness
+15), even to clients that are waiting for them.
+"""
 
 
 def find_nodes(config: ServeConfig) -> list[Node]:
@@ -65,8 +67,8 @@ def find_nodes(config: ServeConfig) -> list[Node]:
 def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack | None = None) -> Served:
     """Return the served metrics and the reward.
 
-    Their digests are those of a sweep's scores with the same metrics and models. Raises ConfigError if the baseline
-    cannot be used.
+    The metrics have the same digests as scores of a sweep with the same metrics and models. Raises ConfigError if the
+    baseline cannot be used.
     """
     resolved = {name: metric for node in nodes for name, metric in node.metrics.items()}
     metrics = {name: resolved[name] for name in config.metrics}
@@ -89,7 +91,7 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
 
 
 def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
-    """Return the metrics that need each input; a combined reward needs the inputs of its parts."""
+    """Return the metrics that need each input; a combined reward needs all inputs of its components."""
     reward = config.reward
     needs: dict[Need, Collection[str]] = {
         "sources": need_sources(metrics),
@@ -103,9 +105,9 @@ def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need
 
 
 def read_served_pack(config: ServeConfig) -> QuestionPack | None:
-    """Return the configured benchmark's questions and log their problems; None if no pack is configured.
+    """Return the configured benchmark's own questions and log their problems; None if no pack is configured.
 
-    Raises ConfigError if the pack cannot be read, or a metric cannot use its questions.
+    Raises ConfigError if the pack cannot be read or a metric cannot use its questions.
     """
     file = config.pack.packed(config.storage)
     if file is None:
@@ -121,7 +123,7 @@ def read_served_pack(config: ServeConfig) -> QuestionPack | None:
 
 
 def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
-    """Open the store for written questions; return None if no language model writes questions."""
+    """Open the store for written questions; return None if no language model writes any."""
     recipes = {
         name: make_metric_recipes(name, metric, nodes, config.clips)["questions"]
         for node in nodes
@@ -138,7 +140,7 @@ def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore 
 def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
     """Serve until the process is stopped; call `ready` with the address and the scores of the known images.
 
-    Raises ConfigError and ModelError before anything starts, and OSError if the port is in use.
+    Raises ConfigError or ModelError before anything starts, and OSError if the port is in use.
     """
     token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
     pack = read_served_pack(config)
@@ -157,7 +159,7 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
 def run_replicas(
     config: ServeConfig, pack: QuestionPack | None = None, written: QuestionStore | None = None
 ) -> Iterator[Any]:
-    """Yield Ray Serve's handle of replicas that have loaded their models; Ray Serve's own HTTP proxy stays off."""
+    """Yield Ray Serve's handle for replicas that have loaded their models; Ray Serve's own HTTP proxy stays off."""
     try:
         from ray import serve as ray_serve
     except ImportError as error:
@@ -217,7 +219,7 @@ def _run(
 
 
 def video_files(config: ServeConfig) -> Uris:
-    """Return a reader of the videos that requests may name by path."""
+    """Return a reader for the videos to which requests may refer by path."""
     return Uris(
         roots=config.video_folders,
         storage=config.storage,
@@ -240,7 +242,7 @@ def make_sentinel(config: ServeConfig, served: Served) -> Sentinel | None:
 
 
 def _read_baseline(config: ServeConfig, metrics: Collection[str], recipes: Mapping[str, str]) -> Baseline | None:
-    """Read the scores of the baseline run by these metrics."""
+    """Read the scores of these metrics from the baseline run."""
     if config.baseline is None:
         return None
     used = {name: recipes[name] for name in metrics}
@@ -248,7 +250,7 @@ def _read_baseline(config: ServeConfig, metrics: Collection[str], recipes: Mappi
 
 
 def replica_call(handle: Any, watch: Counters) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:
-    """Return a function that scores a batch on a replica of Ray Serve's choice, and waits until one is alive."""
+    """Return a function that scores a batch on a replica chosen by Ray Serve, waiting until one is alive."""
     from ray.exceptions import RayActorError
 
     async def score(requests: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, MetricAnswer]]:

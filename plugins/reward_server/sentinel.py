@@ -1,4 +1,4 @@
-"""Detects a gamed reward: compares a service's newest images with those of a run, or with its own first images."""
+"""Detects reward hacking by comparing a service's newest images with those of a run, or with its own first images."""
 
 import logging
 import math
@@ -23,13 +23,13 @@ LOG = logging.getLogger(__name__)
 
 
 class Sentinel:
-    """Compares each `images` images with a baseline; keeps only a row of sums for each prompt."""
+    """Compares every `images` new images with a baseline. It keeps only one row of sums per prompt."""
 
     def __init__(self, reward: str, metrics: Mapping[str, Metric], images: int, baseline: Floats | None = None) -> None:
-        """Watch these metrics: several others, and the reward unless it is a combination.
+        """Watch the reward (unless it is a combination) and several other metrics.
 
-        The `baseline` has mean scores with a row for each prompt: the reward first, then each metric. By default, the
-        first `images` images are the baseline.
+        `baseline` contains mean scores with one row per prompt: the reward first, followed by each metric. By default,
+        the first `images` images are the baseline.
         """
         self.reward, self.metrics, self.images = reward, metrics, images
         self.names = tuple(dict.fromkeys([reward, *metrics]))
@@ -37,14 +37,14 @@ class Sentinel:
         self.newest: dict[str, Floats] = {}
         self.count = self.looks = 0
         self.moved: list[str] = []
-        """Metrics that moved in the last look while the reward did not become worse."""
+        """Metrics that changed in the last comparison although the reward did not get worse."""
 
     def add_watched(self, metrics: Sequence[str]) -> tuple[str, ...]:
-        """Return the requested metrics, with the watched metrics if the reward is among them."""
+        """Return the requested metrics; if the reward is among them, add the watched metrics."""
         return tuple(dict.fromkeys([*metrics, *self.names])) if self.reward in metrics else tuple(metrics)
 
     def add_image(self, prompt: str, answers: Mapping[str, MetricAnswer]) -> None:
-        """Add an image's scores; an image without one of the scores is skipped."""
+        """Add the scores of an image. An image that lacks one of the scores is skipped."""
         scores = [answers[name].score if name in answers else None for name in self.names]
         if None in scores:
             return
@@ -69,9 +69,10 @@ class Sentinel:
             LOG.warning("%s", describe_alarm("The generator", trained, moved, TEST))
 
     def _test_movements(self, before: Floats, after: Floats) -> dict[str, Movement]:
-        """Test each metric's means by prompt; the k-th look has the level FALSE_ALARMS * 6 / (pi k)^2.
+        """Test whether each metric's means per prompt have changed.
 
-        These levels sum to FALSE_ALARMS over all looks.
+        The k-th comparison has the significance level FALSE_ALARMS * 6 / (pi k)^2. These levels sum to FALSE_ALARMS
+        over all comparisons.
         """
         tests = [scipy.stats.mannwhitneyu(later, earlier) for later, earlier in zip(after.T, before.T, strict=True)]
         corrected = holm([float(test.pvalue) for test in tests])

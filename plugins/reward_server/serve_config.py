@@ -1,4 +1,4 @@
-"""Configuration of a reward service: its metrics, its address and its limits."""
+"""Configuration of a reward service: its metrics, address and limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,41 +22,46 @@ from plumbline.pipelines.web.listening import check_address
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadConfig(BoundsChecked):
-    """Batches and limits of a service."""
+    """Batching and limits of a service."""
 
     replicas: Positive = 1
-    """Processes that hold the models."""
+    """Number of processes that load the models."""
     batch: Positive = 32
-    """Images that are sent to a replica together, from any requests."""
+    """Maximum number of images, from any requests, that are sent to a replica together."""
     gather_seconds: NotNegative = 0.005
-    """Seconds that an image waits for others while a replica is idle."""
+    """Seconds that an image waits for others to join its batch while a replica is idle."""
     deadline: Seconds = 300.0
     """Seconds after which a request is answered with 503."""
     batch_deadline: Seconds = 100.0
-    """Seconds that a replica may take to decode a batch, and again to score it; a slower replica is killed, and its
-    batch goes to the next replica."""
+    """Seconds allowed for a replica to decode a batch, and again for scoring it. A slower replica is killed, and its
+    batch goes to the next replica.
+    """
     max_deaths: Annotated[int, at_least(3, ", because two may be caused by another image")] = 3
-    """Replicas that may die with an image before the image is given up. From the third try on it is sent alone, so
-    that no image is given up because of another."""
+    """Number of replicas that may die while scoring an image before the image is given up. From the third try on, the
+    image is sent alone, so that no image is given up because of another.
+    """
     max_waiting: int = 2048
-    """Images that may wait; further requests are answered with 429."""
+    """Maximum number of images in the queue; further requests are answered with 429."""
     max_request_images: Positive = 512
-    """Images of one request; each source and each frame of a list counts, a video file counts as one."""
+    """Maximum number of images in a request. Each source and each frame in a list counts; a video file counts as one.
+    """
     max_body: Positive = 64_000_000
-    """Bytes of one request, with the videos that it names by path."""
+    """Maximum size of a request in bytes, including the videos that it refers to by path."""
     max_bodies: int = 512_000_000
-    """Bytes of all requests that are not answered, or left images in the queue; further requests are answered with
-    429."""
+    """Maximum total size in bytes of requests that have not been answered, or whose images are still in the queue;
+    further requests are answered with 429.
+    """
     cached_scores: Natural = 200_000
-    """Scores in the cache, about 0.3 KB each; 0 turns it off."""
+    """Maximum number of scores in the cache, which take about 0.3 KB each; 0 disables the cache."""
     kept_prompts: Positive = DEFAULT_KEPT_PROMPTS
-    """Prompts of each metric whose written questions a replica keeps in memory, about 1.2 KB a question; the oldest are
-    dropped."""
+    """Maximum number of prompts per metric whose written questions a replica keeps in memory (about 1.2 KB per
+    question); the oldest are dropped.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeConfig(LoadConfig):
-    """A service: metrics, models, address and limits."""
+    """A reward service: metrics, models, address and limits."""
 
     models: Mapping[str, AnyModel]
     """Models by role."""
@@ -65,45 +70,53 @@ class ServeConfig(LoadConfig):
     limits: ImageLimits = field(default_factory=ImageLimits)
     clips: Clips = field(default_factory=Clips)
     pack: PackConfig = field(default_factory=PackConfig)
-    """A benchmark's own questions, for images that are sent without questions."""
+    """A benchmark's own questions, used for images that are sent without questions."""
     host: str = "127.0.0.1"
-    """Address to listen on; an address that other machines can reach needs a token."""
+    """Address to listen on. A token is required if other machines can reach the address."""
     hosts: tuple[str, ...] = ()
-    """Host names to accept besides this machine's own and `host`, such as [rewards.example.org] behind a reverse proxy;
-    ["*"] accepts any."""
+    """Host names to accept in addition to this machine's own and `host`, such as [rewards.example.org] behind a reverse
+    proxy; ["*"] accepts any.
+    """
     port: int = 8000
-    """Port to listen on; 0 takes a free port."""
+    """Port to listen on; 0 chooses a free port."""
     token_variable: str = "PLUMBLINE_TOKEN"
-    """The environment variable that holds the token; the token itself is never configured."""
+    """Environment variable that contains the token; the token itself is never configured."""
     video_folders: Roots = ()
-    """Folders and cloud prefixes whose videos requests may name by path, with links resolved first. None by default."""
+    """Folders and cloud prefixes with videos to which requests may refer by path, after links are resolved. None by
+    default.
+    """
     reward: AnyReward = None
-    """The reward on wires with one number per image; required if several metrics are served. NAME, or a combination:
+    """Reward on wires with one number per image; required if several metrics are served. Either NAME, or a combination:
     {vqascore: 1, hpsv3: 0.5}, or {weights: {NAME: WEIGHT, ...}, unit: score, z_score or noise, join: sum, min or
-    product, clip_parts: [LOW, HIGH], clip: [LOW, HIGH]} (docs/rewards.md)."""
+    product, clip_parts: [LOW, HIGH], clip: [LOW, HIGH]} (docs/rewards.md).
+    """
     sentinel: tuple[str, ...] = ()
-    """Served metrics that are computed for each image whose reward is requested, to detect a gamed reward: such as
-    [edge_density,entropy,saturation]."""
+    """Served metrics that are also computed for each image whose reward is requested, in order to detect reward
+    hacking, such as [edge_density,entropy,saturation].
+    """
     sentinel_images: Positive = 1000
-    """Images of each comparison, and of the baseline if no run is the baseline."""
+    """Number of images in each comparison, and in the baseline if no run is used as the baseline."""
     baseline: str | None = None
-    """A run of the store, by its id or `latest`: its scores give the units of a combined reward, and the sentinel
-    compares with them."""
+    """Run of the store, given by its id or `latest`, whose scores define the units of a combined reward and are
+    compared by the sentinel.
+    """
     baseline_generator: str | None = None
-    """Generator of the baseline's images; the sentinel needs it if the run has several generators."""
+    """Generator of the baseline's images; required by the sentinel if the run has several generators."""
     store: str = "store"
-    """Folder or cloud prefix of the store with the baseline, and with the questions that a language model writes."""
+    """Folder or cloud prefix of the store that contains the baseline and the questions written by a language model."""
     storage: StorageConfig = field(default_factory=StorageConfig)
     num_cpus: NotNegative = 1.0
-    """CPUs that each replica reserves."""
+    """Number of CPUs that each replica reserves."""
     num_gpus: NotNegative = 0.0
-    """GPUs that each replica reserves for its models."""
+    """Number of GPUs that each replica reserves for its models."""
     decoders: int | None = None
-    """Images that each replica decodes at once; by default `num_cpus`, or with a GPU the machine's cores per GPU."""
+    """Number of images that each replica decodes concurrently; by default `num_cpus` or, with a GPU, the machine's
+    cores per GPU.
+    """
     threads: int | None = None
-    """Torch threads of each replica; Ray's choice by default."""
+    """Number of torch threads per replica; chosen by Ray by default."""
     address: str | None = None
-    """A running Ray cluster; null takes RAY_ADDRESS, or else starts a local Ray."""
+    """Address of a running Ray cluster; null uses RAY_ADDRESS or, if that is not set, starts a local Ray."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -148,7 +161,7 @@ class ServeConfig(LoadConfig):
                 )
 
     def scorer(self) -> ScorerConfig:
-        """Return the configuration of a replica's scorer; raise ConfigError if a model cannot serve a metric."""
+        """Return the configuration of a replica's Scorer; raise ConfigError if a model cannot serve a metric."""
         return ScorerConfig(
             models=self.models,
             metrics=self.metrics,
@@ -159,7 +172,7 @@ class ServeConfig(LoadConfig):
         )
 
     def pool(self) -> PoolConfig:
-        """Return the resources of a replica."""
+        """Return the resources that a replica needs."""
         return PoolConfig(
             num_cpus=self.num_cpus or 1.0,
             num_gpus=self.num_gpus,
@@ -169,7 +182,7 @@ class ServeConfig(LoadConfig):
         )
 
     def one_reward(self) -> str | None:
-        """Return the reward on wires with one number: a metric, REWARD for a combination, or None."""
+        """Return the reward for wires with one number per image: a metric, REWARD for a combination, or None."""
         if self.reward is not None:
             return self.reward.name
         return next(iter(self.metrics)) if len(self.metrics) == 1 else None

@@ -1,4 +1,4 @@
-"""Gathers images of many requests into batches for the replicas; known scores come from a cache."""
+"""Combines images from many requests into batches for the replicas; known scores come from a cache."""
 
 import asyncio
 import hashlib
@@ -15,25 +15,25 @@ from plumbline.plugins.reward_server.serve_config import LoadConfig
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest, Served
 
 ImageAnswers = Mapping[str, MetricAnswer]
-"""An image's answers by metric."""
+"""Answers for an image, by metric."""
 ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[ImageAnswers]]]
-"""Scores images by the named metrics on a replica; raises ReplicaDied if the replica dies before it answers."""
+"""Function that scores images with the named metrics on a replica; raises ReplicaDied if the replica dies first."""
 
 KILLED = RowError(
     "killed_worker",
-    "the replicas that scored this image died, or went over batch_deadline; look at the image, or give the replicas "
+    "the replicas that scored this image died, or exceeded batch_deadline; look at the image, or give the replicas "
     "more memory or time",
 )
 MAX_PAUSE = 60
-"""Largest Retry-After in seconds."""
+"""Maximum value of Retry-After, in seconds."""
 
 
 class ReplicaDied(Exception):
-    """A replica that died, or was killed, before it answered a batch."""
+    """A replica died, or was killed, before it answered a batch."""
 
 
 class Unanswered(Exception):
-    """A request that cannot be answered now, and may be answered later."""
+    """A request cannot be answered now, but may be answered later."""
 
     def __init__(
         self, status: int, message: str, retry_after: int, unfinished: "Collection[asyncio.Future[ImageAnswers]]" = ()
@@ -42,27 +42,27 @@ class Unanswered(Exception):
         self.status = status
         self.retry_after = retry_after
         self.unfinished = unfinished
-        """Images of the request that are still to be scored."""
+        """Images of the request that still have to be scored."""
 
 
 class Counters(Protocol):
-    """Counts events of the service."""
+    """Interface for counting the events of a service."""
 
     def count_batch(self, images: int) -> None:
         """Count a batch that is sent to a replica."""
 
     def count_answer(self, metric: str, outcome: str) -> None:
-        """Count an image's answer: `scored`, `cached` or `null`."""
+        """Count an answer for an image: `scored`, `cached` or `null`."""
 
     def count_death(self) -> None:
-        """Count a replica that died with a batch."""
+        """Count a replica that died while it had a batch."""
 
     def add_seconds(self, part: str, seconds: float) -> None:
-        """Add the time of a part: `queue` for each image; `send`, `decode` and `model` for each batch."""
+        """Add the time spent in a phase: `queue` for each image; `send`, `decode` and `model` for each batch."""
 
 
 class ScoreCache:
-    """The most recently used scores. Nulls are not stored, because a retry may give a score."""
+    """The most recently used scores. Nulls are not cached, because a retry may succeed."""
 
     def __init__(self, max_scores: int) -> None:
         self.max_scores = max_scores
@@ -72,7 +72,7 @@ class ScoreCache:
         return len(self.answers)
 
     def get(self, key: bytes) -> MetricAnswer | None:
-        """Return an answer and mark it as recently used."""
+        """Return the answer with this key and mark it as recently used; return None if there is none."""
         answer = self.answers.get(key)
         if answer is not None:
             self.answers.move_to_end(key)
@@ -88,23 +88,24 @@ class ScoreCache:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """An image that requests wait for."""
+    """An image to score, for which one or more requests are waiting."""
 
     digest: bytes
     request: ScoreRequest
     metrics: tuple[str, ...]
-    """Metrics to compute; the others are cached."""
+    """Metrics to compute; scores of the other requested metrics are cached."""
     since: float
     answers: "asyncio.Future[ImageAnswers]"
     deaths: int = 0
 
 
 class Service:
-    """Answers requests: cached scores at once, equal images together, all others in batches across requests.
+    """Answers requests: cached scores immediately, all others in batches that combine images from many requests.
 
-    An idle replica gets the images that wait. A busy replica gets the next batch ahead only if the batch is full, so
-    batches grow with the load. If a replica dies, its batch is repeated on another replica: first as a whole, then each
-    image alone, with nothing sent ahead that could die with it.
+    Equal images are scored once. An idle replica receives the waiting images. A busy replica receives its next batch in
+    advance only if the batch is full, so batches grow with the load. If a replica dies, its batch is repeated on
+    another replica: first as a whole, and then each image alone, with no other batch in advance that could be lost with
+    it.
     """
 
     def __init__(
@@ -118,16 +119,16 @@ class Service:
         self.cache = ScoreCache(load.cached_scores)
         self.waiting: deque[_Job] = deque()
         self.suspects: deque[_Job] = deque()
-        """Images of batches that two replicas died with."""
+        """Images from batches on which two replicas died."""
         self.tested: _Job | None = None
-        """The suspect that is being scored alone."""
+        """Suspect that is currently being scored alone."""
         self.pending: dict[tuple[bytes, tuple[str, ...]], _Job] = {}
         self.running: set[asyncio.Task[None]] = set()
         self.seconds_per_image = 0.0
         self.alarm: asyncio.TimerHandle | None = None
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[ImageAnswers]:
-        """Return the answers for each image in order; raise Unanswered if the queue is full or the deadline passes."""
+        """Return the answers for each image, in order; raise Unanswered if the queue is full or the deadline passes."""
         if self.queued() + len(requests) > self.load.max_waiting:
             raise Unanswered(429, f"{self.queued()} images wait already; retry later", self.pause())
         jobs = [self._find_job(request) for request in requests]
@@ -142,11 +143,11 @@ class Service:
         ]
 
     def queued(self) -> int:
-        """Return the number of images that wait for a replica."""
+        """Return the number of images that are waiting for a replica."""
         return len(self.waiting) + len(self.suspects)
 
     def pause(self) -> int:
-        """Return the estimated seconds until the waiting images are scored."""
+        """Estimate the seconds until the waiting images are scored."""
         return max(1, min(MAX_PAUSE, math.ceil(self.queued() * self.seconds_per_image)))
 
     def _join_answers(self, request: ScoreRequest, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
@@ -158,7 +159,7 @@ class Service:
         return {name: answers[name] for name in request.metrics}
 
     def _find_job(self, request: ScoreRequest) -> tuple[dict[str, MetricAnswer], _Job | None]:
-        """Return an image's known answers, and the job that computes the others."""
+        """Return the cached answers for an image, and the job that computes the others, if any."""
         if request.error is not None:
             return {name: MetricAnswer(None, request.error) for name in request.metrics}, None
         digest = _digest(request)
@@ -182,7 +183,7 @@ class Service:
         return hashlib.sha256(digest + self.served.metrics[metric].encode()).digest()
 
     def _start(self) -> None:
-        """Send the batches that are due, and set a timer if more images wait for an idle replica."""
+        """Send all batches that are due, and set a timer if images remain that wait for an idle replica."""
         while batch := self._next_batch():
             self.running.add(asyncio.ensure_future(self._run(batch)))
         if self.alarm is None and self.waiting and len(self.running) < self.load.replicas:
@@ -193,7 +194,7 @@ class Service:
         self._start()
 
     def _next_batch(self) -> list[_Job]:
-        """Return one suspect, or the first waiting image with others for the same metrics; empty if nothing is due."""
+        """Return one suspect, or the first waiting image and others for the same metrics; empty if none is due."""
         if self.suspects and self.tested is None and len(self.running) < self.load.replicas:
             self.tested = self.suspects.popleft()
             return [self.tested]
@@ -208,7 +209,7 @@ class Service:
         return batch
 
     def _is_due(self, batch: Sequence[_Job]) -> bool:
-        """Return True if an idle replica should get the batch now, or a busy replica should get it ahead."""
+        """Return True if the batch should be sent now, either to an idle replica or in advance to a busy one."""
         full = len(batch) == self.load.batch
         if len(self.running) >= self.load.replicas:
             return full and not self.suspects and self.tested is None
@@ -239,7 +240,7 @@ class Service:
         self._start()  # skipped if the task is cancelled, because the loop is ending
 
     def _repeat(self, batch: Sequence[_Job]) -> None:
-        """Queue the images of a dead replica first, and give up those with max_deaths deaths."""
+        """Put the images of a dead replica at the front of the queue, giving up those with max_deaths deaths."""
         self.watch.count_death()
         for job in batch:
             job.deaths += 1
@@ -261,7 +262,7 @@ class Service:
 
 
 def _digest(request: ScoreRequest) -> bytes:
-    """Hash the frames, the sources, the prompt and the questions."""
+    """Hash the frames, sources, prompt and questions of a request."""
     frames = [hashlib.sha256(image).digest() for image in (*request.images, *request.sources)]
     texts = [request.prompt] if request.questions is None else [request.prompt, repr(request.questions)]
     text_digests = [hashlib.sha256(text.encode()).digest() for text in texts]

@@ -1,4 +1,4 @@
-"""Words that prompts want in images, compared with the words that a model reads there."""
+"""Compares the words that a prompt asks for in an image with the words that a model reads there."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Packs of texts that are wanted in images: LongText-Bench, OneIG-Bench's text part and CVTG-2K."""
+"""Packs of texts that should appear in images: LongText-Bench, OneIG-Bench's text part and CVTG-2K."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
 
 
 def _want_texts(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
-    """Yield a row for each text; raises Refused for an empty list."""
+    """Yield a row for each text; raise Refused if there are none."""
     if not texts:
         raise Refused("no_texts", "expected texts, found none")
     for number, text in enumerate(texts):
@@ -35,12 +35,12 @@ def _want_texts(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
 
 
 def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
-    """Read the texts of text_prompts.jsonl or text_prompts_zh.jsonl; a prompt's skills are its category and length.
+    """Read the texts in text_prompts.jsonl or text_prompts_zh.jsonl; a prompt's skills are its category and length.
 
     LongText-Bench (Geng et al. 2025, X-Omni): 160 prompts with texts, in English or Chinese.
 
-    Source: X-Omni-Team/X-Omni, `textbench`: an object a line with `prompt_id`, `prompt`, `text`, a list, `category` and
-    `length`. Both conventions read it alike.
+    Source: X-Omni-Team/X-Omni, `textbench`. Each line is an object with `prompt_id`, `prompt`, `text` (a list),
+    `category` and `length`. Both conventions read it in the same way.
     """
     return read_rows(read_lines(place), _longtext)
 
@@ -57,17 +57,18 @@ def _longtexts(row: PackRow, values: Any) -> Iterator[PackRow]:
 
 
 _TEXT = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
-"""A text in a list in Python's notation."""
+"""Pattern of a string literal in a Python list."""
 
 
 def read_oneig_text(place: Place, convention: Convention) -> PackRows:
-    r"""Read the texts of text_content.csv, or of text_content_zh.csv.
+    r"""Read the texts in text_content.csv or text_content_zh.csv.
 
     OneIG-Bench's text part (Chang et al. 2025): 200 prompts with texts, in English or Chinese.
 
-    Source: OneIG-Bench/OneIG-Benchmark, `scripts/text`: rows with `id`, `prompt_en` or `prompt_cn`, and `text_content`,
-    a list in Python's notation. `text_score.py` does not parse the list but compares its notation, so that a line break
-    in it, written `\n`, is a letter n: `released` reads it like this, `fixed` as a space. A prompt has its own id.
+    Source: OneIG-Bench/OneIG-Benchmark, `scripts/text`. Each row has `id`, `prompt_en` or `prompt_cn`, and
+    `text_content`, a list written as a Python literal. `text_score.py` compares the literal without parsing it, so that
+    a line break in it, written `\n`, counts as a letter n: `released` does the same, `fixed` reads it as a space.
+    Prompts have ids of their own.
     """
     return read_rows(read_lines(place), partial(_read_oneig_text, fixed=convention == "fixed"))
 
@@ -93,18 +94,19 @@ def _oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackR
 
 
 AREAS = (2, 3, 4, 5)
-"""Numbers of texts that CVTG-2K's prompts want."""
+"""Possible numbers of texts in a CVTG-2K prompt."""
 
 
 def read_cvtg_2k(place: Place, convention: Convention) -> PackRows:
-    """Read the texts in single quotes of the prompts in a folder's CVTG and CVTG-Style (or CVTG-style).
+    """Read the texts that are in single quotes in the prompts of a folder's CVTG and CVTG-Style (or CVTG-style).
 
-    CVTG-2K (Du et al. 2025, TextCrafter): 2,000 English prompts with two to five texts.
+    CVTG-2K (Du et al. 2025, TextCrafter): 2,000 English prompts with two to five texts each.
 
-    Source: the data set dnkdnk/CVTG-2K, each folder with `2.json` to `5.json`: objects with `data_list`, of `index` and
-    `prompt`. The wanted texts are those that `unified_metrics_eval.py` takes from a prompt (zlab-princeton/i1, at
-    b58a62f): everything between two single quotes, so that an apostrophe counts as a quote. The id of a prompt is its
-    folder, its number of texts and its index, `CVTG_2_0`; its skills are the first two. Both conventions read it alike.
+    Source: the data set dnkdnk/CVTG-2K. Each folder has files `2.json` to `5.json` with a `data_list` of objects with
+    `index` and `prompt`. The expected texts are those that `unified_metrics_eval.py` extracts from a prompt
+    (zlab-princeton/i1, at b58a62f): everything between two single quotes, so that an apostrophe counts as a quote. The
+    id of a prompt consists of its folder, its number of texts and its index, as in `CVTG_2_0`; its skills are the first
+    two of these. Both conventions read it in the same way.
     """
     styled = "CVTG-Style" if (place / "CVTG-Style").exists() else "CVTG-style"
     for folder in ("CVTG", styled):

@@ -1,4 +1,4 @@
-"""RapidOCR, a reader of the text in an image that needs no GPU."""
+"""RapidOCR, which reads the text in images without a GPU."""
 
 import os
 from collections.abc import Sequence
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 PACKAGES = ("rapidocr", "onnxruntime")
 SHIPPED = "PP-OCRv6_small"
-"""The models for detection and recognition that the package ships; it would download others."""
+"""Detection and recognition models that are included in the package; any other models would be downloaded."""
 
 
 class RapidOcr:
-    """The `ocr` call by PP-OCRv6, which RapidOCR's package ships: Latin and Chinese text (PaddleOCR's models on ONNX).
+    """The `ocr` call served by PP-OCRv6, which comes with RapidOCR and reads Latin and Chinese text.
 
-    Each line of text is found, cut out and read by itself, so that no batch can change it.
+    These are PaddleOCR's models, run on ONNX. Each line of text is detected, cropped and read separately, so that
+    results do not depend on the batch.
     """
 
     side_by_side = False
@@ -39,12 +40,12 @@ class RapidOcr:
 
     @classmethod
     def load(cls, model: ResolvedModel[Any]) -> "RapidOcr":
-        """Create the reader; raises ModelError if the package is not installed."""
+        """Create the reader; raise ModelError if the package is not installed."""
         package_versions()
         return cls()
 
     def preprocess(self, image: "Image.Image") -> NDArray[np.uint8]:
-        """Return the pixels, (height, width, 3), in the package's order: blue first."""
+        """Return the pixels (height, width, 3) in BGR order, which the package expects."""
         return np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
 
     def encode(self, pixels: Sequence[NDArray[np.uint8]]) -> Sequence[NDArray[np.uint8]]:
@@ -52,7 +53,7 @@ class RapidOcr:
         return pixels
 
     def ocr(self, features: Sequence[NDArray[np.uint8]]) -> list[str | RowError]:
-        """Return the text in each image, line by line from the top; empty if an image has no text."""
+        """Return the text in each image, line by line from top to bottom; an empty string if an image has no text."""
         return isolate(lambda batch: [self._read(pixels) for pixels in batch], list(features))
 
     def _read(self, pixels: NDArray[np.uint8]) -> str:
@@ -60,7 +61,7 @@ class RapidOcr:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the installed versions, which identify the weights; raises ModelError if a package is missing."""
+    """Return the installed versions, which identify the weights; raise ModelError if a package is missing."""
     try:
         return {name: metadata.version(name) for name in PACKAGES}
     except metadata.PackageNotFoundError as error:
@@ -70,7 +71,7 @@ def package_versions() -> dict[str, str]:
 def _options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dict[str, Any]:
     if config.checkpoint != SHIPPED:
         raise ModelError(
-            f"model {config.checkpoint!r}: family rapidocr has {SHIPPED}, which its package ships; set "
+            f"model {config.checkpoint!r}: family rapidocr only has {SHIPPED}, which comes with its package; set "
             f"checkpoint={SHIPPED}, or choose another family that serves ocr"
         )
     return {"package": package_versions()["rapidocr"]}

@@ -1,4 +1,4 @@
-"""The text metric: the words that a prompt wants in the image, compared with the words that a model reads there."""
+"""The text metric compares the words that a prompt asks for in the image with the words that a model reads there."""
 
 import re
 import unicodedata
@@ -39,12 +39,12 @@ NO_TEXT = RowError(
     "no_text_wanted", 'the prompt quotes no words to be written in the image; put them in quotes, as in a sign "OPEN"'
 )
 NEAR = 0.5
-"""Most edits per character of a missing word at which a word that was read counts as its misspelling."""
+"""Maximum number of edits, per character of a missing word, for a word that was read to count as its misspelling."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RenderedTextConfig(Metric):
-    """Options of the text metric: the reader, and the comparison with the wanted words."""
+    """Options for the text metric: which model reads the text, and how it is compared with the expected words."""
 
     kind: Literal["rendered_text"] = "rendered_text"
     story: ClassVar[str] = (
@@ -56,33 +56,37 @@ class RenderedTextConfig(Metric):
     reader: str = "ocr"
     """Role of the model that reads text in images."""
     measure: Measure = "longtext_bench"
-    """`longtext_bench`: share of wanted words that were read, or of characters for Chinese text; `cvtg_2k`: share of
-    words that were read anywhere; `cvtg_2k_ned`: similarity of each to the nearest word; `oneig`: its text score, of
-    one image; `flow_grpo`: its OCR reward; `edit_similarity`, `substring_match`, `exact_match` and `counter_iou`:
-    UniRL's."""
+    """`longtext_bench`: fraction of expected words (for Chinese text, characters) that were read; `cvtg_2k`: fraction
+    of words that were read anywhere; `cvtg_2k_ned`: mean similarity of each word to the nearest word that was read;
+    `oneig`: OneIG's text score for a single image; `flow_grpo`: flow_grpo's OCR reward; `edit_similarity`,
+    `substring_match`, `exact_match` and `counter_iou`: UniRL's measures.
+    """
     scored_from: ClassVar[tuple[str, ...]] = ("modules", "questions")
 
     def asking(self) -> dict[str, Any]:
-        """Return all options that decide which words are wanted."""
+        """Return all options that determine which words are expected."""
         return {"quotes": QUOTED.pattern}
 
     def looking(self) -> dict[str, Any]:
-        """Return nothing: only the reader decides the text."""
+        """Return no options: only the reader model determines the text."""
         return {}
 
     def answering(self) -> dict[str, Any]:
-        """Return all options that decide how the reader is asked."""
+        """Return all options that determine how the reader model is prompted."""
         return {"kind": self.kind}
 
     def scoring(self) -> dict[str, Any]:
         return {"measure": self.measure}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return no call to a writer, and one reading per image."""
+        """Return an estimate of no writer calls and one reader call per image."""
         return CallEstimate(0, 1)
 
     def want(self, prompt: str, texts: Sequence[str]) -> list[WrittenQuestion] | RowError:
-        """Return a question for each of the texts, or each text that the prompt quotes; an error if there are none."""
+        """Return one question per text or, if no texts are given, per text that the prompt quotes.
+
+        If there are no such texts, or if a text is in an unknown script, return an error.
+        """
         if texts:
             places = _locate(prompt, texts)
         else:
@@ -96,15 +100,15 @@ class RenderedTextConfig(Metric):
         return [ask_for_text(place, text, *span) for place, (text, span) in enumerate(wanted)] or NO_TEXT
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the question as it is: the reader is asked for all text in the image."""
+        """Return the question unchanged: the reader model is asked for all text in the image."""
         return VqaPrompt(text, tuple(choices), free=True)
 
     def looks(self, text: str) -> tuple[Look, ...]:
-        """Return one look for all text in the image."""
+        """Return a single call of the reader model, which reads all text in the image."""
         return (Look("reader", ""),)
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the chosen measure, with the other measures as ratings and the words as elements."""
+        """Return the chosen measure as the score, the other measures as ratings and the words as elements."""
         questions = [answered.question for answered in evidence.answered]
         read = evidence.answered[0].seen[0].text or ""
         wanted = [question.answer or "" for question in questions]
@@ -115,11 +119,11 @@ class RenderedTextConfig(Metric):
 
 
 Span = TextSpan | tuple[None, None]
-"""Position of a text in the prompt, if the prompt contains it."""
+"""Position of a text in the prompt; (None, None) if the prompt does not contain the text."""
 
 
 def _locate(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
-    """Return the texts with their positions; a text that is wanted twice is searched after its first position."""
+    """Return the texts with their positions in the prompt; each occurrence is used only once."""
     taken: list[TextSpan] = []
     placed: list[tuple[str, Span]] = []
     for text in texts:
@@ -133,7 +137,7 @@ def _locate(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
 
 
 def _is_known(text: str) -> bool:
-    """Return True if all letters are Latin or Chinese, and some of the text is compared."""
+    """Return True if all letters are Latin or Chinese, and at least one character is compared."""
     names = (unicodedata.name(letter, "") for letter in text if letter.isalpha())
     return re.search(f"[{KEPT}]", text) is not None and all(name.startswith(("LATIN", "CJK")) for name in names)
 
@@ -142,20 +146,21 @@ def _is_known(text: str) -> bool:
 
 
 class WantedWord(NamedTuple):
-    """A word of a wanted text, or a character of a Chinese one."""
+    """A word of an expected text, or a character of a Chinese one."""
 
     question: WrittenQuestion
     text: str
-    """The word in its compared form."""
+    """The word, normalized for comparison."""
     start: int
-    """Position in the wanted text."""
+    """Start position within the expected text."""
     end: int
 
 
 def word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple[Element, ...]:
-    """Return an element for each wanted word: 1 if it was read, else 0, with a near misspelling that was read.
+    """Return an element for each expected word, scored 1 if the word was read and 0 if not.
 
-    The last element has the extra words and no score.
+    If a missing word has a close misspelling among the words that were read, its element contains that. The last
+    element has no score and contains the extra words.
     """
     chinese = any(is_chinese(question.answer or "") for question in questions)
     wanted = [word for question in questions for word in _split_wanted(question, chinese)]

@@ -1,4 +1,4 @@
-"""Measures that compare a wanted text with the text that was read, as released."""
+"""Measures that compare the expected text with the text that was read, as in their releases."""
 
 import difflib
 import re
@@ -22,18 +22,19 @@ Measure = Literal[
 KEPT = "\u4e00-\u9fa5a-zA-Z0-9àâäéèêëîïôöùûüçÀÂÄÉÈÊËÎÏÔÖÙÛÜÇ"
 """Characters that OneIG and LongText-Bench compare."""
 ONEIG_MAX_DISTANCE = {False: 100, True: 50}
-"""Edit distance at which OneIG's score stops falling, by whether the text is Chinese."""
+"""Edit distance at which OneIG's score reaches its minimum, for texts that are not Chinese (False) and that are (True).
+"""
 
 
 def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
-    """Return all measures by name, comparing the wanted texts with the lines that were read.
+    """Compare the expected texts with the lines that were read, and return all measures by name.
 
     LongText-Bench: X-Omni-Team/X-Omni, textbench/summary_scores.py at 2b8237b. CVTG-2K: TextCrafter's
-    unified_metrics_eval.py, as zlab-princeton/i1 has it in benchmark_eval/cvtg-2k at b58a62f. OneIG:
-    OneIG-Bench/OneIG-Benchmark, scripts/text/text_score.py and text_utils.py at 41b4983; its table applies the formula
-    to the means of `oneig_edit_distance` and the others over all images. flow_grpo: yifan123/flow_grpo,
-    flow_grpo/ocr.py at ac4c86e. UniRL: Tencent-Hunyuan/UniRL, unirl/reward/local/ocr.py at 0aa39a8. The two rewards use
-    only the first text.
+    unified_metrics_eval.py, as included in zlab-princeton/i1, benchmark_eval/cvtg-2k at b58a62f. OneIG:
+    OneIG-Bench/OneIG-Benchmark, scripts/text/text_score.py and text_utils.py at 41b4983; the release's own table
+    applies the formula to the means over all images of `oneig_edit_distance` and the other two inputs. flow_grpo:
+    yifan123/flow_grpo, flow_grpo/ocr.py at ac4c86e. UniRL: Tencent-Hunyuan/UniRL, unirl/reward/local/ocr.py at 0aa39a8.
+    The rewards of flow_grpo and UniRL use only the first text.
     """
     text = " ".join(wanted)
     chinese = is_chinese(text)
@@ -47,9 +48,9 @@ def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
 
 
 def word_count(wanted: Sequence[str], measure: Measure) -> int:
-    """Return the number of words that a share refers to, or of characters for Chinese text.
+    """Return the number of expected words (for Chinese text, characters), which is the denominator of the fraction.
 
-    Means over images weighted by it are the pooled numbers of LongText-Bench and CVTG-2K.
+    Means over images that are weighted by it equal the pooled values of LongText-Bench and CVTG-2K.
     """
     if measure in ("cvtg_2k", "cvtg_2k_ned"):
         return len(_cvtg_words(wanted))
@@ -58,7 +59,7 @@ def word_count(wanted: Sequence[str], measure: Measure) -> int:
 
 
 def _cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
-    """Return the share of words read anywhere, and each word's mean similarity to its nearest word by difflib."""
+    """Return the fraction of words that were read anywhere, and the words' mean similarity to their nearest match."""
     words, others = _cvtg_words(wanted), read.lower().split() or [""]
     nearest = [difflib.get_close_matches(word, others, n=1, cutoff=0)[0] for word in words]
     similar = [
@@ -100,42 +101,42 @@ def _unirl(wanted: str, read: str) -> dict[str, float]:
 
 
 def _similarity(wanted: str, read: str) -> float:
-    """Return 1 if the read text contains the wanted one, else less by the edit distance, at least 0."""
+    """Return 1 if `read` contains the expected text, otherwise 1 minus the relative edit distance, at least 0."""
     distance = 0 if wanted in read else min(edit_distance(wanted, read), len(wanted))
     return 1 - distance / len(wanted)
 
 
 def is_chinese(text: str) -> bool:
-    """Return True if the text has a Chinese character: it is then compared by characters, as in OneIG."""
+    """Return True if the text contains Chinese; it is then compared character by character, as in OneIG."""
     return re.search("[\u4e00-\u9fff]", text) is not None
 
 
 def clean(text: str, chinese: bool) -> str:
-    """Return the characters that are compared; spaces are kept unless the text is Chinese."""
+    """Remove characters that are not compared; spaces are kept unless the text is Chinese."""
     if chinese:
         return "".join(re.findall(f"[{KEPT}]", text))
     return re.sub(r"\s+", " ", re.sub(rf"[^{KEPT}\s]", "", text)).strip()
 
 
 def comparable(text: str, chinese: bool) -> str:
-    """Return the cleaned text without case; LongText-Bench keeps the case in Chinese text."""
+    """Return the cleaned text in lower case, except that LongText-Bench keeps the case of Chinese text."""
     return clean(text, chinese) if chinese else clean(text, chinese).lower()
 
 
 def split_words(text: str, chinese: bool) -> list[str]:
-    """Return the words of a text, or the characters of a Chinese one."""
+    """Split a text into words, or a Chinese text into characters."""
     return list(text) if chinese else text.split()
 
 
 def _share(wanted: str, read: str) -> float:
-    """Return the share of wanted words that were read as often."""
+    """Return the fraction of expected words that were read, counting repeated words as often as they occur."""
     chinese = is_chinese(wanted)
     counted = Counter(split_words(wanted, chinese))
     return (counted & Counter(split_words(read, chinese))).total() / counted.total() if counted else 0.0
 
 
 def edit_distance(first: str, second: str) -> int:
-    """Return the least number of characters to insert, delete or replace (Levenshtein 1966)."""
+    """Return the minimum number of insertions, deletions and replacements of characters (Levenshtein 1966)."""
     above = list(range(len(second) + 1))
     for row, letter in enumerate(first, 1):
         line = [row]

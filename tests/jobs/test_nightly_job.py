@@ -304,7 +304,7 @@ def test_a_night_that_lost_its_lease_overwrites_nothing_of_the_other_night(
     rival = Rival(nights, at)
     monkeypatch.setattr(Lease, "renew", lambda lease: rival.look(lease))
     ended = nights.run()
-    assert ended.code == 5 and "was not heard of for too long, and rival on" in ended.out
+    assert ended.code == 5 and "was not heard from for too long, and rival on" in ended.out
     ours = set(run_ids(nights.store)) - {first, Rival.ID}
     assert len(ours) == published and newest_run(nights.store) == Rival.ID
     assert all(nights.outcome(run_id) is None for run_id in ours)

@@ -55,11 +55,11 @@ def test_each_benchmark_has_its_own_budget_and_the_exit_code_is_the_worst(tmp_pa
     ("words", "line"),
     [
         (("benchmarks=[shapes,shapes_counting]", "benchmarks.shapes_counting.name=shapes"),
-         "benchmarks.shapes.name: several are called 'shapes'"),
+         "benchmarks.shapes.name: several are named 'shapes'"),
         (("benchmarks=[shapes]", "metrics_of.shapes=[clip]"),
          "metrics_of.shapes: expected metrics of the sweep, clipscore or edge_density, got 'clip'; did you mean"),
         (("benchmarks=[shapes]", "adaptive=betting"), "adaptive: "),
-        (("benchmarks=[shapes]", "protocol=shapes"), "protocol: it is one benchmark's; leave it out"),
+        (("benchmarks=[shapes]", "protocol=shapes"), "protocol: only applies to a single benchmark; leave it out"),
         (("benchmarks=[shapez]",), "benchmarks=shapez: no such choice; did you mean shapes"),
         ((), "config key 'benchmarks' is required; choose some: benchmarks=[NAME,...] of "),
     ],

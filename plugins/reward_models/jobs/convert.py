@@ -1,4 +1,4 @@
-"""Converts released weights (a pickle, or other tensor names) to a checkpoint that a sweep loads."""
+"""Converts released weights (a pickle, or tensors with other names) to a checkpoint that a sweep can load."""
 
 import sys
 
@@ -10,7 +10,7 @@ COMMAND = Command("convert", "Make a checkpoint of released weights: safetensors
 
 
 def main(config: ConvertConfig) -> int:
-    """Convert the weights, and show the files."""
+    """Convert the weights and list the files that were written."""
     console = make_console()
     for file in convert(config):
         console.print(f"{file} {file.stat().st_size / 1e6:.1f} MB", markup=False, soft_wrap=True)

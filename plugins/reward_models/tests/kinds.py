@@ -1,4 +1,4 @@
-"""A tiny checkpoint of every kind of network of the plugin, and of every role that its metrics name."""
+"""Tiny checkpoints for every kind of network in the plugin, and for every role that its metrics use."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Reference scores of the plugin's reward models, by transformers' own classes and the arithmetic of each release."""
+"""Reference scores of the plugin's reward models, from transformers' own classes and each release's arithmetic."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ from tests.operators.models.families.library import Reference, images, measured,
 
 
 def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score an image as HPSv3's release does.
+    """Score an image in the same way as HPSv3's release.
 
-    The language half gets no image grid, so it numbers all tokens one after the other like a Qwen2. The reference is
-    built from such a Qwen2, Qwen2-VL's vision half, and three linear layers.
+    The language model gets no image grid, so it numbers all tokens consecutively, like Qwen2. The reference is built
+    from a Qwen2, Qwen2-VL's vision encoder and three linear layers.
     """
     model = network("Qwen2VLForConditionalGeneration", folder).model
     head, words, image = load_file(folder / "model.safetensors"), tokenizer(folder), pixels(folder, pair.image)
@@ -46,8 +46,8 @@ def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
 def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Return the mean of EditReward's two heads (TIGER-AI-Lab/EditReward edb027e, qwen2_5_vl_trainer.py).
 
-    Each head is read at the token of its own instruction; the source comes before the edited image. transformers' whole
-    network gets no image grid, so it numbers the tokens one after the other.
+    Each head is read at the token in its own instruction; the source image comes before the edited one. transformers'
+    full network is not given the image grid, so it numbers the tokens consecutively.
     """
     model, words = network("Qwen2_5_VLForConditionalGeneration", folder).model, tokenizer(folder)
     shown = [images(folder)(images=one, return_tensors="pt") for one in (BEFORE, PICTURES[pair.image])]
@@ -72,12 +72,12 @@ def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Answer for an image, as a video of equal frames."""
+    """Return the score of an image, treated as a video of identical frames."""
     return Answer((), (x_clip_score(folder, [PICTURES[pair.image]], pair.text, measure),))
 
 
 def x_clip_score(folder: Path, frames: Sequence[Image.Image], text: str, measure: Measure = "cosine") -> float:
-    """Return the score of one frame, repeated, or of as many frames as the network takes."""
+    """Return the score of as many frames as the network takes, or of one frame that is repeated."""
     model = network("XCLIPModel", folder)
     length = model.config.text_config.max_position_embeddings
     words = tokenizer(folder)([text], truncation=True, max_length=length, return_tensors="pt")
@@ -88,15 +88,16 @@ def x_clip_score(folder: Path, frames: Sequence[Image.Image], text: str, measure
 
 
 def videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score an image as a video of one repeated frame."""
+    """Score an image as a video that repeats a single frame."""
     return Answer((), (sum(videoalign_scores(folder, [PICTURES[pair.image]] * 2, pair.text)),))
 
 
 def videoalign_scores(folder: Path, frames: Sequence[Image.Image], text: str) -> list[float]:
-    """Return VideoAlign's standard scores of an even number of frames, one video at a time.
+    """Return VideoAlign's standardized scores for one video with an even number of frames.
 
-    As trainer.py, inference.py and vision_process.py compute them (KwaiVGI/VideoAlign 219ab9d): tokens are numbered
-    as in HPSv3. Each of three heads is read at its own token; a single head at all three.
+    They are computed as in trainer.py, inference.py and vision_process.py (KwaiVGI/VideoAlign 219ab9d); tokens are
+    numbered as in HPSv3. If there are three heads, each is read at its own token; a single head is read at all three
+    tokens.
     """
     model, words = network("Qwen2VLForConditionalGeneration", folder).model, tokenizer(folder)
     patches, grid = video_patches(frames, least=128 * 64, most=tiny_rewards.FRAME_PIXELS)
@@ -116,10 +117,10 @@ def videoalign_scores(folder: Path, frames: Sequence[Image.Image], text: str) ->
 
 
 def video_patches(frames: Sequence[Image.Image], *, least: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the frames as patches of 2 x 4 x 4, and their grid.
+    """Return the frames as patches of 2 x 4 x 4, and the patch grid.
 
-    Frames are resized to whole tokens of 8 pixels within `least` and `most`, as Qwen-VL's smart_resize and
-    torchvision's resize of bytes do.
+    Frames are resized to whole tokens of 8 pixels, with a size between `least` and `most`, as by Qwen-VL's smart_resize
+    and torchvision's resizing of byte tensors.
     """
     width, height = frames[0].size
     sides = [max(8, round(side / 8) * 8) for side in (height, width)]
@@ -138,7 +139,7 @@ def video_patches(frames: Sequence[Image.Image], *, least: int, most: int) -> tu
 
 @cache
 def plain_qwen2(folder: Path) -> Any:
-    """Build a Qwen2 with the weights of a Qwen2-VL's language half."""
+    """Build a Qwen2 with the weights of a Qwen2-VL's language model."""
     half = network("Qwen2VLForConditionalGeneration", folder).model.language_model
     fields = half.config.to_dict()
     rope = {"rope_type": "default", "rope_theta": fields["rope_parameters"]["rope_theta"]}
@@ -156,4 +157,4 @@ REFERENCES: Mapping[tuple[str, Call], Reference] = {
     ("videoalign_three_heads", "similarity"): videoalign,
     ("x_clip", "similarity"): x_clip,
 }
-"""Keyed by the kind of checkpoint and the call."""
+"""Reference functions by kind of checkpoint and call."""

@@ -1,4 +1,7 @@
-"""Released weights become folders that families load, with the release's scores; a pickle runs nothing."""
+"""Released weights are converted to folders that families can load and that reproduce the release's scores.
+
+Code in a pickle is never run.
+"""
 
 import json
 import os
@@ -43,7 +46,7 @@ def converted(folder: Path, **options: Any) -> Path:
 
 @pytest.fixture
 def clip_base(tmp_path: Path) -> Path:
-    """Save a base with other weights."""
+    """Save a base checkpoint whose weights differ from the release's."""
     return rewards.save_open_clip(tmp_path / "base", seed=5)
 
 
@@ -88,7 +91,7 @@ BLIP = (
     (r"^reward_head\.", "mlp."),
     (r"^(?!mlp\.)", "blip."),
 )
-"""The names that ImageReward's release has for transformers' names."""
+"""Patterns and replacements that convert transformers' weight names to those in ImageReward's release."""
 
 
 def under_released_names(weights: Mapping[str, torch.Tensor], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
@@ -163,9 +166,9 @@ def test_editreward_scores_as_its_release(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
-    """Return VideoAlign's weights in its release's form.
+    """Save VideoAlign's weights in the form in which they are released, and return the file.
 
-    The names are peft's, the adapters are separate, and the settings come first.
+    The weights have peft's names, the adapters are not merged, and the settings are in the parent folder.
     """
     older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
     named = under_released_names(weights, older) | {"lm_head.weight": torch.zeros(3, 2)}
@@ -211,7 +214,7 @@ def test_videoalign_scores_as_its_release_with_the_adapter_merged(tmp_path: Path
 
 
 class Evil:
-    """Touches a file when it is unpickled."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -239,8 +242,8 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"ln_final.weight": None}, "lacks text_model.final_layer_norm.weight; is this the release"),
-        ({"head.weight": torch.zeros(2)}, "has also head.weight; is this the release"),
+        ({"ln_final.weight": None}, "lacks text_model.final_layer_norm.weight; check that this is the release"),
+        ({"head.weight": torch.zeros(2)}, "also has head.weight; check that this is the release"),
         ({"logit_scale": torch.zeros(2)}, r"logit_scale is \(2,\), where `base` has \(\)"),
     ],
 )
@@ -258,8 +261,8 @@ def test_weights_that_are_not_those_of_the_base_are_refused_by_name(
     ("content", "message"),
     [
         (b"not weights", "not a file of weights|a pickle with more than tensors"),
-        ({"state_dict": {"epoch": 3}}, "no weights; expected tensors by name, at the top or under state_dict or model"),
-        ([torch.zeros(2)], "expected weights by name, found a list"),
+        ({"state_dict": {"epoch": 3}}, "no weights; expected tensors by name at the top or under state_dict or model"),
+        ([torch.zeros(2)], "expected a mapping from names to weights, found a list"),
     ],
 )
 def test_a_file_without_weights_is_refused(content: Any, message: str, clip_base: Path, tmp_path: Path) -> None:
@@ -292,6 +295,6 @@ def test_the_job_names_the_files_it_made_and_touches_nothing_that_is_there(
     assert f"{tmp_path}/made/open_clip_model.safetensors" in told and "tokenizer.json" in told
     assert json.loads((tmp_path / "made/open_clip_config.json").read_text()) == rewards.open_clip_fields(quick=False)
     assert run_job(COMMAND, main, given) == 1
-    assert "it exists already; name another output" in capsys.readouterr().err
+    assert "it already exists; choose another output" in capsys.readouterr().err
     assert run_job(COMMAND, main, [*given[:1], "weights=none.pt", *given[2:3], "output=other"]) == 1
     assert "none.pt: no such file; download the release first" in capsys.readouterr().err

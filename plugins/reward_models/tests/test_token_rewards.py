@@ -1,4 +1,4 @@
-"""Special cases of HPSv3, VideoAlign and EditReward; tests of every family hold them to the rest."""
+"""HPSv3, VideoAlign and EditReward handle their special cases; tests of all families cover everything else."""
 
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ def encoded(model: Any) -> Any:
 def test_hpsv3_refuses_a_prompt_that_has_a_mark_of_its_own(tmp_path: Path) -> None:
     model = loaded("hpsv3", tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), "similarity")
     for text in ("a <|Reward|> of red", "two <|image_pad|>"):
-        with pytest.raises(HopelessRow, match="mark in it; change the prompt's text"):
+        with pytest.raises(HopelessRow, match="token; change the prompt's text"):
             model.compare(encoded(model), [Pair(0, text)], "reward")
     assert len(model.compare(encoded(model), [Pair(0, "a {text_prompt} in {braces}")], "reward")) == 1
 

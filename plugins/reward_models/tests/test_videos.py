@@ -1,4 +1,4 @@
-"""Reward models that watch a video: VideoAlign and X-CLIP see it as one, and HPSv3 frame by frame."""
+"""VideoAlign and X-CLIP score a video as a whole, and HPSv3 scores it frame by frame."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tests.operators.models.families.test_video_input import frames
 
 
 def rated(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
-    """Return the score and each of these ratings."""
+    """Return a scorer with one metric for VideoAlign's score and one for each of these ratings."""
     models = {"videoalign": model_config(family="videoalign", checkpoint=str(folder))}
     metrics = {
         str(name): SimilarityConfig(model="videoalign", measure="reward", rating=name) for name in (None, *ratings)
@@ -31,7 +31,7 @@ def rated(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_videoalign_gives_its_releases_ratings_of_a_list_of_frames_and_of_a_file(heads: int, tmp_path: Path) -> None:
-    """Frames of a file by the second; an odd number of frames ends with the last one twice."""
+    """Frames are sampled from a file by time; if their number is odd, the last one is repeated."""
     folder = tiny_rewards.save_videoalign(tmp_path / "videoalign", heads=heads)
     shown, clip = frames(3), film(tmp_path / "clip", "mp4")
     sampled = [image for image in decode_each(clip, ImageLimits(), Clips(rate=2)) if isinstance(image, Image.Image)]

@@ -1,4 +1,4 @@
-"""Random checkpoints of the plugin's reward models, each in the layout of its release or of its conversion."""
+"""Random checkpoints of the plugin's reward models, each in the layout of its release or its conversion."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.operators.tiny.rewards import coarse
 
 
 def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
-    """Save an X-CLIP of three frames with a preprocessor in its release's form."""
+    """Save an X-CLIP for three frames, with a preprocessor configuration in the form of its release."""
     frames = {
         "num_frames": 3,
         "mit_hidden_size": 16,
@@ -43,7 +43,7 @@ INSTRUCTION = "Rate what the image shows.\nTextual prompt - {text_prompt}\n\nThe
 
 
 def save_hpsv3(folder: Path, *, seed: int = 0) -> Path:
-    """Save a converted HPSv3: a Qwen2-VL whose tokenizer has one more token."""
+    """Save a converted HPSv3: a Qwen2-VL whose tokenizer has one additional token."""
     tiny.save_qwen2_vl(folder, seed=seed)
     _save_token_reward(folder, HpsV3, (REWARD_TOKEN,), {FILE: INSTRUCTION}, seed=seed)
     return folder
@@ -56,7 +56,7 @@ EDIT_INSTRUCTIONS = (
 
 
 def save_editreward(folder: Path, *, seed: int = 0) -> Path:
-    """Save a converted EditReward: a Qwen2.5-VL whose tokenizer has one more token."""
+    """Save a converted EditReward: a Qwen2.5-VL whose tokenizer has one additional token."""
     tiny.save_qwen2_vl(folder, seed=seed, kind="qwen2_5_vl")
     instructions = dict(zip(FILES, EDIT_INSTRUCTIONS, strict=True))
     _save_token_reward(folder, EditReward, (REWARD_TOKEN,), instructions, seed=seed)
@@ -69,11 +69,11 @@ VIDEO_INSTRUCTION = (
 )
 REWARD_MEANS, REWARD_STDS = [3.5, -1.25, 2.75], [2.25, 1.5, 0.5]
 FRAME_PIXELS = 10_000
-"""Maximum pixels of one frame of a video: fewer than 157 tokens of the tiny model."""
+"""Maximum number of pixels in a video frame, which is less than 157 tokens of the tiny model."""
 
 
 def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:
-    """Save a converted VideoAlign: a Qwen2-VL whose tokenizer has three more tokens."""
+    """Save a converted VideoAlign: a Qwen2-VL whose tokenizer has three additional tokens."""
     tiny.save_qwen2_vl(folder, seed=seed)
     scores = {"reward_heads": heads, "reward_means": REWARD_MEANS, "reward_stds": REWARD_STDS}
     fields = {**scores, "max_frame_pixels": FRAME_PIXELS}
@@ -92,7 +92,7 @@ def _save_token_reward(
     seed: int,
     **fields: Any,
 ) -> None:
-    """Turn a Qwen-VL's folder into a reward model that is read at its own tokens; `fields` go to its config."""
+    """Turn the folder of a Qwen-VL into a reward model with reward tokens; `fields` are added to its config.json."""
     tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
     config.text_config.vocab_size = len(tokenizer)

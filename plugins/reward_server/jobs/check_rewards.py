@@ -1,4 +1,4 @@
-"""Checks a reward server: order, nulls, repeatability, latency, and which inputs it ignores."""
+"""Checks a reward server: order, nulls, repeatability, latency, and whether it ignores inputs."""
 
 import sys
 
@@ -21,7 +21,7 @@ COMMAND = Command(
 
 
 def main(config: CheckRewardsConfig) -> int:
-    """Print a table of the checks; return 1 if a check failed, else 0."""
+    """Print a table of the checks; return 1 if a check failed, otherwise 0."""
     console = make_console()
     checks = check_rewards(config)
     rows = [[check.name, check.reward, check.finding.outcome, check.finding.seen] for check in checks]

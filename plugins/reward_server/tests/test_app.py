@@ -1,4 +1,4 @@
-"""The service over HTTP: tokens, limits, each wire's replies, and failures, which are never a number."""
+"""Over HTTP, the service enforces tokens and limits, replies on each wire, and never reports a failure as a number."""
 
 import asyncio
 import base64
@@ -47,7 +47,7 @@ SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
 
 
 async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
-    """Score the length of the prompt; the images `corrupt` and `busy` fail."""
+    """Return the length of the prompt as the score; fail for the images `corrupt` and `busy`."""
     errors = {b"corrupt": CORRUPT, b"busy": BUSY}
     found = [(one, next((errors[image] for image in one.images if image in errors), None)) for one in batch]
     return [
@@ -57,7 +57,7 @@ async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequen
 
 
 class Client:
-    """Sends requests to an application in this process."""
+    """Client that sends requests to an application in the same process."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ def test_our_wire_takes_frames_and_some_of_the_metrics() -> None:
 
 
 def parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
-    """Return parts for `files=` of requests and httpx, which send multipart/form-data."""
+    """Return parts for the argument `files` of requests and httpx, which send them as multipart/form-data."""
     return [
         ("request", (None, request, JSON)),
         *(("images", (f"{place}.png", image)) for place, image in enumerate(images)),
@@ -123,7 +123,7 @@ def parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
 
 
 def test_our_wire_takes_images_as_parts_beside_the_json() -> None:
-    """Images may contain line ends and dashes."""
+    """The bytes of images may contain line breaks and dashes."""
     seen: list[ScoreRequest] = []
 
     async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -249,7 +249,7 @@ def test_what_is_no_base64_is_refused(sent: str) -> None:
 
 
 def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> None:
-    """`etc/passwd00` is valid base64, and no file is opened."""
+    """`etc/passwd00` is valid base64, and no file is opened for it."""
     seen: list[ScoreRequest] = []
 
     async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -263,7 +263,7 @@ def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> Non
 
 
 def test_flow_factorys_clients_get_rewards_or_an_error_that_they_raise() -> None:
-    """compute() of its RemoteRewardClient: raise_for_status, then `error`, then `rewards`."""
+    """RemoteRewardClient.compute() calls raise_for_status, then looks for `error`, then for `rewards`."""
     sent = {"prompt": ["one", "three"], "image": [b64(b"a"), b64(b"b")], "video": None}
     sent |= {"condition_images": None, "condition_videos": None}
     assert Client().post("/compute", sent) == {"rewards": [3.0, 5.0]}
@@ -296,13 +296,13 @@ def test_unirls_clients_get_results_and_per_sample_errors() -> None:
 
 
 BEFORE = {"text": "before", "image_b64": b64(b"source")}
-"""A turn of UniRL's with an edit's source."""
+"""A UniRL turn that contains the source of an edit."""
 
 
 def test_sources_that_no_metric_looks_at_cost_a_trainer_no_reward_and_are_a_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log warns once per wire; our own wire refuses the request."""
+    """The log contains one warning per wire; our own wire refuses the request."""
     client = Client()
     edit = {**unirl_request(b"b"), "history": [BEFORE, unirl_request(b"b")["history"][0]]}
     factory = {"prompt": ["one"], "image": [b64(b"a")], "condition_images": [[b64(b"source")]]}
@@ -323,7 +323,7 @@ EDITS = SERVED._replace(needs={"sources": frozenset({"align"})})
 
 
 def sources_seen(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
-    """Return the sources that reach the scorer for each image; the metric `align` reads sources."""
+    """Return the sources of each image that reach the scorer; the metric `align` reads sources."""
     seen: list[ScoreRequest] = []
 
     async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -338,7 +338,10 @@ def sources_seen(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
 
 
 def test_each_wire_brings_the_sources_of_its_clients() -> None:
-    """One, several or none; an image in a turn with a video, and the frames of source videos, are sources too."""
+    """An edit may have no, one or several sources.
+
+    An image in the same turn as a video is a source, and so are the frames of source videos.
+    """
     images, prompts = [b64(b"x"), b64(b"y"), b64(b"z")], ["0", "1", "2"]
     sources = [b64(b"a"), [b64(b"b"), b64(b"c")], None]
     expected = [(b"a",), (b"b", b"c"), ()]
@@ -415,7 +418,7 @@ def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() ->
 
 
 def test_a_video_path_is_read_below_the_allowed_folders_alone(tmp_path: Path) -> None:
-    """Links are resolved first; by default no folder is allowed."""
+    """Links are resolved first, and no folder is allowed by default."""
     allowed = tmp_path / "allowed"
     (allowed / "deeper").mkdir(parents=True)
     for file in (tmp_path / "secret.mp4", allowed / "a.mp4", allowed / "deeper" / "b.mp4"):
@@ -451,7 +454,7 @@ def test_a_video_that_is_named_counts_as_if_it_were_sent(tmp_path: Path) -> None
 
 
 def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
-    """verl-omni takes scores[0] after looking for `error`; flow_grpo adds up `outputs`."""
+    """verl-omni looks for `error` and then reads scores[0]; flow_grpo adds up `outputs`."""
     for prompts in (["one", "three"], np.array(["one", "three"])):
         sent = {"images": [b"a", b"b"], "prompts": prompts, "metadata": {}}
         assert Client().pickled(sent) == (200, {"scores": [3.0, 5.0], "outputs": [3.0, 5.0]})
@@ -464,14 +467,14 @@ def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
 
 
 def chat(image: bytes, caption: str, address: str = "data:image;base64,{}") -> dict[str, Any]:
-    """Return a request of UnifiedReward's clients."""
+    """Return a request as UnifiedReward's clients send it."""
     url = {"type": "image_url", "image_url": {"url": address.format(b64(image))}}
     text = {"type": "text", "text": f"<image>\nAssign a score after 'Final Score:'.\nText Caption: [{caption}]"}
     return {"model": "UnifiedReward-7b-v1.5", "messages": [{"role": "user", "content": [url, text]}], "temperature": 0}
 
 
 def test_unifiedrewards_clients_find_a_rating_or_are_stopped() -> None:
-    """verl-omni's client parses any body as a ChatCompletion; openai's raises for the status."""
+    """verl-omni's client parses any body as a ChatCompletion; OpenAI's client raises an error because of the status."""
 
     async def tenths(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = [answer["align"] for answer in await score(batch, metrics)]
@@ -532,7 +535,10 @@ def test_a_combined_reward_has_its_parts_beside_it_where_there_is_room() -> None
 
 
 def test_a_combined_reward_brings_the_source_to_the_part_that_looks_at_it() -> None:
-    """Also on wires with one number; a missing source makes the part and the reward null, and names the part."""
+    """This includes wires with one number.
+
+    If the source is missing, the part and the reward are null, and the error names the part.
+    """
 
     async def look(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = {True: MetricAnswer(4.0), False: MetricAnswer(None, CORRUPT)}
@@ -555,7 +561,7 @@ def test_a_combined_reward_brings_the_source_to_the_part_that_looks_at_it() -> N
 def test_a_reward_of_a_judge_of_edits_and_another_metric_over_edits_is_that_of_the_scorer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Uses the service's scorer and Flow-Factory's request; the judge gives all images the same ratings."""
+    """The request is Flow-Factory's, the scorer is the service's, and the judge gives all images the same ratings."""
     monkeypatch.setenv(VARIABLE, KEY)
     judge, (before, after) = Server(), (draw_image(prompt) for prompt in select_prompts([])[:2])
     judge.script = lambda number, body: said(
@@ -614,7 +620,7 @@ def test_a_wire_of_one_number_needs_to_know_which(path: str) -> None:
 
 
 class Exploit:
-    """Would write to the terminal if it were unpickled."""
+    """Object that would write to the terminal if it were unpickled."""
 
     def __reduce__(self) -> Any:
         return print, ("executed",)
@@ -653,7 +659,7 @@ def test_what_is_watched_is_computed_beside_the_reward_answered_to_nobody_and_to
 
 @pytest.mark.parametrize(("order", "ordered"), [(1, True), (-1, False), (0, None)])
 def test_a_known_pair_is_scored_before_anybody_asks_and_told_by_health(order: int, ordered: bool | None) -> None:
-    """The metric declares if higher is better; a wrong order is a warning in the log."""
+    """Each metric declares whether higher is better, and the log warns about a wrong order."""
     first: list[ScoreRequest] = []
 
     async def prefer_the_first(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -743,7 +749,7 @@ def test_bodies_and_images_have_bounds() -> None:
 
 
 def test_a_pickle_that_names_the_same_bytes_again_and_again_counts_them_each_time() -> None:
-    """A group of samples may share its source; hashing and decoding take time for each."""
+    """Samples in a group may share a source, but hashing and decoding take time for each of them."""
     client, image, prompt = Client(max_body=20_000), b"i" * 5000, "p" * 5000
     assert client.pickled({"images": [image] * 3, "prompts": ["p"] * 3})[0] == 200
     for form in (
@@ -765,7 +771,7 @@ def test_what_all_requests_hold_is_bounded_and_given_back() -> None:
 
 
 def test_a_body_counts_until_what_it_left_in_the_queue_is_scored() -> None:
-    """Two requests time out: their bodies still count, because the queue has their images."""
+    """The bodies of two requests that timed out still count, because their images are in the queue."""
     free = asyncio.Event()
 
     async def slow(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -802,7 +808,7 @@ def test_a_busy_service_says_429_on_every_wire() -> None:
 
 
 def test_flow_grpos_session_comes_again_after_429_and_503() -> None:
-    """Its adapter only lists 500; urllib3 retries after the other two if they have Retry-After."""
+    """flow_grpo's adapter only lists 500, but urllib3 also retries after 429 and 503 if they have Retry-After."""
     retries = Retry(total=1000, backoff_factor=1, status_forcelist=[500], allowed_methods=False)
     session = requests.Session()
     session.mount("http://", HTTPAdapter(max_retries=retries))
@@ -860,7 +866,7 @@ def test_a_name_that_leads_here_from_elsewhere_is_not_answered() -> None:
 
 
 def test_a_page_of_another_origin_learns_nothing_and_has_nothing_scored() -> None:
-    """Browsers send the page's origin, and need no permission to send forms and text."""
+    """Browsers send the origin of the page, and need no permission to send forms and text."""
     client = Client()
     form = json.dumps({"images": [b64(b"a")], "prompts": ["p"]})
     for origin in ("http://evil.example", "null", "http://127.0.0.1:3000", "https://127.0.0.1"):

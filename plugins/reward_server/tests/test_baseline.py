@@ -1,4 +1,4 @@
-"""A run of a store as the sentinel's baseline: its own generator's scores, of the very metrics that are served."""
+"""The sentinel's baseline is a run in the store: the scores of one generator by exactly the metrics that are served."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_baseline_that_cannot_be_used_is_refused_in_one_line(
 
 
 def test_the_units_of_a_combined_reward_are_those_of_the_run(tmp_path: Path) -> None:
-    """They are those of one generator, or of all; the reward's digest covers parts, weights and units."""
+    """Units come from one generator or from all; the reward's digest covers the parts, weights and units."""
     folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), 4)
     ran = run_benchmark(folder, tmp_path / "store", CLIPS).scores.query("metric == 'clipscore'")
     digests = set()

@@ -1,4 +1,4 @@
-"""The client and the service of each wire agree: on requests, and on replies."""
+"""On each wire, the client and the service agree on requests and replies."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_questions_reach_the_service_or_are_refused_by_the_client(wire: Wire) ->
 @EVERY_WIRE
 @pytest.mark.parametrize("sources", [(b"before",), (b"first", b"second"), ()])
 def test_sources_reach_the_service_or_are_refused_by_the_client(wire: Wire, sources: tuple[bytes, ...]) -> None:
-    """One image has none, one or several; the client of a wire that cannot carry them refuses."""
+    """An image has no, one or several sources; the client refuses them if its wire cannot carry them."""
     served = served_of(wire)._replace(needs={"sources": frozenset(served_of(wire).metrics)})
     requests = requests_of(wire)
     requests = [requests[0]._replace(sources=sources), *(one._replace(sources=(b"other",)) for one in requests[1:])]
@@ -73,7 +73,7 @@ def test_sources_reach_the_service_or_are_refused_by_the_client(wire: Wire, sour
 
 @EVERY_WIRE
 def test_what_the_service_answers_is_what_a_client_is_told(wire: Wire) -> None:
-    """Rewards or scores, as the wire defines; a null stays a null with its reason."""
+    """Replies contain rewards or scores, depending on the wire; a null stays a null and keeps its reason."""
     requests, served = requests_of(wire), served_of(wire)
     answers = [{name: MetricAnswer(0.25 * place) for name in one.metrics} for place, one in enumerate(requests)]
     sign = -1 if wire.gives_rewards else 1
@@ -100,6 +100,6 @@ def test_a_refusal_is_a_null_for_every_image(wire: Wire, status: int) -> None:
 @EVERY_WIRE
 @pytest.mark.parametrize("document", [None, 7, [], {}, {"rewards": [1.0]}, {"scores": ["1.0"] * 3, "errors": [{}] * 3}])
 def test_a_reply_of_another_form_is_said_to_be_one(wire: Wire, document: Any) -> None:
-    """Also if the reply has more or fewer numbers than images, or text instead of numbers."""
+    """This includes replies with more or fewer numbers than images, and with text instead of numbers."""
     with pytest.raises(BadReply, match=f"wire {wire.name}"):
         wire.read_reply(as_json(document), requests_of(wire))

@@ -1,4 +1,4 @@
-"""Configurations that jobs.serve rejects."""
+"""jobs.serve rejects invalid configurations."""
 
 from tests.commands import refusal
 

@@ -1,4 +1,4 @@
-"""A key that a model service rejects is an error before Ray starts."""
+"""If a model service rejects the API key, jobs.serve reports an error before it starts Ray."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Replicas on a real Ray: one that hangs costs no request, and no other replica its place."""
+"""On a real Ray, a replica that hangs costs no request and does not affect other replicas."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ WORDS = ["metric=[clipscore]", "models=shapes", "batch=4", "batch_deadline=10", 
 
 @pytest.fixture
 def serving() -> Iterator[None]:
-    """Shut down Ray Serve, because other tests share the cluster."""
+    """Shut down Ray Serve afterwards, because other tests share the cluster."""
     yield
     ray_serve.shutdown()
 
@@ -33,7 +33,7 @@ def ask(service: Service, pairs: Sequence[Pair]) -> list[ImageAnswers]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster", "serving")
 def test_a_replica_that_hangs_is_ended_and_its_batch_is_scored_by_the_next(tmp_path: Path) -> None:
-    """The first process that reads the third image hangs; the second does not."""
+    """The first process that reads the third image hangs, but the second does not."""
     note, pairs = tmp_path / "note", pack_pairs(6)
     baited = [*pairs[:2], pairs[2]._replace(image=pairs[2].image + BAIT + str(note).encode()), *pairs[3:]]
     config, counts = config_of("serve", *WORDS), Counts()

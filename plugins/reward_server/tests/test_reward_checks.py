@@ -1,4 +1,4 @@
-"""Each check fails for a server with the fault that it looks for, and for no other."""
+"""Each check fails for servers with the fault that it detects, and for no others."""
 
 import io
 import random
@@ -19,7 +19,7 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply
 from tests.commands import Ended, refusal, run
 
 Score = Callable[[ScoreRequest, int], float | None]
-"""Returns the number of an image at an index of its batch, or None for a broken image."""
+"""Function that returns the score of an image at an index in its batch, or None for a broken image."""
 SERVED = Served(
     {"fit": "recipe", UNKNOWN: "recipe"},
     "fit",
@@ -38,7 +38,7 @@ def pixels(image: bytes) -> bytes:
 
 
 def fit(request: ScoreRequest, place: int) -> float | None:
-    """Return the fraction of the frames that fit the prompt."""
+    """Return the fraction of frames that match the prompt."""
     try:
         return sum(pixels(image) == pixels_of(request.prompt) for image in request.images) / len(request.images)
     except OSError:
@@ -46,7 +46,7 @@ def fit(request: ScoreRequest, place: int) -> float | None:
 
 
 def score_by_questions(request: ScoreRequest, place: int) -> float | None:
-    """Return 1 if the question is about the object in the image, else 0; None without a question."""
+    """Return 1 if the question is about the object in the image, 0 if not, and None without a question."""
     if not request.questions:
         return None
     (question,) = request.questions
@@ -79,7 +79,7 @@ def score_by_index(request: ScoreRequest, place: int) -> float | None:
 
 @contextmanager
 def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequence[Need] = ()) -> Iterator[str]:
-    """Serve our own wire with this score; requests for the reward `refused` are rejected."""
+    """Serve our own wire with this score function, rejecting requests for the reward `refused`."""
     wire = ScoreWire()
 
     def answer(body: bytes) -> Reply:
@@ -119,7 +119,7 @@ def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequenc
 
 
 def outcomes(ended: Ended) -> dict[str, str]:
-    """Return the outcome of each check in the printed table."""
+    """Return the outcome of each check from the printed table."""
     lines = [[cell.strip() for cell in line.split("│")[1:5]] for line in ended.out.splitlines() if "│" in line]
     return {name: outcome for name, _, outcome, _ in lines if name}
 
@@ -149,7 +149,7 @@ def test_a_check_fails_for_its_own_fault_alone(score: Score, failing: str, words
 
 
 def score_by_source(request: ScoreRequest, place: int) -> float | None:
-    """Score if an edit followed its instruction; None without a source."""
+    """Score whether an edit followed the instruction; return None without a source."""
     if not request.sources:
         return None
     try:
@@ -161,7 +161,7 @@ def score_by_source(request: ScoreRequest, place: int) -> float | None:
 
 
 def score_by_words(request: ScoreRequest, place: int) -> float | None:
-    """Score if the image shows the quoted words; None if the prompt quotes none."""
+    """Score whether the image shows the quoted words; return None if the prompt quotes none."""
     return fit(request, place) if '"' in request.prompt else None
 
 

@@ -1,4 +1,4 @@
-"""The sentinel reports a gamed reward; false alarms are as rare as stated."""
+"""The sentinel reports reward hacking, and false alarms are as rare as stated."""
 
 import logging
 
@@ -21,11 +21,11 @@ METRICS: dict[str, Metric] = {
 }
 SERVED = Served({}, None)
 GROUP, PROMPTS = 4, 30
-"""Images of a prompt, which are alike, and prompts in each comparison."""
+"""Number of images per prompt, which are similar to each other, and number of prompts per comparison."""
 
 
 def add(sentinel: Sentinel, random: np.random.Generator, reward: float, edges: float, held_out: float = 0.6) -> None:
-    """Add the images of one comparison, with new prompts and these means."""
+    """Add the images of one comparison, with new prompts and the given mean scores."""
     for _ in range(PROMPTS):
         prompt, offset = str(random.integers(2**62)), random.normal(0, 1, 3)
         for _ in range(GROUP):
@@ -66,7 +66,7 @@ def test_what_moves_while_the_reward_does_not_fall_is_named(
 
 
 def test_a_service_whose_images_stay_as_they_were_raises_an_alarm_at_most_at_the_stated_rate() -> None:
-    """The images of a prompt are alike, the reward rises, and there are many looks."""
+    """Images of the same prompt are similar, the reward rises, and there are many comparisons."""
     random, alarms, services = np.random.default_rng(2), 0, 100
     for _ in range(services):
         sentinel = watching()

@@ -1,4 +1,4 @@
-"""A real service: trainers' requests, an offline scorer's scores, a loop that learns from it, a replica's death."""
+"""A real service answers trainers' requests with the scores of an offline scorer, even if a replica dies."""
 
 import base64
 import io
@@ -35,14 +35,14 @@ from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run
 METRICS = "metric=[vqascore,clipscore,saturation]"
 CLIPS = ROOT / "assets" / "shapes_video"
 WATCHED = 24
-"""Images of each comparison of the sentinel, each with its own prompt."""
+"""Number of images in each comparison of the sentinel, each with a different prompt."""
 REWARD = "reward={weights: {vqascore: 0.6, clipscore: 0.4}, clip_parts: [0, 1]}"
-"""Bounded by 0 and 1, as a rating needs."""
+"""Combined reward between 0 and 1, as required for a rating."""
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Run a service whose sentinel compares with a run of another generator."""
+    """Run a service whose sentinel compares images with a run of another generator."""
     folder = tmp_path_factory.mktemp("serve")
     (folder / "videos").mkdir()
     run_benchmark(write_benchmark(folder / "bench", ("garnet",), WATCHED), folder / "store", METRICS)
@@ -60,7 +60,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def offline() -> dict[Pair, dict[str, float]]:
-    """Scores by a scorer in this process, by pair and metric; each image also has another image's prompt."""
+    """Return scores of a scorer in this process, by pair and metric; each image is also paired with another prompt."""
     pairs = pack_pairs(24, ("atlas", "flint"))
     pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
     pairs = list(dict.fromkeys(pairs))
@@ -120,7 +120,7 @@ def test_the_wires_of_other_trainers_give_the_same_number(
 
 
 def test_a_combined_reward_is_the_exports_to_the_last_digit(service: Running, tmp_path: Path) -> None:
-    """The other images of a batch may change the last digits of a model's score; if they do not, rewards are equal."""
+    """Other images in a batch may change the last digits of a model's score; if they do not, the rewards are equal."""
     store = service.log.parent / "store"
     printed("rewards", f"store={store}", "format=rewards", REWARD, f"output={tmp_path}/out")
     exported = pd.concat(pd.read_parquet(file) for file in (tmp_path / "out" / "data").glob("*.parquet"))
@@ -141,7 +141,7 @@ def test_a_combined_reward_is_the_exports_to_the_last_digit(service: Running, tm
 def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
     service: Running, offline: dict[Pair, dict[str, float]]
 ) -> None:
-    """unifiedreward_score_sglang with OpenAI's own client: a rating from 1 to 5, divided by 5."""
+    """unifiedreward_score_sglang uses OpenAI's own client and divides the rating, from 1 to 5, by 5."""
     client = OpenAI(base_url=f"http://127.0.0.1:{service.port}/v1", api_key=TOKEN)
     for pair in list(offline)[:3]:
         image = {"url": f"data:image;base64,{base64.b64encode(pair.image).decode()}"}
@@ -154,7 +154,10 @@ def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
 
 
 def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_there_is_none(service: Running) -> None:
-    """MP4 and WebM as bytes and by path, and a list of frames, on the wires that accept them; truncated files fail."""
+    """Each wire receives the forms it accepts: MP4 and WebM as bytes or by path, or a list of frames.
+
+    Truncated files fail.
+    """
     (reel, text), (orbit, other), (strip, another) = (clip(name) for name in ("reel", "orbit", "strip"))
     scorer = open_scorer(METRICS, "models=shapes")
 
@@ -191,7 +194,7 @@ def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_ther
 
 
 def clip(generator: str) -> tuple[Any, str]:
-    """Return a generator's first embedded clip, as a file or a list of frames, and its prompt."""
+    """Return a generator's first embedded clip, as a file or as a list of frames, and its prompt."""
     (row,) = pq.read_table(CLIPS / "images" / generator / "00000.parquet").slice(0, 1).to_pylist()
     texts = pq.read_table(CLIPS / "prompts.parquet").to_pylist()
     return row["image"], next(prompt["text"] for prompt in texts if prompt["prompt_id"] == row["prompt_id"])
@@ -213,7 +216,7 @@ def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) 
     "wire", ["openai_chat", *(pytest.param(w.name, marks=pytest.mark.slow) for w in WIRES if w.name != "openai_chat")]
 )
 def test_a_server_that_works_passes_every_check_on_every_wire(service: Running, wire: str) -> None:
-    """The token is in the address, as trainers send it."""
+    """The token is part of the address, as trainers send it."""
     words = printed("check_rewards", service.url, f"wire={wire}", "repeats=1")
     assert "no check failed" in words and TOKEN not in words
 
@@ -222,7 +225,7 @@ def test_a_server_that_works_passes_every_check_on_every_wire(service: Running, 
 def test_unirls_own_client_gets_rewards_and_marks_what_failed(
     service: Running, offline: dict[Pair, dict[str, float]]
 ) -> None:
-    """The client is from the released package, which `make trainers` installs."""
+    """The client comes from the released package, which `make trainers` installs."""
     from unirl.reward import remote
     from unirl.types.primitives import Images, Texts
     from unirl.types.reward import RewardRequest
@@ -246,7 +249,7 @@ def test_unirls_own_client_gets_rewards_and_marks_what_failed(
 
 @pytest.mark.elsewhere
 def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: Running) -> None:
-    """The client encodes tensors as MP4 files; the score is that of these files."""
+    """The client encodes tensors as MP4 files, and the score is that of these files."""
     from unirl.reward import remote
     from unirl.types.primitives import Texts, Video, Videos
     from unirl.types.reward import RewardRequest
@@ -285,7 +288,7 @@ def test_it_answers_by_its_names_and_no_page_of_another_origin(service: Running)
 
 
 def faded(pair: Pair) -> Pair:
-    """Return the same image in paler colours."""
+    """Return the same image with paler colours."""
     picture = ImageEnhance.Color(Image.open(io.BytesIO(pair.image)).convert("RGB")).enhance(0.1)
     encoded = io.BytesIO()
     picture.save(encoded, "PNG")
@@ -293,7 +296,7 @@ def faded(pair: Pair) -> Pair:
 
 
 def test_a_reward_that_is_gamed_is_told_by_health_and_the_log(service: Running) -> None:
-    """Images that are paler than the run's, but score no worse, for two comparisons."""
+    """In two comparisons, the images are paler than those of the run but do not score worse."""
     pairs = [faded(pair) for pair in pack_pairs(2 * WATCHED - 1)]
     with requests.Session() as session:
         ask_score(session, service.url, pairs)
@@ -308,7 +311,7 @@ def sampled(rng: Random, logits: np.ndarray) -> int:
 
 
 def test_ten_steps_of_a_group_relative_policy_raise_the_reward(service: Running) -> None:
-    """A toy generator with a policy over colours and one over shapes for each prompt; it learns from groups of 16."""
+    """For each prompt, a toy generator has a policy over colours and one over shapes, and learns from groups of 16."""
     rng, wanted = Random(0), [("red", "circle"), ("blue", "star"), ("green", "square")]
     policy = {pair: (np.zeros(len(COLOURS)), np.zeros(len(SHAPES))) for pair in wanted}
     means = []
@@ -331,7 +334,7 @@ def toy(colour: str, shape: str, seed: str) -> bytes:
 
 
 def learn(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, float]]) -> None:
-    """Take one policy gradient step with the group's normalised rewards."""
+    """Take one policy gradient step with the normalised rewards of a group."""
     rewards = np.array([reward for _, _, reward in group])
     advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
     for head in (0, 1):
@@ -342,9 +345,9 @@ def learn(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, flo
 
 @pytest.mark.slow
 def test_a_replica_killed_under_load_costs_no_request(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
-    """Every client gets exactly one answer, its own.
+    """Every client gets exactly one answer, to its own request.
 
-    Chance decides if the replica has a batch when it dies; test_replicas.py tests a replica that has one.
+    Whether the replica has a batch when it dies depends on chance; test_replicas.py tests a replica that has one.
     """
     pairs = list(offline)[24:]
     (victim,) = service.replicas()
@@ -360,7 +363,7 @@ def test_a_replica_killed_under_load_costs_no_request(service: Running, offline:
 
 
 def half_open(port: int) -> list[socket.socket]:
-    """Open connections without a request: some are silent, some have sent half a request head."""
+    """Open connections that never send a full request: some send nothing, others half of a request head."""
     connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(20)]
     for connection in connections[::2]:
         connection.sendall(b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\n")
@@ -369,7 +372,7 @@ def half_open(port: int) -> list[socket.socket]:
 
 @pytest.mark.slow
 def test_told_to_stop_under_load_it_answers_what_it_has_and_shows_no_traceback(tmp_path: Path) -> None:
-    """Requests are answered after longer than uvicorn's own limit; connections without a request are closed."""
+    """Requests are answered even after uvicorn's own time limit, and connections without a request are closed."""
     pairs = pack_pairs(24, ("atlas", "flint"))
     with run_service(tmp_path / "log", "metric=[saturation]", "batch=64", "gather_seconds=14") as service:
         idle = half_open(service.port)

@@ -1,4 +1,4 @@
-"""A real service of metrics over edits: each trainer's payload gets a sweep's number."""
+"""With each trainer's payload, a real service of metrics over edits returns the score of a sweep."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ COUNT = 3
 
 
 class Edit(NamedTuple):
-    """An edited image with its source, and its score in a sweep."""
+    """An edited image with its source and its score from a sweep."""
 
     image: bytes
     source: bytes
@@ -58,7 +58,7 @@ def b64(image: bytes) -> str:
 
 
 def swept(folder: Path) -> list[Edit]:
-    """Return the first edits of the embedded world with a sweep's scores."""
+    """Return the first edits of the embedded world with their scores from a sweep."""
     words = [
         "sweep=shapes_edits",
         "metric=[source_ssim]",
@@ -97,7 +97,10 @@ def test_our_own_wire_gives_the_sweeps_number_in_json_and_in_parts(edited: Edite
 
 
 def test_unirls_client_gets_the_sweeps_number(edited: Edited) -> None:
-    """Payload of _build_score_payload in unirl/reward/remote.py, 1a7b501: two turns with the same instruction."""
+    """The payload has two turns with the same instruction.
+
+    It is that of _build_score_payload in unirl/reward/remote.py, 1a7b501.
+    """
     sent = [
         {
             "history": [
@@ -114,7 +117,7 @@ def test_unirls_client_gets_the_sweeps_number(edited: Edited) -> None:
 
 
 def test_flow_factorys_client_gets_the_sweeps_number(edited: Edited) -> None:
-    """Payload of _build_payload in src/flow_factory/rewards/my_reward_remote.py, a0b2bc5."""
+    """The payload is that of _build_payload in src/flow_factory/rewards/my_reward_remote.py, a0b2bc5."""
     payload = {
         "prompt": [edit.prompt for edit in edited.edits],
         "image": [b64(edit.image) for edit in edited.edits],
@@ -128,7 +131,7 @@ def test_flow_factorys_client_gets_the_sweeps_number(edited: Edited) -> None:
 
 
 def test_edit_r1s_client_gets_the_sweeps_number(edited: Edited) -> None:
-    """Payload of mllm_score_continue in flow_grpo/rewards.py, 4217f25, which stops at a reply without `scores`."""
+    """The payload is that of mllm_score_continue in flow_grpo/rewards.py, 4217f25, which fails without `scores`."""
     data = {
         "ref_images": [edit.source for edit in edited.edits],
         "images": [edit.image for edit in edited.edits],

@@ -1,4 +1,4 @@
-"""A real service that scores by questions: a benchmark's own, those that come with a request, and written ones."""
+"""A real service scores by a benchmark's own questions, by questions in requests and by written questions."""
 
 import base64
 import io
@@ -25,20 +25,20 @@ pytest.importorskip("plumbline.plugins.third_party_benchmarks", reason="GenEval2
 COUNT = 8
 METRICS = ("geneval2", "geneval2_am")
 VQA_LIST = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
-"""Questions of the pack for each of its prompts."""
+"""Questions that the pack has for each of its prompts."""
 WRITTEN = 2
-"""Prompts whose questions a sweep has written into the service's store."""
+"""Number of prompts whose questions a sweep has already written to the service's store."""
 REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes"
 
 
 class Asked(NamedTuple):
-    """A service whose pack has GenEval2's questions for half of the prompts, and a sweep's scores for all prompts."""
+    """A service whose pack has GenEval2 questions for half of the prompts, and a sweep's scores for all prompts."""
 
     service: Running
     writer: Server
     pairs: list[Pair]
     swept: dict[str, list[float]]
-    """Scores by metric, in the order of the pairs."""
+    """Scores by metric, in pair order."""
 
     def post(self, path: str, body: Any) -> Any:
         response = requests.post(f"{self.service.url}{path}", json=body, timeout=120)
@@ -110,7 +110,7 @@ def test_a_sign_is_read_for_the_texts_of_its_request_or_for_its_prompts_quotes(a
 
 
 def test_flow_factorys_columns_bring_questions(asked: Asked) -> None:
-    """The client sends further columns of a data set as lists in `kwargs`, with the questions as strings of JSON."""
+    """The client sends further columns of a data set as lists in `kwargs`; the questions are JSON strings."""
     sent = {"prompt": [pair.prompt for pair in asked.pairs], "image": asked.encoded(), "video": None}
     sent |= {"condition_images": None, "condition_videos": None}
     column = [json.dumps(VQA_LIST)] * COUNT
@@ -121,7 +121,7 @@ def test_flow_factorys_columns_bring_questions(asked: Asked) -> None:
 
 
 def unirl_request(pair: Pair, metadata: dict[str, Any], place: int) -> dict[str, Any]:
-    """Return a request like that of RemoteRewardBackend._build_score_payload."""
+    """Return a request like those of RemoteRewardBackend._build_score_payload."""
     identity = {"request_id": f"r{place}", "sample_id": f"s{place}", "group_id": "g", "source_rank": 0}
     identity |= {"policy_version": 3, "scorer_version": None, "idempotency_key": f"k{place}"}
     turn = {"text": pair.prompt, "image_b64": base64.b64encode(pair.image).decode()}
@@ -140,7 +140,7 @@ def test_unirls_metadata_brings_questions_and_its_identities_come_back(asked: As
 
 
 def test_unirls_runner_finds_a_server_that_reads_its_questions(asked: Asked) -> None:
-    """Request of check_geneval2_metadata: a white image with a prompt that fits, and a question whose answer is no."""
+    """check_geneval2_metadata sends a white image with a matching prompt, and a question whose answer is no."""
     white = io.BytesIO()
     Image.new("RGB", (64, 64), "white").save(white, "PNG")
     canary = {"vqa_list": [["Is there a red double-decker bus in the image?", "Yes"]]}
@@ -196,7 +196,7 @@ def test_equal_images_with_other_questions_are_scored_apart(asked: Asked) -> Non
 
 
 def step(asked: Asked, generator: str) -> int:
-    """Send a step with each prompt twice, and return how many requests the question writer has received so far."""
+    """Send each prompt twice in one step; return how many requests the question writer has received so far."""
     pairs = pack_pairs(COUNT, (generator,)) * 2
     form = {"images": [base64.b64encode(pair.image).decode() for pair in pairs]}
     form |= {"prompts": [pair.prompt for pair in pairs], "metrics": ["gecko_baseline"]}
@@ -206,7 +206,7 @@ def step(asked: Asked, generator: str) -> int:
 
 
 def test_a_step_with_prompts_of_an_earlier_one_pays_for_answers_alone(asked: Asked) -> None:
-    """Questions are written once for each prompt. A replica finds those of a sweep."""
+    """Questions are written once per prompt, and replicas find those that a sweep has written."""
     before = len(asked.writer.bodies)
     assert step(asked, "atlas") == step(asked, "flint") == before + COUNT - WRITTEN
 

@@ -1,6 +1,6 @@
-"""Many requests share batches, and a dead replica's batches are repeated.
+"""Requests share batches, and the batches of a dead replica are repeated.
 
-Scores are cached, and the queue has a limit.
+Scores are cached, and the length of the queue is limited.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ def request_for(prompt: str, image: bytes = b"image", metrics: Sequence[str] = (
 
 
 class Replicas:
-    """Scores by the length of the prompt, and records its batches."""
+    """Replicas that score the length of the prompt and record their batches."""
 
     def __init__(self, befalls: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> None:
         self.batches: list[list[str]] = []
@@ -92,7 +92,7 @@ def test_a_busy_replica_is_sent_ahead_a_full_batch_only() -> None:
 
 
 def test_what_waits_for_other_metrics_does_not_fill_a_batch() -> None:
-    """Requests for two sets of metrics wait behind a busy replica; the last request completes a batch of one set."""
+    """Requests for two sets of metrics wait for a busy replica; the last one completes a batch for one of the sets."""
     free = asyncio.Event()
     both, one = ("length", "bytes"), ("length",)
 
@@ -251,7 +251,7 @@ def test_an_image_that_kills_replicas_is_found_and_costs_only_itself() -> None:
 
 
 def test_what_is_sent_ahead_of_an_image_that_kills_replicas_is_scored() -> None:
-    """With one replica, all batches that were sent to it die together."""
+    """If there is only one replica, all batches that were sent to it die together."""
     under_way: list[asyncio.Event] = []
 
     async def die_together(prompts: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Pickles of plain values are read as pickle.loads reads them, and of anything else nothing is run."""
+"""Pickles of plain values are read as by pickle.loads; for any other pickle, no code is run."""
 
 import os
 import pickle
@@ -58,7 +58,7 @@ def payload(prompts: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_trainers_send_is_taken(protocol: int) -> None:
-    """verl-omni sends lists, flow_grpo a part of an array of NumPy's."""
+    """verl-omni sends lists, and flow_grpo sends a slice of a NumPy array."""
     prompts = ["a red circle", "two blue squares"]
     for sent in (prompts, np.array_split(np.array([*prompts, *prompts]), 2)[0]):
         read = unpickle(pickle.dumps(payload(sent), protocol))
@@ -66,7 +66,7 @@ def test_what_trainers_send_is_taken(protocol: int) -> None:
 
 
 class Calls:
-    """An object that has something called when it is unpickled."""
+    """Object that causes a function to be called when it is unpickled."""
 
     def __init__(self, call: Any, *arguments: Any) -> None:
         self.reduced = (call, arguments)
@@ -76,11 +76,11 @@ class Calls:
 
 
 class Plain:
-    """An object of a class."""
+    """Class for an object that is not a plain value."""
 
 
 def exploits(marker: Path) -> dict[str, bytes]:
-    """Pickles that would write the marker, or would at least make an object, if they were loaded."""
+    """Return pickles that would write the marker file, or at least create an object, if they were loaded."""
     touch = f"touch {marker}"
     named = {
         "system": Calls(os.system, touch),
@@ -141,7 +141,7 @@ def test_exploits_are_refused_and_nothing_is_run(tmp_path: Path) -> None:
 
 
 def test_the_exploits_are_real(tmp_path: Path) -> None:
-    """They run with pickle.loads, so the test above would notice."""
+    """The exploits succeed with pickle.loads, which shows that the test above would detect them."""
     marker = tmp_path / "executed"
     pickle.loads(exploits(marker)["stack global"])
     assert marker.exists()

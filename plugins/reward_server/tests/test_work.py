@@ -1,4 +1,4 @@
-"""A client's data costs work in proportion to its length at most, and no more than a limit allows."""
+"""The work that a client's data causes is at most proportional to its length, and is limited."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ IMAGE = base64.b64encode(b"an image").decode()
 FORM = "multipart/form-data; boundary=b"
 HEAD = b'Content-Disposition: form-data; name="images"'
 LINEAR = frozenset({r"^(?P<name>\w+)\*((?P<num>[0-9]+)\*?)?$", r"^(From |[\041-\071\073-\176]*:|[\t ])"})
-"""Regular expressions of the standard library's `email`; each reads a text at most once, from its beginning."""
+"""Regular expressions of the standard library's `email` that read a text at most once, from the start."""
 
 
 def chat(text: str) -> bytes:
@@ -89,7 +89,7 @@ BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
 
 
 def read(wire: str, media: str, body: bytes) -> None:
-    """Read a body as the service does before it asks a replica."""
+    """Read a body in the same way as the service does before it calls a replica."""
     chosen = next(one for one in WIRES if one.name == wire)
     with suppress(PlumblineError):
         chosen.read(chosen.parse(body, media or "application/json"), SERVED)
@@ -101,7 +101,7 @@ EXAMPLES: Mapping[Any, bytes] = {
     ComputeForm: as_json({"prompt": ["p"], "image": [IMAGE]}),
     ChatForm: chat("p"),
 }
-"""A body of each form that the service reads."""
+"""Example body of each form that the service reads."""
 FORMS = {wire.form: wire.name for wire in WIRES if wire.form is not None}
 FIELDS = [(form, parts) for form in FORMS for parts in parts_of(form)]
 
@@ -111,7 +111,7 @@ FIELDS = [(form, parts) for form in FORMS for parts in parts_of(form)]
 def test_any_value_of_any_field_is_at_most_twice_the_work_at_twice_its_length(
     form: Any, parts: Parts, shape: str
 ) -> None:
-    """The fields are those of the forms, so a new one is among them."""
+    """The fields are taken from the forms, so new fields are included automatically."""
     example, wire = EXAMPLES[form], FORMS[form]
     assert_linear(lambda n: with_field(example, parts, LONG[shape](n)), lambda body: read(wire, "", body), LINEAR)
 
@@ -121,7 +121,7 @@ def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
 
 
 def test_a_name_of_any_length_is_looked_up_in_the_same_steps() -> None:
-    """Similar names are looked for only if the name is short."""
+    """Similar names are searched for only if the name is short."""
     works = [count_work(lambda n=n: read("score", "", scored(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
     assert works[0].lines == works[1].lines
     with pytest.raises(BadRequest, match="did you mean align"):

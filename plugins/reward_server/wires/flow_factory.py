@@ -1,11 +1,11 @@
-"""Flow-Factory's wire: lists of prompts and of base64 images or frames, one reward for each image.
+"""Flow-Factory's wire: lists of prompts and of base64 images or frames, with one reward per image.
 
-Source: X-GenGroup/Flow-Factory 696af07, src/flow_factory/rewards/my_reward_remote.py. Its client raises if a reply of
-200 has an `error`, and asks three times after any other status. Sources of edits are sent as `condition_images` and
-`condition_videos`, one list per image (a0b2bc5, the same file, and _compute_pointwise_batch in reward_processor.py).
-`kwargs` has further columns of a data set, each a list with one entry per image. Flow-Factory's own Soft-TIFA reward
-(geneval2_soft_tifa, pull request #180) reads `vqa_list`, or the `vqa_list` of `metadata`, as JSON or as a string of
-JSON; so does this wire.
+Source: X-GenGroup/Flow-Factory 696af07, src/flow_factory/rewards/my_reward_remote.py. Its client raises an error if a
+reply with status 200 contains `error`, and tries three times after any other status. Sources of edits are sent as
+`condition_images` and `condition_videos`, one list per image (a0b2bc5, the same file, and _compute_pointwise_batch in
+reward_processor.py). `kwargs` contains further columns of a data set, each a list with one entry per image.
+Flow-Factory's own Soft-TIFA reward (geneval2_soft_tifa, pull request #180) reads `vqa_list`, or the `vqa_list` in
+`metadata`, as JSON or as a JSON string; so does this wire.
 """
 
 import json
@@ -37,7 +37,7 @@ from plumbline.plugins.reward_server.wires.wire import (
 
 @checked(frozen=True)
 class ComputeForm:
-    """Prompts, with an image or a video for each."""
+    """Prompts, each with an image or a video."""
 
     prompt: list[Prompt]
     image: list[str] | None = None
@@ -48,7 +48,8 @@ class ComputeForm:
     condition_videos: list[list[list[str]]] | None = None
     """Frames of the source videos of each image or video."""
     kwargs: dict[str, Any] | None = None
-    """Further columns; `vqa_list` and `metadata` are read if the metric scores by questions sent with images."""
+    """Further columns; `vqa_list` and `metadata` are read if the metric scores by questions that are sent with images.
+    """
 
 
 FORM = TypeAdapter(ComputeForm)
@@ -102,7 +103,7 @@ class FlowFactoryWire(JsonWire):
 
 
 def _conditions(form: ComputeForm, images: int) -> list[list[str]]:
-    """Return the sources of each image: images, and the frames of videos."""
+    """Return the sources of each image: source images, and frames of source videos."""
     stills = form.condition_images or [[]] * images
     videos = form.condition_videos or [[]] * images
     require_same_length(images, len(stills), "entry of `condition_images`")
@@ -111,7 +112,7 @@ def _conditions(form: ComputeForm, images: int) -> list[list[str]]:
 
 
 def _questions(columns: Mapping[str, Any], images: int) -> list[Any]:
-    """Return each image's list of questions, or None."""
+    """Return the list of questions for each image, or None for images without one."""
     name = next((name for name in ("vqa_list", "metadata") if columns.get(name) is not None), None)
     if name is None:
         return [None] * images

@@ -1,4 +1,4 @@
-"""Reads bodies of multipart/form-data (RFC 7578), which carry images without base64."""
+"""Parses multipart/form-data bodies (RFC 7578), which contain images without base64 encoding."""
 
 from email.message import Message
 from email.parser import BytesHeaderParser
@@ -8,18 +8,18 @@ from plumbline.operators.base.errors import PlumblineError
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 10_000
 MAX_PART_HEAD = 1000
-"""Bytes of a part's headers; some versions of Python parse headers in quadratic time."""
+"""Maximum number of bytes in the headers of a part; some versions of Python parse headers in quadratic time."""
 MAX_BOUNDARY = 70
-"""Characters (RFC 2046, section 5.1.1)."""
+"""Maximum number of characters in a boundary (RFC 2046, section 5.1.1)."""
 HEADERS = BytesHeaderParser()
 
 
 class BrokenMultipart(PlumblineError):
-    """A body that does not match the boundary in its Content-Type, or has a part without a name."""
+    """A body does not match the boundary in its Content-Type, or a part has no name."""
 
 
 def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
-    """Return the contents of the parts by name, in the order sent; raises BrokenMultipart."""
+    """Return the contents of the parts by name, in the order sent; raise BrokenMultipart if the body is malformed."""
     boundary = _boundary(media)
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS)
     if not parts or not parts.pop().startswith(b"--"):

@@ -1,9 +1,10 @@
-"""The chat endpoint at which UnifiedReward's clients ask for a rating from 1 to 5, in words.
+"""The chat endpoint on which UnifiedReward's clients request a rating from 1 to 5 as text.
 
 Sources: yifan123/flow_grpo ac4c86e, flow_grpo/rewards.py (unifiedreward_score_sglang; the same in PKU-YuanGroup/Edit-R1
 4217f25), which looks for `Final Score:` in the reply and assumes 0 if it is missing; verl-project/verl-omni a1139ba,
-verl_omni/utils/reward_score/unified_reward.py, which averages those of three axes that the reply has. Both end their
-question with `Text Caption: [...]`. A refusal is an HTTP error or has no `choices`, which stops either client.
+verl_omni/utils/reward_score/unified_reward.py, which averages over those of three axes that are in the reply. Both end
+their question with `Text Caption: [...]`. A refusal is an HTTP error or a reply without `choices`; both clients fail on
+it.
 """
 
 import json
@@ -34,18 +35,19 @@ from plumbline.plugins.reward_server.wires.wire import (
 
 QUESTION = "Rate from 1 to 5, after 'Final Score:', how well the image fits its caption.\nText Caption: [{}]"
 CAPTION = "Text Caption: ["
-"""Text before the caption, which ends at the last bracket of the question."""
+"""Text that precedes the caption; the caption ends at the last bracket in the question."""
 REPLY = "Alignment Score (1-5): {0!r}\nFinal Score: {0!r}"
-"""Has the number for both clients; verl-omni's further axes, coherence and style, are left out."""
+"""Reply with the number in the form that each of the two clients expects, without verl-omni's axes coherence and style.
+"""
 MAX_ROUNDING = 1e-6
-"""Rewards this far outside of 0 to 1 are still accepted."""
+"""Maximum distance by which a reward may lie outside the range from 0 to 1 and still be accepted."""
 RATING = re.compile(r"Final Score:\s*([1-5](?:\.\d+)?)")
 UNREADABLE = RowError("unreadable_reply", "the reply has no rating after `Final Score:`")
 
 
 @checked(frozen=True)
 class Message:
-    """A turn of the chat: text, or a list of parts with a `type`."""
+    """A turn of the chat: a text, or a list of parts with a `type`."""
 
     role: str
     content: str | list[dict[str, Any]]
@@ -62,7 +64,7 @@ FORM = TypeAdapter(ChatForm)
 
 
 class OpenAiChatWire(JsonWire):
-    """POST /v1/chat/completions with one image and `Text Caption: [...]` -> a rating in words, 1 + 4 x the reward."""
+    """POST /v1/chat/completions with one image and `Text Caption: [...]` -> a text with the rating 1 + 4 x reward."""
 
     name = "openai_chat"
     path = "/v1/chat/completions"

@@ -1,11 +1,11 @@
-"""The pickle wire of verl-omni, flow_grpo and Edit-R1; pickles are read by an allow-list of opcodes.
+"""The pickle wire of verl-omni, flow_grpo and Edit-R1. Pickles are read using an allow-list of opcodes.
 
-Sources, with what their clients do:
+Sources, and how their clients behave:
 - verl-project/verl-omni, docs/start/http_scorer.md and verl_omni/utils/reward_score/http_scorer_client.py: raises if a
-  reply of 200 has an `error`, retries after 408, 429 and 5xx.
+  reply with status 200 contains `error`, retries after 408, 429 and 5xx.
 - yifan123/flow_grpo, flow_grpo/rewards.py: reads `outputs`, retries after 500, and after 429 and 503 with Retry-After.
 - PKU-YuanGroup/Edit-R1 4217f25, flow_grpo/rewards.py (`mllm_score_continue`): sends `ref_images`, one source per image,
-  to /mode/logits_non_cot of reward_server/reward_server.py; reads `scores`, and stops if they are missing.
+  to /mode/logits_non_cot of reward_server/reward_server.py; reads `scores`, and fails if they are missing.
 """
 
 import pickle
@@ -84,7 +84,7 @@ class PickledWire(Wire):
 
 
 class EditR1Wire(PickledWire):
-    """The same pickles at Edit-R1's path."""
+    """The same pickles on Edit-R1's path."""
 
     name = "edit_r1"
     path = "/mode/logits_non_cot"

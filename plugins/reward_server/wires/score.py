@@ -1,4 +1,4 @@
-"""Our own wire: images or videos with prompts, in JSON or multipart; every metric's score, or the reason for a null."""
+"""Our own wire: images or videos with prompts, as JSON or multipart; returns each metric's score, or why it is null."""
 
 import json
 from collections.abc import Sequence
@@ -30,28 +30,30 @@ from plumbline.plugins.reward_server.wires.wire import (
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class ScoreForm:
-    """Images, a prompt for each, and the requested metrics (by default all)."""
+    """Images, a prompt for each, and the requested metrics (all by default)."""
 
     images: list[str | bytes | list[str | bytes]]
-    """For each prompt an image, a video file (MP4, MOV, WebM, Matroska, AVI), or a list of a video's frames; in base64,
-    or as bytes in multipart parts."""
+    """For each prompt, an image, a video file (MP4, MOV, WebM, Matroska, AVI) or a list of a video's frames; in base64,
+    or as bytes in multipart parts.
+    """
     prompts: list[Prompt]
     metrics: list[str] | None = None
     questions: list[Any] | None = None
-    """For each image a list of questions or null (operators/metrics/questions/question_list.py has the forms)."""
+    """For each image, a list of questions or null (operators/metrics/questions/question_list.py describes the formats).
+    """
     sources: list[str | bytes | list[str | bytes] | None] | None = None
-    """For each image the image that it was edited from, a list of several, or null."""
+    """For each image, the image that it was edited from, a list of several, or null."""
 
 
 @dataclass(frozen=True)
 class ScoreReply:
-    """One entry per image; each null score has its reason in `errors`."""
+    """Scores with one entry per image; for each null score, `errors` contains the reason."""
 
     scores: list[dict[str, float | None]]
     errors: list[dict[str, dict[str, Any]]]
-    """Errors by metric: `kind`, `message`, and `retryable`, true if the same request may succeed later."""
+    """Errors by metric, with `kind`, `message` and `retryable`, which is true if the same request may succeed later."""
     recipes: dict[str, str]
-    """Digests by metric of everything that decides its score except image and prompt."""
+    """Digests, by metric, of everything that affects the metric's score except the image and the prompt."""
 
 
 FORM = TypeAdapter(ScoreForm)
@@ -132,6 +134,6 @@ def _parse_answer(score: Any, error: Any) -> MetricAnswer:
 
 
 def _decode_all(images: str | bytes | list[str | bytes] | None, where: str) -> tuple[bytes, ...]:
-    """Return the bytes of one image, of several, or of none."""
+    """Return the bytes of an image, of several images, or of none."""
     encoded = images if isinstance(images, list) else [] if images is None else [images]
     return tuple(decode_base64(image, where) for image in encoded)

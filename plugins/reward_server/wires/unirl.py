@@ -1,14 +1,14 @@
-"""UniRL's wire: each request has a history of turns with base64 images or videos, and the rewards to compute.
+"""UniRL's wire: each request has a history of turns with base64 images or videos, and lists the rewards to compute.
 
 Sources in Tencent-Hunyuan/UniRL 1a7b501:
 - unirl-reward-service/reward_service/schemas.py: the forms.
-- unirl/reward/remote.py: the client. It sends a video as a whole MP4, and an edit's source as an earlier turn with the
-  same text; a reward named in `errors` marks the sample as failed. From 0e713d6 on, it can require the ids of each
-  sample back (`require_identity_echo`).
-- unirl-reward-service/reward_service/scorers: geneval2.py reads `metadata.vqa_list`; editreward.py takes the first
-  turn's image as the source.
-- benchmarks/core/score.py (38572ad): before a benchmark it asks a question that the image does not fit, and rejects a
-  server that scores it above 0.5.
+- unirl/reward/remote.py: the client. It sends a video as a complete MP4, and the source of an edit as an earlier turn
+  with the same text; a reward that is listed in `errors` marks the sample as failed. Since 0e713d6, it can require each
+  sample's ids to be sent back (`require_identity_echo`).
+- unirl-reward-service/reward_service/scorers: geneval2.py reads `metadata.vqa_list`; editreward.py uses the image of
+  the first turn as the source.
+- benchmarks/core/score.py (38572ad): before a benchmark, it sends a question that the image does not match, and rejects
+  a server that scores it above 0.5.
 """
 
 import json
@@ -43,12 +43,12 @@ NO_IMAGE = RowError(
 
 @checked(frozen=True)
 class Turn:
-    """A text with an image or a video."""
+    """A turn of the history: a text with an image or a video."""
 
     text: Prompt
     image_b64: str | None = None
     video_b64: str | None = None
-    """A video file."""
+    """A video file, base64-encoded."""
     video_path: str | None = None
     """Path of a video file below one of the service's `video_folders`."""
 
@@ -58,21 +58,21 @@ class Turn:
 
 
 SUB_METRICS = {"geneval2": "vqascore"}
-"""Keys of numbers in UniRL's own replies by reward, if they are not `score`; UniRL's runner reads them."""
+"""Keys that UniRL's own replies use instead of `score`, by reward; UniRL's runner reads them."""
 IDENTITY = ("request_id", "sample_id", "group_id", "source_rank", "policy_version", "idempotency_key")
 
 
 @checked(frozen=True)
 class RewardForm:
-    """One sample: the image or video of the last turn is scored for that turn's text.
+    """One sample: the image or video in the last turn is scored for the text of that turn.
 
-    Its sources are the media of earlier turns, and an image in the same turn as a video.
+    The sources are the media in earlier turns, and an image in the same turn as a video.
     """
 
     history: list[Turn]
     required_rewards: list[str]
     metadata: dict[str, Any] | None = None
-    """The record of a data set; rewards that score by questions read its `vqa_list`."""
+    """Record from a data set; rewards that score by questions read its `vqa_list`."""
     request_id: str | None = None
     sample_id: str | None = None
     group_id: str | None = None
@@ -92,7 +92,7 @@ FORM = TypeAdapter(RequestsForm)
 
 
 class UniRlWire(JsonWire):
-    """POST /score {requests} -> {results, errors}; bodies without `requests` go to our own wire."""
+    """POST /score {requests} -> {results, errors}; bodies without `requests` are passed to our own wire."""
 
     name = "unirl"
     path = "/score"
@@ -163,7 +163,7 @@ def _read_sample(form: RewardForm, served: Served, place: int) -> ScoreRequest:
 
 
 def _sources(history: Sequence[Turn], place: int) -> tuple[bytes, ...]:
-    """Return the media of earlier turns, and the last turn's image if it has a video; paths are skipped."""
+    """Return the media in earlier turns, and the last turn's image if that turn has a video; paths are skipped."""
     *earlier, last = history
     sources = [getattr(turn, name) for turn in earlier for name in turn.media() if name != "video_path"]
     sources += [last.image_b64] if last.image_b64 is not None and len(last.media()) > 1 else []
@@ -171,14 +171,14 @@ def _sources(history: Sequence[Turn], place: int) -> tuple[bytes, ...]:
 
 
 def _identity(request: ScoreRequest, served: Served) -> dict[str, Any]:
-    """Return the sample's ids, and the recipe of its reward as `scorer_version` if it asks for a single reward."""
+    """Return the sample's ids and, if a single reward is requested, the reward's recipe as `scorer_version`."""
     first, others = request.metrics[:1], set(request.metrics[1:])
     version = served.metrics[first[0]] if first and others <= set(served.metrics_to_compute(first)) else None
     return {**(request.identity or {}), "scorer_version": version}
 
 
 def _parse_answer(name: str, results: Mapping[str, Any], errors: Mapping[str, str]) -> MetricAnswer:
-    """Return a reward's `score`, or its only number under another key."""
+    """Return the `score` of a reward, or its only number under another key."""
     if name not in results:
         reason = errors.get(name, "the reply has neither a result nor an error")
         return MetricAnswer(None, RowError("request_refused", reason))

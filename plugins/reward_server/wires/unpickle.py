@@ -1,4 +1,4 @@
-"""Reads pickles of plain values opcode by opcode; nothing is imported, and only functions of this file are called."""
+"""Reads pickles of plain values, opcode by opcode. Nothing is imported, and only functions in this file are called."""
 
 import pickletools
 import re
@@ -8,28 +8,28 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.errors import PlumblineError
 
 MAX_OPCODES = 200_000
-"""A request with a thousand images has about ten thousand opcodes."""
+"""Maximum number of opcodes; a request with a thousand images has about ten thousand."""
 MAX_DEPTH = 16
-"""Levels of containers."""
+"""Maximum nesting depth of containers."""
 MAX_KEY = 1000
-"""Letters or bytes of a dict's key; equal keys are compared letter by letter."""
+"""Maximum number of characters or bytes in a dict key; equal keys are compared character by character."""
 MAX_STRINGS = 100_000
-"""Strings of one NumPy array."""
+"""Maximum number of strings in a NumPy array."""
 
 
 class RefusedPickle(PlumblineError):
-    """Bytes that are not a pickle, or contain more than plain values; none of their code was run."""
+    """The bytes are not a pickle, or contain more than plain values; none of their code was run."""
 
 
 class _Name(NamedTuple):
-    """A name of a function or class in a pickle; only names in NAMES are accepted, and they lead to CALLS."""
+    """Name of a function or class in a pickle. Only the names in NAMES are accepted, and CALLS replaces them."""
 
     module: str
     name: str
 
 
 class _DType:
-    """NumPy's dtype of text (`U`) or bytes (`S`) with a fixed number of characters."""
+    """NumPy dtype of text (`U`) or bytes (`S`) with a fixed number of characters."""
 
     def __init__(self, kind: str, characters: int) -> None:
         self.kind = kind
@@ -38,11 +38,11 @@ class _DType:
 
     @property
     def size(self) -> int:
-        """Bytes per string."""
+        """Number of bytes per string."""
         return self.characters * (4 if self.kind == "U" else 1)
 
     def read(self, encoded: bytes) -> str | bytes:
-        """Return one string without its zero padding."""
+        """Decode one string without its zero padding."""
         if self.kind == "S":
             return encoded.rstrip(b"\0")
         return encoded.decode("utf-32-le" if self.order == "<" else "utf-32-be").rstrip("\0")
@@ -53,13 +53,13 @@ class Strings(list[str | bytes]):
 
 
 def unpickle(encoded: bytes) -> Any:
-    """Return the value of a pickle of any protocol that contains only plain values.
+    """Return the value of a pickle, in any protocol, that contains only plain values.
 
-    These are None, booleans, numbers, text, bytes, lists, tuples, dicts and NumPy's strings, alone or in
-    one-dimensional arrays.
+    These are None, booleans, numbers, text, bytes, lists, tuples, dicts and NumPy strings, alone or in one-dimensional
+    arrays.
 
     Raises RefusedPickle for anything else: other names and classes, a container that contains itself, more than
-    MAX_OPCODES opcodes or MAX_DEPTH levels. CPython's `pickletools` documents the opcodes.
+    MAX_OPCODES opcodes, or nesting deeper than MAX_DEPTH. CPython's `pickletools` documents the opcodes.
     """
     try:
         return _Reader().read(encoded)
@@ -70,25 +70,26 @@ def unpickle(encoded: bytes) -> Any:
 
 
 class _Reader:
-    """The state of a pickle that is being read. Containers are tracked by their `id`."""
+    """State of reading a pickle. Containers are tracked by their `id`."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.marked: list[list[Any]] = []
-        """Stacks below the marks."""
+        """Stacks that were saved at each mark."""
         self.memo: dict[int, Any] = {}
         self.depths: dict[int, int] = {}
-        """Levels within each container."""
+        """Nesting depth within each container."""
         self.placed: set[int] = set()
-        """Containers that are within another."""
+        """Containers that are inside another container."""
         self.arguments: set[int] = set()
-        """Tuples that contain a name or a dtype, and so may only be arguments of a call."""
+        """Tuples that contain a name or a dtype, and may therefore only be used as arguments of a call."""
         self.alive: list[Any] = []
-        """All containers, so that no `id` is used twice."""
+        """All containers, kept alive so that no `id` is reused."""
         self.unconverted = 0
-        """Letters and bytes that may still be converted; a pickle can name the same bytes repeatedly.
+        """Number of characters and bytes that may still be converted; a pickle can refer to the same bytes repeatedly.
 
-        Protocols 0 to 2 convert an array's text to bytes and the bytes to strings: twice the size of the pickle.
+        Protocols 0 to 2 convert the text of an array to bytes and the bytes to strings, which is twice the size of the
+        pickle.
         """
 
     def read(self, encoded: bytes) -> Any:
@@ -117,14 +118,17 @@ class _Reader:
         return value
 
     def _track(self, container: Any, values: Sequence[Any] = ()) -> Any:
-        """Return a new container, which is tracked from now on."""
+        """Start tracking a new container, and return it."""
         self.alive.append(container)
         self.depths[id(container)] = 1
         self._note_values(container, values)
         return container
 
     def _note_values(self, container: Any, values: Sequence[Any]) -> None:
-        """Note that values are about to be added; refuse it if the container is within another, or too deep."""
+        """Record that values are about to be added to a container.
+
+        Raises RefusedPickle if the container is already inside another, or becomes too deep.
+        """
         if id(container) in self.placed or id(container) not in self.depths:
             raise RefusedPickle("expected plain values, found a container that is changed after it was placed")
         for value in values:
@@ -162,7 +166,7 @@ class _Reader:
         target.update(zip(keys, values[1::2], strict=True))
 
     def _push_tuple(self, values: Sequence[Any]) -> None:
-        """Push a tuple of plain values, or of the arguments of a call."""
+        """Push a tuple of plain values, or of arguments for a call."""
         result = tuple(values)
         if result:  # Python has only one empty tuple, so it is not tracked
             self.alive.append(result)
@@ -198,7 +202,7 @@ class _Reader:
         self.stack.append(self._track(result) if isinstance(result, Strings) else result)
 
     def _count_converted(self, *values: Any) -> None:
-        """Count text and bytes that are about to be converted; raise RefusedPickle if they are too many."""
+        """Count text and bytes that are about to be converted; raise RefusedPickle if there are too many."""
         self.unconverted -= sum(len(value) for value in values if isinstance(value, (str, bytes, bytearray)))
         if self.unconverted < 0:
             raise RefusedPickle("expected each text and array once, found the same bytes converted repeatedly")
@@ -223,7 +227,7 @@ def _require_byte_order(order: Any, dtype: _DType) -> str:
 
 
 def _read_strings(data: Any, dtype: Any, shape: Any, *_: Any) -> Strings:
-    """Return the strings of an array's buffer, whose length must match shape and dtype."""
+    """Return the strings in an array's buffer, whose length must match the shape and dtype."""
     if not isinstance(dtype, _DType) or not isinstance(data, (bytes, bytearray)):
         raise RefusedPickle("expected a NumPy array of strings, found other elements")
     (count,) = shape
@@ -247,7 +251,7 @@ def _make_dtype(code: Any, align: Any, copy: Any) -> _DType:
 
 
 def _make_array(kind: Any, shape: Any, code: Any) -> Strings:
-    """Return an empty array, which BUILD fills."""
+    """Return an empty array, to be filled by the opcode BUILD."""
     if not isinstance(kind, _Name) or NAMES[kind] != "ndarray" or shape != (0,) or code != b"b":
         raise RefusedPickle("expected a NumPy array, found another class")
     return Strings()
@@ -303,7 +307,7 @@ NAMES: Mapping[tuple[Any, Any], str] = {
     **{(module, "scalar"): "scalar" for module in _ARRAYS},
     **{(module, "_frombuffer"): "from_buffer" for module in _NUMERIC},
 }
-"""The names that a pickle may contain: `pickle.dumps` writes bytes and NumPy's strings with them."""
+"""Names that a pickle may contain, because `pickle.dumps` uses them to write bytes and NumPy strings."""
 
 CALLS: Mapping[str, Callable[..., Any]] = {
     "encode": _encode,
@@ -313,7 +317,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "scalar": _make_scalar,
     "from_buffer": _read_strings,
 }
-"""The function of this file that replaces a call in a pickle."""
+"""Functions in this file that replace the functions called by a pickle."""
 
 VALUES = frozenset(
     {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE"}

@@ -1,4 +1,4 @@
-"""The base classes of wires: a wire turns the body of a request into images to score, and their scores into a reply."""
+"""Base classes of wires. A wire converts the body of a request to images to score, and their scores to a reply."""
 
 import base64
 import binascii
@@ -19,102 +19,110 @@ from plumbline.plugins.reward_server.wires.multipart import MULTIPART, read_mult
 
 JSON = "application/json"
 SURROGATES = (b"\\ud", b"\\uD", b"\xed")
-"""Beginnings of a surrogate (half a character above U+FFFF) in JSON, escaped or raw; pydantic rejects lone ones."""
+"""First bytes of a surrogate (half of a character above U+FFFF) in JSON, escaped or raw; pydantic rejects lone ones."""
 WHITESPACE = b" \t\r\n"
 MAX_NESTING = 100
-"""Levels of lists and objects in a JSON body."""
+"""Maximum nesting depth of lists and objects in a JSON body."""
 REQUEST_PART = "request"
 """Name of the JSON part in a multipart body."""
 Need = Literal["sources", "questions", "words"]
-"""An input that a metric needs: the image that was edited, a benchmark's own questions, or words in quotes."""
+"""An input that a metric needs: the source image of an edit, a benchmark's own questions, or quoted words in the
+prompt.
+"""
 
 
 class BadRequest(PlumblineError):
-    """A request that does not fit the wire's form, or names a metric that is not served."""
+    """A request does not match the wire's form, or names a metric that is not served."""
 
 
 class BadReply(PlumblineError):
-    """A server's reply that does not fit the wire's form."""
+    """A server's reply does not match the wire's form."""
 
 
 Prompt = Annotated[Any, WithJsonSchema({"type": "string"})]
-"""A prompt in a form. A prompt that is not text costs only the score of its own image, so the form accepts it."""
+"""A prompt in a form. The form accepts any value, so that a prompt that is not text only costs its own image's score.
+"""
 
 
 class ScoreRequest(NamedTuple):
-    """One image, or the frames of a video, with its prompt and the requested metrics."""
+    """One image or video, with its prompt and the requested metrics."""
 
     images: tuple[bytes, ...]
-    """Encoded images; an encoded video counts as one. A wire never reads a path or an address."""
+    """Encoded images; an encoded video counts as one image. Wires never read from a path or an address."""
     prompt: Prompt
-    """The client's value as sent; the service checks it and then passes on text only."""
+    """Value as sent by the client. The service checks it and passes on only text."""
     metrics: tuple[str, ...]
     error: RowError | None = None
-    """The reason why no model can score this image."""
+    """Reason why no model can score this image."""
     path: str | None = None
-    """Path of a video in place of `images`; the service reads it if it lies below one of its `video_folders`."""
+    """Path of a video, given instead of `images`. The service reads it if it is inside one of its `video_folders`."""
     questions: Any = None
-    """The client's list of questions as sent, for metrics that score by a benchmark's own questions
-    (operators/metrics/questions/question_list.py has the forms)."""
+    """List of questions as sent by the client, for metrics that score by a benchmark's own questions
+    (operators/metrics/questions/question_list.py describes the formats).
+    """
     sources: tuple[bytes, ...] = ()
-    """Encoded images that this image was edited from; a broken source costs only the metrics that read it."""
+    """Encoded images that this image was edited from. A broken source affects only the metrics that read it."""
     identity: Mapping[str, Any] | None = None
-    """The client's ids of the image, for the reply; they affect no score."""
+    """Ids that the client gave to the image, to be sent back in the reply; they do not affect scores."""
 
 
 class MetricAnswer(NamedTuple):
-    """One metric's score of one image: either `score` or `error` is None."""
+    """A metric's score for one image: either `score` or `error` is None."""
 
     score: float | None
     error: RowError | None = None
 
 
 class Served(NamedTuple):
-    """The metrics of a service, and which of them is the reward."""
+    """The metrics that a service computes, and which of them is the reward."""
 
     metrics: Mapping[str, str]
-    """Digests by metric of everything that decides its score except image and prompt."""
+    """Digests, by metric, of everything that affects the metric's score except the image and the prompt."""
     reward: str | None
-    """The metric or REWARD that is sent on wires with one number per image; None if several metrics are served and the
-    configuration names none of them."""
+    """The metric, or REWARD, that is sent on wires with one number per image; None if several metrics are served and
+    none of them is configured as the reward.
+    """
     lower_is_better: frozenset[str] = frozenset()
     """Metrics for which a lower score is better."""
     unranked: frozenset[str] = frozenset()
     """Metrics for which neither a higher nor a lower score is better."""
     needs: Mapping[Need, frozenset[str]] = MappingProxyType({})
-    """Metrics by needed input; REWARD needs the inputs of its parts."""
+    """Metrics that need each input; REWARD needs the inputs of all its parts."""
     combination: Reward | None = None
-    """Computes REWARD from the scores of its parts; `metrics` then has a digest for REWARD."""
+    """Computes REWARD from the scores of its parts. If it is set, `metrics` contains a digest for REWARD."""
     watched: tuple[str, ...] = ()
     """Metrics that the sentinel adds to every request for the reward."""
 
     def select_needing(self, need: Need, metrics: Sequence[str]) -> list[str]:
-        """Return the metrics that need this input, including watched metrics if the reward is requested."""
+        """Return the metrics that need this input, including the watched metrics if the reward is requested."""
         watched = self.watched if self.reward in metrics else ()
         return [name for name in (*metrics, *watched) if name in self.needs.get(need, ())]
 
     def select_list_readers(self, metrics: Sequence[str]) -> list[str]:
-        """Return the metrics that read a list sent with the image: of questions, or of expected words."""
+        """Return the metrics that read a list sent with the image, which contains questions or expected words."""
         return self.select_needing("questions", metrics) + self.select_needing("words", metrics)
 
     def needs_of(self, metric: str) -> list[Need]:
         return [need for need, metrics in self.needs.items() if metric in metrics]
 
     def order_of(self, metric: str) -> int:
-        """Return 1 if a higher score is better, -1 if a lower score is better, else 0."""
+        """Return 1 if higher is better, -1 if lower is better, and 0 if neither is."""
         return 0 if metric in self.unranked else direction(metric, self.lower_is_better)
 
     def reward_of(self, metric: str, score: float) -> float:
-        """Return the score, negated if a lower score is better."""
+        """Return the score, negated if lower is better."""
         return -score if metric in self.lower_is_better else score
 
     def metrics_to_compute(self, requested: Sequence[str]) -> tuple[str, ...]:
-        """Return the requested metrics, with REWARD replaced by its parts."""
+        """Return the requested metrics, replacing REWARD with its parts."""
         parts = {REWARD: self.combination.parts} if self.combination is not None else {}
         return tuple(dict.fromkeys(metric for name in requested for metric in parts.get(name, (name,))))
 
     def with_reward(self, answers: Mapping[str, MetricAnswer]) -> Mapping[str, MetricAnswer]:
-        """Add REWARD to an image's answers if they have all its parts; a null part makes it null, with that error."""
+        """Add REWARD to an image's answers if they contain all of its parts; if a part is null, so is REWARD.
+
+        REWARD then has the same error as that part.
+        """
         if self.combination is None or not all(part in answers for part in self.combination.parts):
             return answers
         parts = {name: answers[name] for name in self.combination.parts}
@@ -126,7 +134,7 @@ class Served(NamedTuple):
         return {**answers, REWARD: MetricAnswer(self.combination(scores))}
 
     def resolve_metrics(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the requested metrics, with the parts of REWARD after it; None requests all.
+        """Return the requested metrics, with REWARD followed by its parts; None requests all metrics.
 
         Raises BadRequest if a metric is not served.
         """
@@ -136,7 +144,7 @@ class Served(NamedTuple):
         return tuple(self.metrics) if names is None else tuple(dict.fromkeys([*names, *self.metrics_to_compute(names)]))
 
     def require_reward(self) -> tuple[str]:
-        """Return the metric for wires with one number per image; raise BadRequest if none is configured."""
+        """Return the metric to send on wires with one number per image; raise BadRequest if none is configured."""
         if self.reward is None:
             raise BadRequest(
                 f"this wire has one number per image; start the service with reward=, one of {', '.join(self.metrics)}"
@@ -153,49 +161,50 @@ class Reply(NamedTuple):
 
 
 Answers = Sequence[Mapping[str, MetricAnswer]]
-"""For each image its answers by metric."""
+"""Answers by metric for each image."""
 
 
 class Wire(ABC):
-    """A request format of some trainer: its path, its body, its reply, and its way to report a missing score.
+    """A request format of a trainer: its path, body and reply, and how it reports a missing score.
 
-    The service uses `parse`, `read` and `answer`; a client uses `ask` and `read_reply`.
+    The service uses `parse`, `read` and `answer`; clients use `ask` and `read_reply`.
     """
 
     name: ClassVar[str]
     path: ClassVar[str]
     form: ClassVar[type | None] = None
-    """The dataclass of a JSON request; None if the body is not JSON."""
+    """Dataclass of a JSON request; None if the body is not JSON."""
     parts: ClassVar[Sequence[str]] = ()
-    """Fields of the form that may be sent as multipart parts instead: a list of bytes, or a list of lists of bytes in
-    parts whose names end in the image's index, such as `sources.0`."""
+    """Fields of the form that may be sent as multipart parts instead. They contain a list of bytes or, in parts whose
+    names end with the image's index (such as `sources.0`), a list of lists of bytes.
+    """
     reply_form: ClassVar[Any] = dict[str, Any]
     media: ClassVar[str] = JSON
-    """The content type of requests."""
+    """Content type of requests."""
     purpose: ClassVar[str]
-    """Description on the OpenAPI page."""
+    """Description of the wire in the OpenAPI document."""
     rewards_page: ClassVar[str | None] = None
-    """Path of the page that lists the rewards a request may name; None if the wire has one number per image."""
+    """Path of the page that lists the rewards that a request may name; None if the wire has one number per image."""
     gives_rewards: ClassVar[bool] = True
-    """True if higher numbers are always better; False if the wire sends the metrics' own scores."""
+    """True if higher numbers are always better; False if the wire sends the metrics' original scores."""
     images_per_request: ClassVar[int | None] = None
-    """Images that a client sends in one request; None for any number."""
+    """Number of images that a client sends in one request; None means any number."""
 
     def accepts(self, document: Any) -> bool:
-        """Return True if the body belongs to this wire; wires with the same path are tried in turn."""
+        """Return True if the body belongs to this wire. Wires with the same path are tried in order."""
         return True
 
     @abstractmethod
     def parse(self, body: bytes, media: str) -> Any:
-        """Return a body of this Content-Type as plain values; raise PlumblineError if it is malformed."""
+        """Parse a body with this Content-Type into plain values; raise PlumblineError if it is malformed."""
 
     @abstractmethod
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
-        """Return a request for each image of the document; raise BadRequest if it does not fit the form."""
+        """Return a request for each image in the document; raise BadRequest if the document does not match the form."""
 
     @abstractmethod
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        """Return the reply; a missing score is reported in the way that clients recognize, never as a number."""
+        """Return the reply, reporting a missing score as clients expect it and never as a number."""
 
     @abstractmethod
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
@@ -203,12 +212,12 @@ class Wire(ABC):
 
     @abstractmethod
     def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
-        """Return the answers of a reply with status 200; any lookup, type or value error means a malformed reply."""
+        """Return the answers in a reply with status 200; a lookup, type or value error means a malformed reply."""
 
     def read_reply(self, reply: Reply, requests: Sequence[ScoreRequest]) -> Answers:
-        """Return the answers of a reply; if it refuses the request, every image is null with the reason.
+        """Return the answers in a reply. If it is a refusal, every image is null with the reason.
 
-        Raises BadReply if the reply does not fit the form.
+        Raises BadReply if the reply does not match the form.
         """
         try:
             document = self.parse(reply.body, reply.media)
@@ -229,13 +238,14 @@ class Wire(ABC):
             ) from error
 
     def refuse(self, status: int, message: str) -> Reply:
-        """Return the reply to a request that is not answered."""
+        """Return the reply to a request that cannot be answered."""
         return as_json({"error": message}, status)
 
     def refuse_missing(self, answers: Answers) -> Reply | None:
-        """Return the refusal of a wire that cannot carry a null, or None if every image has a score.
+        """Return a refusal if a score is missing, for wires that cannot carry a null; otherwise None.
 
-        An error that may pass comes first and is sent with 503, after which clients retry; others are sent with 200.
+        A retryable error takes precedence and is sent with status 503, after which clients retry; others are sent with
+        200.
         """
         failed = [
             (place, answer.error)
@@ -251,7 +261,7 @@ class Wire(ABC):
 
 
 class JsonWire(Wire):
-    """A wire whose body is JSON, or multipart with one part of JSON and others of bytes."""
+    """A wire whose body is JSON, or multipart with one JSON part and other parts of bytes."""
 
     def parse(self, body: bytes, media: str) -> Any:
         if not media.lower().startswith(MULTIPART):
@@ -267,7 +277,7 @@ class JsonWire(Wire):
 
 
 def _fields(parts: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
-    """Return parts as fields: parts called `name` as a list of bytes; `name.0`, `name.1`... as a list of lists."""
+    """Convert parts to fields: parts called `name` to a list of bytes; `name.0`, `name.1`... to a list of lists."""
     fields: dict[str, Any] = {}
     for name, contents in sorted(parts.items(), key=lambda part: (len(part[0]), part[0])):
         field, dot, place = name.partition(".")
@@ -289,7 +299,7 @@ def _parse_json(text: bytes) -> Any:
 
 
 def _parse_json_with_halves(text: bytes) -> Any:
-    """Return a JSON document that may contain lone surrogates: they cost only the prompts that contain them.
+    """Parse JSON that may contain lone surrogates, so that they only affect the prompts in which they occur.
 
     Raises ValueError or RecursionError.
     """
@@ -310,12 +320,12 @@ def _refuse(found: str) -> NoReturn:
 
 
 def as_json(value: Any, status: int = 200) -> Reply:
-    """Return a JSON reply; raise ValueError for NaN and infinity."""
+    """Return a JSON reply; raise ValueError if it contains NaN or infinity."""
     return Reply(status, json.dumps(value, allow_nan=False, ensure_ascii=True).encode())
 
 
 def read_form(form: TypeAdapter[Any], document: Any) -> Any:
-    """Return the document as the wire's form; raise BadRequest that names the first bad field but not its value."""
+    """Convert a document to the wire's form; raise BadRequest naming the first invalid field but not its value."""
     try:
         return form.validate_python(document)
     except ValidationError as error:
@@ -325,9 +335,9 @@ def read_form(form: TypeAdapter[Any], document: Any) -> Any:
 
 
 def decode_base64(encoded: str | bytes, where: str) -> bytes:
-    """Return the bytes of an image or a video; bytes of a multipart part are returned unchanged.
+    """Return the bytes of an image or a video. Bytes from a multipart part are returned unchanged.
 
-    The base64 may be broken into lines (RFC 2045), or be a data URL (RFC 2397).
+    The base64 text may be broken into lines (RFC 2045) or be a data URL (RFC 2397).
     """
     if isinstance(encoded, bytes):
         return encoded
@@ -339,7 +349,7 @@ def decode_base64(encoded: str | bytes, where: str) -> bytes:
 
 
 def require_same_length(images: int, others: int, what: str = "prompt") -> None:
-    """Raise BadRequest unless there are as many prompts, or other inputs, as images."""
+    """Raise BadRequest unless there are as many prompts (or other inputs) as images."""
     if images != others:
         raise BadRequest(f"expected one {what} for each image, got {images} images and {others} {what}s")
 
@@ -349,27 +359,27 @@ def as_base64(image: bytes) -> str:
 
 
 def parse_number(value: Any) -> MetricAnswer:
-    """Return a number of a reply; raise TypeError if it is not a number."""
+    """Convert a number in a reply to an answer; raise TypeError if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"expected a number, got {type(value).__name__}")
     return MetricAnswer(float(value))
 
 
 def parse_rewards(rewards: Sequence[Any], requests: Sequence[ScoreRequest]) -> Answers:
-    """Return a reply's list of numbers as answers; raise ValueError if it is not as long as the images."""
+    """Convert a reply's list of numbers to answers; raise ValueError unless there is one for each image."""
     rows = zip(rewards, requests, strict=True)
     return [{name: parse_number(value) for name in request.metrics} for value, request in rows]
 
 
 def require_single_image(request: ScoreRequest, wire: str) -> bytes:
-    """Return the image of a request; raise BadRequest if it has several frames."""
+    """Return the only image in a request; raise BadRequest if it has several frames."""
     if len(request.images) != 1:
         raise BadRequest(f"the wire {wire} cannot carry {len(request.images)} frames")
     return request.images[0]
 
 
 def require_only_image(request: ScoreRequest, wire: str) -> bytes:
-    """Return the image of a request; raise BadRequest if it has several frames, questions or sources."""
+    """Return the only image in a request; raise BadRequest if it has several frames, questions or sources."""
     if request.questions is not None or request.sources:
         raise BadRequest(f"the wire {wire} cannot carry {'sources' if request.questions is None else 'questions'}")
     return require_single_image(request, wire)

@@ -1,1 +1,1 @@
-"""Judges of benchmarks, one file each."""
+"""Judges that belong to benchmarks, one file each."""

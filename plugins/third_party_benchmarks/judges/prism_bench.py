@@ -1,6 +1,6 @@
-"""PRISM-Bench: a model that sees the image rates how it follows the prompt, by the prompt's track, and its quality.
+"""PRISM-Bench: a judge rates an image's quality, and by the prompt's track how well it follows the prompt.
 
-Fang et al. 2025. The release scores a set of images by the mean of all ratings, which is the mean of these scores.
+Fang et al. 2025. The release scores a set of images by the mean of all ratings, which equals the mean of these scores.
 """
 
 import math
@@ -33,7 +33,7 @@ NO_TRACK = (
 
 
 class Track(NamedTuple):
-    """A kind of prompts, with the judge's criteria."""
+    """A category of prompts, with the judge's criteria for it."""
 
     name: str
     aim: str
@@ -43,7 +43,7 @@ class Track(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrismBenchConfig(InspectedConfig):
-    """Options of PRISM-Bench."""
+    """Options for PRISM-Bench."""
 
     kind: Literal["prism"] = "prism"
     calls_per_image: ClassVar[int] = 2
@@ -53,12 +53,13 @@ class PrismBenchConfig(InspectedConfig):
     )
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     part: Literal["overall", "alignment", "aesthetics"] = "overall"
-    """The number that is the score: one of the two ratings, or their mean. The judge gets the same questions for all
-    three."""
+    """Which value is the score: one of the two ratings, or their mean. The judge gets the same questions in all three
+    cases.
+    """
     track: (
         Literal["affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"] | None
     ) = None
-    """Track of all prompts; null reads it from each prompt's skills."""
+    """Track of all prompts; null takes each prompt's track from its skills."""
     releases: ClassVar[tuple[type[Release], ...]] = (PrismBenchRelease,)
     templates: ClassVar[tuple[str, ...]] = (ALIGNMENT, TRACKS, AESTHETICS)
 
@@ -68,13 +69,13 @@ class PrismBenchConfig(InspectedConfig):
         return self.track is None
 
     def judging(self) -> dict[str, Any]:
-        """Return all options that decide a verdict, except the judge."""
+        """Return all options that affect a verdict, except the judge."""
         return InspectedConfig.judging(self) | ({} if self.track is None else {"track": self.track})
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
-        """Ask for one verdict in two replies on an image of the track that is among the skills."""
+        """Ask the judge for one verdict on an image, in two replies; the prompt's track is the one among its skills."""
         tracks = read_tracks(self.template_text(TRACKS))
         track = find_kind(tracks, skills, self.track)
         if track is None:
@@ -101,7 +102,8 @@ class PrismBenchConfig(InspectedConfig):
 def read_tracks(text: str) -> Mapping[str, Track]:
     """Return the tracks by name.
 
-    Blocks are separated by empty lines. The first line of a block has name and aim, each further line one fault.
+    Blocks are separated by empty lines. The first line of a block contains the track's name and aim, and each further
+    line describes one fault.
     """
     tracks = {}
     for block in text.strip().split("\n\n"):

@@ -1,4 +1,4 @@
-"""Qwen-Image-Bench: a judge with reasoning rates up to 56 facets of an image in five dimensions (Li et al. 2026)."""
+"""Qwen-Image-Bench: a reasoning judge rates up to 56 facets of an image in five dimensions (Li et al. 2026)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,28 +16,28 @@ from plumbline.plugins.third_party_benchmarks.wordings.qwen_image_bench import Q
 
 INSPECT, FACETS = "qwen_image_bench", "qwen_image_bench_facets"
 POINTS = {0: 0.0, 1: 60.0, 2: 100.0}
-"""Points of each mark."""
+"""Points for each of the judge's marks."""
 BETWEEN = ": "
-"""Separator of dimension, capability and facet in the name of a rating."""
+"""Separator between dimension, capability and facet in the name of a rating."""
 NOTHING_APPLIES = RowError(
-    "no_questions", "the judge says of every facet that it does not apply; look at the prompt and its dimensions"
+    "no_questions", "the judge considers every facet inapplicable; check the prompt and its dimensions"
 )
 
 
 class Dimension(NamedTuple):
-    """One of the five dimensions."""
+    """One of Qwen-Image-Bench's five dimensions of image quality."""
 
     key: str
-    """First part of its ratings' names."""
+    """First part of the names of the dimension's ratings."""
     name: str
-    """Name in the skills of the benchmark's prompts: `Real-world Fidelity / Fairness / Social Bias`."""
+    """Name used in the skills of the benchmark's prompts, such as `Real-world Fidelity / Fairness / Social Bias`."""
     facets: Mapping[str, str]
     """Questions by capability and facet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QwenImageBenchConfig(InspectedConfig):
-    """Options of Qwen-Image-Bench."""
+    """Options for Qwen-Image-Bench."""
 
     kind: Literal["qwen_image_bench"] = "qwen_image_bench"
     calls_per_image: ClassVar[int] = 5
@@ -48,14 +48,14 @@ class QwenImageBenchConfig(InspectedConfig):
     uses_skills: ClassVar[bool] = True
     score_range: ClassVar[ScoreRange] = (0.0, 100.0)
     max_tokens: Positive = 4096
-    """Maximum number of tokens of a verdict on one dimension."""
+    """Maximum number of tokens in the verdict on one dimension."""
     releases: ClassVar[tuple[type[Release], ...]] = (QwenImageBenchRelease,)
     templates: ClassVar[tuple[str, ...]] = (INSPECT, FACETS)
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict]:
-        """Ask for marks of 0, 1 or 2 of all applicable facets, in the prompt's dimensions, or in all if it has none."""
+        """Ask for a mark of 0, 1 or 2 for each applicable facet in the prompt's dimensions (in all, if it has none)."""
         dimensions = read_dimensions(self.template_text(FACETS))
         wanted = {skill.partition("/")[0].strip() for skill in skills}
         dimensions = [dimension for dimension in dimensions if dimension.name in wanted] or dimensions
@@ -75,8 +75,8 @@ class QwenImageBenchConfig(InspectedConfig):
     def score(self, evidence: Evidence) -> Scored:
         """Return the mean of the dimensions, from 0 to 100.
 
-        A dimension is the mean of its capabilities, a capability the mean of its facets. The ratings are those of
-        dimensions and capabilities.
+        A dimension is the mean of its capabilities, and a capability is the mean of its facets. The ratings are those
+        of the dimensions and capabilities.
         """
         points: dict[tuple[str, str], list[float]] = {}
         for rating in read_ratings(evidence.row):
@@ -95,7 +95,7 @@ class QwenImageBenchConfig(InspectedConfig):
 
 
 def require_marks(rated: Mapping[str, float]) -> None:
-    """Raise UnreadableReply for a value between the marks."""
+    """Raise UnreadableReply if a value is not a valid mark."""
     for name, value in rated.items():
         if value not in POINTS:
             raise UnreadableReply(f"expected 0, 1 or 2 for {name!r}, found {value:g}")
@@ -107,10 +107,10 @@ def _mean(numbers: Iterable[float]) -> float:
 
 
 def read_dimensions(text: str) -> list[Dimension]:
-    """Return the dimensions.
+    """Return the dimensions described in a text.
 
-    Blocks are separated by empty lines. The first line of a block has key and name, each further line capability, facet
-    and its meaning.
+    Blocks are separated by empty lines. The first line of a block contains the dimension's key and name, and each
+    further line a capability, a facet and the facet's meaning.
     """
     dimensions = []
     for block in text.strip().split("\n\n"):

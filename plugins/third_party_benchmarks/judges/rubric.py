@@ -1,4 +1,4 @@
-"""Rubrics: a judge follows the benchmark's explanation of each prompt, or its list of checkpoints."""
+"""Rubrics: a judge rates an image by the benchmark's explanation of the prompt, or by its list of checkpoints."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from plumbline.plugins.third_party_benchmarks.wordings.unigenbench import UniGen
 from plumbline.plugins.third_party_benchmarks.wordings.wise import WiseRelease
 
 KNOWLEDGE, CHECKPOINTS, MEANINGS = "rubric_knowledge", "rubric_checkpoints", "rubric_meanings"
-"""Names of templates; the last one lists what checkpoints mean, one per line: the checkpoints of UniGenBench++ by their
-English names. Its Chinese checkpoints are asked by name alone."""
+"""Names of templates. The last one lists the meanings of checkpoints, one per line: those of UniGenBench++, by their
+English names. Its Chinese checkpoints are only asked by name.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RubricConfig(InspectedConfig):
-    """Options of a judge with a rubric."""
+    """Options for a judge that uses a rubric."""
 
     kind: Literal["rubric"] = "rubric"
     story: ClassVar[str] = "lets a model that sees the image judge it by what the benchmark says that it must show"
@@ -27,8 +28,9 @@ class RubricConfig(InspectedConfig):
     scored_from: ClassVar[tuple[str, ...]] = ("inspections",)
     score_range: ClassVar[ScoreRange] = SHARES
     rubric: Literal["knowledge", "checkpoints"]
-    """`knowledge`: 1 or 0 by the explanation of the prompt (WISE_Verified); `checkpoints`: the mean of 1 or 0 for each
-    checkpoint (UniGenBench++)."""
+    """`knowledge`: a score of 1 or 0, judged by the explanation of the prompt (WISE_Verified); `checkpoints`: the mean
+    of 1 or 0 for each checkpoint (UniGenBench++).
+    """
 
     @property
     def releases(self) -> tuple[type[Release], ...]:
@@ -39,15 +41,18 @@ class RubricConfig(InspectedConfig):
         return (KNOWLEDGE,) if self.rubric == "knowledge" else (CHECKPOINTS, MEANINGS)
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return the reason if questions have choices: a judge is not given choices."""
-        return "a judge needs explanations or checkpoints, and these have choices" if set(choices) - {0} else None
+        """Return the reason for refusing a pack whose questions have choices, which a judge cannot use, or None."""
+        return "a judge needs explanations or checkpoints, but these have choices" if set(choices) - {0} else None
 
     def asking(self, *templates: str) -> dict[str, Any]:
-        """Return all options that decide verdicts by these templates; none without, as the pack has the questions."""
+        """Return all options that affect verdicts with these templates.
+
+        Without templates there are none, because the questions come from the pack.
+        """
         return InspectedConfig.asking(self, *templates) if templates else {}
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """Ask for a verdict on an image by the benchmark's material about its prompt."""
+        """Ask for a verdict on an image, based on the benchmark's explanation or checkpoints for its prompt."""
         text = parsing.one_line(prompt)
         wise = self.released(WiseRelease)
         if wise is not None:
@@ -67,19 +72,19 @@ class RubricConfig(InspectedConfig):
 
 
 def require_whole(rated: Mapping[str, float]) -> None:
-    """Raise UnreadableReply for a value that is neither 0 nor 1."""
+    """Raise UnreadableReply if a value is neither 0 nor 1."""
     for name, value in rated.items():
         if value not in (0, 1):
             raise UnreadableReply(f"expected 0 or 1 for {name!r}, found {value:g}")
 
 
 def read_meanings(listed: str) -> dict[str, str]:
-    """Return the meanings of checkpoints by name."""
+    """Return the meanings of checkpoints by their names."""
     return dict(line.split(": ", 1) for line in listed.splitlines() if ": " in line)
 
 
 def _format_checkpoint(checkpoint: WrittenQuestion, meanings: Mapping[str, str]) -> str:
-    """Return a checkpoint's name, its meaning if it is known, and the prompt's text about it."""
+    """Return a checkpoint's name, its meaning (if known), and what it requires of the image for this prompt."""
     name = checkpoint.kind or "Checkpoint"
     meaning = meanings.get(name.rstrip(" 0123456789"))
     return f"- {name}{f' ({meaning})' if meaning else ''}: {parsing.one_line(checkpoint.text)}"

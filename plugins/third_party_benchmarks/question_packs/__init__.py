@@ -1,1 +1,1 @@
-"""Question packs: one file for packs of like layouts."""
+"""Question packs of benchmarks; each file reads packs with similar layouts."""

@@ -1,4 +1,4 @@
-"""Packs in folders of files: T2I-CoReBench and TIIF-Bench, of yes/no questions, and PRISM-Bench, of prompts alone."""
+"""Packs that are folders of files: T2I-CoReBench and TIIF-Bench (yes/no questions), and PRISM-Bench (prompts only)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -28,13 +28,14 @@ DIMENSIONS = ("C-MI", "C-MA", "C-MR", "C-TR", "R-LR", "R-BR", "R-HR", "R-PR", "R
 
 
 def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
-    """Read the checklists of a folder's twelve files, or of one of them.
+    """Read the checklists in a folder's twelve files, or in one of them.
 
-    T2I-CoReBench (Li et al. 2025): 1,080 prompts of composition and reasoning with some 13,500 yes/no questions.
+    T2I-CoReBench (Li et al. 2025): 1,080 prompts about composition and reasoning, with some 13,500 yes/no questions.
 
-    Source: KwaiVGI/T2I-CoReBench, `data/*.json` at 5d523d3: objects by id, such as `C-TR-001`, with `Prompt`,
-    `Checklist`, a list of `question` and `tags`, `Main Class` and `Sub Class`, which are a prompt's skills. As in its
-    `evaluate.py`, an image scores the fraction of its questions answered yes. Both conventions read it alike.
+    Source: KwaiVGI/T2I-CoReBench, `data/*.json` at 5d523d3. Each file maps ids, such as `C-TR-001`, to objects with
+    `Prompt`, `Checklist` (a list of `question` and `tags`), `Main Class` and `Sub Class`; the two classes are a
+    prompt's skills. As in the release's `evaluate.py`, an image's score is the fraction of its questions that are
+    answered yes. Both conventions read it in the same way.
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{name}.json" for name in DIMENSIONS]:
@@ -75,15 +76,15 @@ LENGTHS = ("short", "long")
 
 
 def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
-    """Read the questions of a folder of *_eval_prompts.jsonl, and their prompts from the folder next to it.
+    """Read the questions in a folder of *_eval_prompts.jsonl, and their prompts from the folder next to it.
 
-    TIIF-Bench (Wei et al. 2025): prompts in a short and a long wording, with yes/no questions about both.
+    TIIF-Bench (Wei et al. 2025): prompts in a short and a long wording, with yes/no questions for both.
 
     Source: A113N-W3I/TIIF-Bench, `data/testmini_eval_prompts` with `data/testmini_prompts`, or `data/test_eval_prompts`
-    with `data/test_prompts`, at 3aae750: a line's questions are about the prompt in the same line. The id of a prompt
-    is its file, its line and its length, `numeracy_0_short`; its skills are its type and its length. The release's
-    summary pools a type's questions: `plumbline kinds of=tiif_bench`. Its recall of words and its GNED need lists of
-    words that are not released. Both conventions read it alike.
+    with `data/test_prompts`, at 3aae750. The questions in a line are about the prompt in the same line of the other
+    file. The id of a prompt consists of its file, line and length, as in `numeracy_0_short`; its skills are its type
+    and its length. The release's summary pools the questions of a type: `plumbline kinds of=tiif_bench`. Its word
+    recall and GNED need word lists that are not released. Both conventions read it in the same way.
     """
     beside = place.parent / place.name.replace("_eval", "")
     files = sorted(name for name in place.list() if name.endswith("_eval_prompts.jsonl"))
@@ -94,7 +95,7 @@ def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
         prompts = list(read_lines(beside / f"{dimension}_prompts.jsonl"))
         for number, line in enumerate(read_lines(place / name)):
             prompt = (
-                prompts[number] if number < len(prompts) else f"{place / name}, row {number}: no prompt has the line"
+                prompts[number] if number < len(prompts) else f"{place / name}, row {number}: no prompt for this line"
             )
             yield from _read_both_lengths(f"{dimension}_{number}", line, prompt)
 
@@ -130,14 +131,14 @@ TRACKS = ("affection", "composition", "entity", "imagination", "long_text", "sty
 
 
 def read_prism_bench(place: Place, convention: Convention) -> PackRows:
-    """Read the prompts of a folder's seven files, which have no questions: a judge rates the images by track.
+    """Read the prompts in a folder's seven files. They have no questions: a judge rates the images by track.
 
-    PRISM-Bench (Fang et al. 2025): 700 prompts, 100 of each track, in English or Chinese.
+    PRISM-Bench (Fang et al. 2025): 700 prompts, 100 per track, in English or Chinese.
 
-    Source: rongyaofang/prism-bench, `captions/{en,zh}/TRACK.jsonl`: an object a line with `prompt` (the English prompts
-    are in zlab-princeton/i1, `benchmark_eval/prism-bench` at b58a62f). Images are named by their lines from 0 in a
-    folder of the track, `affection/0.png`; the prompt's id is `affection_0` here, and its skill is the track. Both
-    conventions read it alike.
+    Source: rongyaofang/prism-bench, `captions/{en,zh}/TRACK.jsonl`. Each line is an object with `prompt` (the English
+    prompts are in zlab-princeton/i1, `benchmark_eval/prism-bench` at b58a62f). Images are in a folder named after the
+    track and are numbered like the lines, starting at 0: `affection/0.png`. Here the id of that prompt is
+    `affection_0`, and its skill is the track. Both conventions read it in the same way.
     """
     for track in TRACKS:
         for number, line in enumerate(read_lines(place / f"{track}.jsonl")):

@@ -1,4 +1,4 @@
-"""Packs of yes/no questions that depend on each other: DPG-Bench, in the columns of DSG-1k, and OneIG-Bench."""
+"""Packs of yes/no questions that depend on each other: DPG-Bench (with the columns of DSG-1k) and OneIG-Bench."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,14 +23,14 @@ from plumbline.pipelines.sources.question_packs.papers import dependency_notes, 
 
 
 def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
-    """Read the questions of dpg_bench.csv, in its order.
+    """Read the questions in dpg_bench.csv, in file order.
 
-    DPG-Bench (Hu et al. 2024): yes/no questions that depend on each other, about 1,065 long prompts.
+    DPG-Bench (Hu et al. 2024): yes/no questions that depend on each other, for about 1,065 long prompts.
 
     Source: TencentQQGYLab/ELLA, `dpg_bench/dpg_bench.csv` and `dpg_bench/compute_dpg_bench.py`. That code skips the
-    file's first row, which is not a header any more, so that the first prompt lacks the question of that number; the
-    search for its answer as a parent fails, and the prompt's image is left out. `released` reads it like this, with an
-    error in place of the prompt's questions; `fixed` reads every row.
+    file's first row, although it is no longer a header, so the first prompt lacks that question. Looking up the
+    question's answer as that of a parent then fails, and the prompt's image is left out. `released` does the same,
+    reporting an error instead of the prompt's questions; `fixed` reads every row.
     """
     lines = [*read_lines(place)]
     yield from dependency_notes(lines, "its words do not count")
@@ -42,14 +42,14 @@ def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
     yield f"{first.where}: left out, as in the release; benchmark.convention=fixed reads it"
     error = RowError(
         "no_questions",
-        f"{first.where}: the release does not read the row, and fails on the questions of prompt_id "
+        f"{first.where}: the release skips the row, and fails on the questions of prompt_id "
         f"{first.prompt_id!r} that depend on it; benchmark.convention=fixed reads it",
     )
     yield from _spoiled(first, found[1:], error)
 
 
 def _spoiled(first: PackRow, found: Sequence[PackRow | str], error: RowError) -> PackRows:
-    """Yield the rows without the first, and with an error if its prompt's other questions depend on it."""
+    """Yield `found`, preceded by an error if the first prompt has no other question or one that needs the first."""
     others = [row for row in found if isinstance(row, PackRow) and row.prompt_id == first.prompt_id]
     asked = [row.question for row in others if row.question is not None]
     number = first.question.question_id if first.question is not None else None
@@ -64,13 +64,13 @@ CATEGORIES = {
     "object": "General_Object",
     "multilingualism": "Multilingualism",
 }
-"""Name of each class of questions in the CSV."""
+"""Category names used in the CSV, by class of questions."""
 
 
 def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: str, suffix: str = "") -> PackRows:
-    """Read the questions of scripts/alignment/Q_D about the prompts of `csv`, whose column `prompt` has their texts.
+    """Read the questions in scripts/alignment/Q_D; the texts of their prompts are in the column `prompt` of `csv`.
 
-    The id of a prompt is its class and its id there: `object_000`.
+    The id of a prompt consists of its class and its id there, as in `object_000`.
     """
     prompts: dict[tuple[str, str], Values] = {}
     for line in read_lines(_present(place / csv)):
@@ -98,14 +98,14 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
 
 
 def _present(file: Place) -> Place:
-    """Return a file of the release; raise SourceError if it does not exist."""
+    """Return a file of the release, or raise SourceError if it does not exist."""
     if not file.exists():
-        raise SourceError(f"{file.url}: not found; benchmark.questions names the release's folder")
+        raise SourceError(f"{file.url}: not found; set benchmark.questions to the release's folder")
     return file
 
 
 def _skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a prompt's class, and its length and type if the row has them."""
+    """Return a prompt's class, followed by its length and type if the row has them."""
     return tuple(skill for skill in (name, row.get("prompt_length"), row.get("type")) if skill)
 
 
@@ -122,7 +122,7 @@ def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: 
 
 
 def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
-    """Return the content of a field by number; the field is an object, or one as JSON text."""
+    """Return the values of a field by number; the field is either an object or a JSON string that encodes one."""
     found = values.get(field) if isinstance(values, dict) else None
     found = parse_json(found) if isinstance(found, str) else found
     if not isinstance(found, dict) or not found:
@@ -133,11 +133,11 @@ def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
 def read_oneig(place: Place, convention: Convention) -> PackRows:
     """Read the questions about the English prompts.
 
-    OneIG-Bench's alignment, in English (Chang et al. 2025): yes/no questions that depend on each other.
+    OneIG-Bench's alignment part, in English (Chang et al. 2025): yes/no questions that depend on each other.
 
-    Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench.csv` and
-    `scripts/alignment/Q_D/{anime,human,object}.json`; `scripts/alignment/alignment_score.py` counts a yes only if the
-    answers of its parents are yes. Both conventions read it alike.
+    Source: OneIG-Bench/OneIG-Benchmark, the folder with `OneIG-Bench.csv` and
+    `scripts/alignment/Q_D/{anime,human,object}.json`; `scripts/alignment/alignment_score.py` counts a yes only if all
+    of the question's parents are answered yes. Both conventions read it in the same way.
     """
     return _read_alignment(place, ("anime", "human", "object"), csv="OneIG-Bench.csv", prompt="prompt_en")
 
@@ -145,9 +145,9 @@ def read_oneig(place: Place, convention: Convention) -> PackRows:
 def read_oneig_zh(place: Place, convention: Convention) -> PackRows:
     """Read the questions about the Chinese prompts.
 
-    OneIG-Bench's alignment, in Chinese (Chang et al. 2025): as the English part, with the class of multilingualism.
+    OneIG-Bench's alignment part, in Chinese (Chang et al. 2025): like the English part, plus the class multilingualism.
 
-    Source: OneIG-Bench/OneIG-Benchmark, its folder with `OneIG-Bench-ZH.csv` and `scripts/alignment/Q_D/*_zh.json`; the
-    questions are Chinese too, and answered Yes or No. Both conventions read it alike.
+    Source: OneIG-Bench/OneIG-Benchmark, the folder with `OneIG-Bench-ZH.csv` and `scripts/alignment/Q_D/*_zh.json`. The
+    questions are in Chinese too, but the answers are Yes or No. Both conventions read it in the same way.
     """
     return _read_alignment(place, tuple(CATEGORIES), csv="OneIG-Bench-ZH.csv", prompt="prompt_cn", suffix="_zh")

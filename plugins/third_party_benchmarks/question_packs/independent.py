@@ -1,6 +1,6 @@
 """Packs of independent questions: GenEval2, WISE_Verified and UniGenBench++.
 
-Their files have no known mistakes: both conventions read them alike.
+Their files have no known mistakes, so both conventions read them in the same way.
 """
 
 from collections import Counter
@@ -28,14 +28,14 @@ from plumbline.pipelines.sources.question_packs.pack import (
 
 
 def read_geneval2(place: Place, convention: Convention) -> PackRows:
-    """Read the questions of geneval2_data.jsonl, in its order.
+    """Read the questions in geneval2_data.jsonl, in file order.
 
-    GenEval2 (Kamath et al. 2025): a count, a yes or no for each atom of 800 prompts.
+    GenEval2 (Kamath et al. 2025): for each atom of 800 prompts, a question whose answer is a count, yes or no.
 
-    Source: facebookresearch/GenEval2, `geneval2_data.jsonl`: an object a line with `prompt`, `atom_count`, `vqa_list`
-    of [question, answer] and as many `skills`. It has no ids: the id of a prompt is the number of its row, from 0, as
-    in the lists of scores that `evaluation.py` writes. The only choice of a question is the right answer; the metric
-    knows its spellings (`spelling` of operators/metrics/questions/question_pack.py).
+    Source: facebookresearch/GenEval2, `geneval2_data.jsonl`. Each line is an object with `prompt`, `atom_count`, a
+    `vqa_list` of [question, answer] and as many `skills`. There are no ids: the id of a prompt is its row number,
+    starting at 0, as in the score lists that `evaluation.py` writes. The only choice of each question is the correct
+    answer; the metric knows its spellings (`spelling` in operators/metrics/questions/question_pack.py).
     """
     return read_rows(read_lines(place), _read_atoms)
 
@@ -64,18 +64,18 @@ def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
 
 PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
 LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}
-"""Number of the last prompt of each category."""
+"""Number of the last prompt in each category."""
 
 
 def read_wise_verified(place: Place, convention: Convention) -> PackRows:
-    """Read the explanations of merge.json, or of the three files of a folder.
+    """Read the explanations in merge.json, or in the three files of a folder.
 
-    WISE_Verified (Niu et al. 2025): an explanation of what a right image shows, for each of 1,000 prompts.
+    WISE_Verified (Niu et al. 2025): for each of 1,000 prompts, an explanation of what a correct image shows.
 
     Source: PKU-YuanGroup/WISE, `data_verified/merge.json`, or the folder with its three parts: objects with `Prompt`,
-    `Explanation` and `prompt_id`. A prompt's category follows from its number, as in `calculate_verified.py`, and is
-    its skill. The overall score, 0.4 culture and 0.12 of each other category, is the mean over all prompts, because the
-    categories have these fractions of the prompts.
+    `Explanation` and `prompt_id`. The category of a prompt is its skill and follows from its number, as in
+    `calculate_verified.py`. The overall score weights culture by 0.4 and each other category by 0.12; it equals the
+    mean over all prompts, because these are the categories' fractions of the prompts.
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{part}_verified.json" for part in PARTS]:
@@ -98,13 +98,13 @@ THEMES = ("Primary Categories", "一级垂类")
 
 
 def read_unigenbench(place: Place, convention: Convention) -> PackRows:
-    """Read the checkpoints of test_prompts_*.csv; a prompt's skill is its theme.
+    """Read the checkpoints in test_prompts_*.csv; a prompt's skill is its theme.
 
     UniGenBench++ (Wang et al. 2025): one to ten checkpoints for each of 600 prompts, in English or Chinese.
 
-    Source: CodeGoat24/UniGenBench, `data/test_prompts_{en,en_long,zh,zh_long}.csv`: rows with `index`, a prompt and a
-    JSON object of the names and descriptions of its checkpoints. A row with invalid JSON (row 509 of the long English
-    prompts) ends the release's `eval/src/eval_common.py`, and is an error here.
+    Source: CodeGoat24/UniGenBench, `data/test_prompts_{en,en_long,zh,zh_long}.csv`. Each row has `index`, a prompt, and
+    a JSON object with the names and descriptions of its checkpoints. Row 509 of the long English prompts has invalid
+    JSON, which crashes the release's `eval/src/eval_common.py` and is reported as an error here.
     """
     return read_rows(read_lines(place), _read_checkpoints)
 
@@ -137,7 +137,7 @@ def _first(said: dict[str, Any], keys: tuple[str, ...]) -> Any:
 
 
 def _number_repeats(names: tuple[str, ...]) -> list[str]:
-    """Return the names; a name that repeats an earlier name gets a number."""
+    """Return the names, appending a number to each name that repeats an earlier one."""
     seen: Counter[str] = Counter()
     numbered = []
     for name in names:

@@ -1,1 +1,1 @@
-"""Human ratings, one file for each release."""
+"""Human ratings, one file per release."""

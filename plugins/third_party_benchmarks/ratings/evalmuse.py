@@ -1,4 +1,4 @@
-"""EvalMuse-40K: ratings of images, and of the elements of their prompts."""
+"""EvalMuse-40K: ratings of images and of the elements of their prompts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,18 +20,20 @@ from plumbline.pipelines.metaeval.releases.sheets import as_list, as_text, read_
 
 
 def read_evalmuse(place: Place) -> Release:
-    """Read the ratings, with raters by their places in the lists, and the words of elements; `type` is the skill.
+    """Read the ratings of images and of words in elements; raters are numbered by position, `type` is the skill.
 
-    EvalMuse-40K: generated images whose prompts people rated as a whole and element by element.
+    EvalMuse-40K: generated images that people rated as a whole and element by element of the prompt.
 
     Source: DY-Evalab/EvalMuse, train_list.json: a list of `{"prompt_id", "prompt", "type": "real" or "synth",
     "img_path", "total_score": [1-5, ...], "element_score": {"<words> (<kind>)": [1 or 0, ...]}, "promt_meaningless",
-    "split_confidence", "attribute_confidence": [1 or 0, ...], "fidelity_label": [...]}`, three people or six for each
-    image. Upstream's process/process_train.py makes train.json of it, with the means in place of the lists, which is
-    read too; test.json has no ratings. The last four say how sure the annotators were, and are not read.
+    "split_confidence", "attribute_confidence": [1 or 0, ...], "fidelity_label": [...]}`, with three or six raters per
+    image. Upstream's process/process_train.py converts it to train.json, which has means in place of the lists and can
+    be read too; test.json has no ratings. The last four fields record how confident the annotators were and are not
+    read.
 
-    An image is named by its `img_path`, whose folder is the generator. An element's words are searched for in the
-    prompt, as upstream's process/element2mask.py does; an element that does not occur there has no ratings of words.
+    An image is identified by its `img_path`, whose folder is the generator. The words of an element are looked up in
+    the prompt, as in upstream's process/element2mask.py. An element that does not occur in the prompt has no word
+    ratings.
     """
     ratings: list[Rating] = []
     words: list[Word] = []
@@ -47,17 +49,17 @@ def read_evalmuse(place: Place) -> Release:
         for name, given in as_object(record.get("element_score") or {}, f"{where}, element_score").items():
             found = list(_element_words(ids, as_text(record, "prompt", where), name, given, f"{where}, {name!r}"))
             elements, lost, words = elements + 1, lost + (not found), words + found
-    notes = [f"{lost} of {elements} elements do not stand in their prompt: no ratings of words"] if lost else []
+    notes = [f"{lost} of {elements} elements do not occur in their prompt and have no word ratings"] if lost else []
     return released(ratings=ratings, words=_once(words), skills=skills_of(skills), notes=notes)
 
 
 def _read_rater_values(value: Any, where: str) -> list[Any]:
-    """Return each rater's rating, or their mean as the only one."""
+    """Return each rater's rating, or a single value if only their mean is given."""
     return [value] if isinstance(value, int | float) else as_list(value, "ratings", where)
 
 
 def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str) -> Iterator[Word]:
-    """Yield the ratings of each word of an element, by each rater."""
+    """Yield each rater's rating of each word in an element."""
     words = name.rpartition("(")[0].strip() or name
     span = parsing.find(words, prompt)
     if span is None:
@@ -68,7 +70,7 @@ def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, giv
 
 
 def _once(words: list[Word]) -> Iterator[Word]:
-    """Return each rater's word once: a word of several elements is aligned if it is aligned in all of them."""
+    """Yield each word once per rater; a word in several elements is aligned if it is aligned in all of them."""
     lowest: dict[tuple[Any, ...], Word] = {}
     for word in words:
         key = (*word[:4], word.start, word.end)

@@ -1,4 +1,4 @@
-"""RichHF-18K: scores of images, and which words of their prompts they do not show."""
+"""RichHF-18K: scores of images, and the words of their prompts that the images do not show."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -19,20 +19,21 @@ HINT = "is this RichHF-18K's file?"
 
 
 def read_richhf(place: Place) -> Release:
-    """Read the scores of a file, or of all files of a folder, by template; with a table of prompts also the words.
+    """Read the scores by template from a file or a folder's files; if there is a prompt table, also the words.
 
-    RichHF-18K: 17,760 images of Pick-a-Pic with four scores each, and which words of the prompt they do not show.
+    RichHF-18K: 17,760 images from Pick-a-Pic with four scores each, and the words of the prompt that each does not
+    show.
 
     Source: google-research-datasets/richhf-18k, {train,dev,test}.tfrecord: TensorFlow Examples with filename,
-    aesthetics_score, artifact_score, misalignment_score and overall_score (floats, all the higher the better, means of
-    three people), prompt_misalignment_label (a 1 or a 0 for each word, 0 being not aligned, joined by spaces) and two
-    heatmaps, which are not read. The file has no prompts: they are Pick-a-Pic's, and THEIR TABLE IS OURS, `prompts` as
-    .csv, .parquet or .jsonl beside the records, with the columns filename and prompt. Words are what commas, full
-    stops, question and exclamation marks, double quotes, colons, semicolons and spaces part (google-research,
-    richhf_18k, match_label_to_token.py).
+    aesthetics_score, artifact_score, misalignment_score and overall_score (floats; higher is better for all of them;
+    means of three raters), prompt_misalignment_label (1 or 0 for each word, separated by spaces; 0 means not aligned)
+    and two heatmaps, which are not read. The file has no prompts, since they belong to Pick-a-Pic. The prompt table is
+    a format of our own: `prompts` as .csv, .parquet or .jsonl next to the records, with the columns filename and
+    prompt. Prompts are split into words at commas, full stops, question and exclamation marks, double quotes, colons,
+    semicolons and spaces (google-research, richhf_18k, match_label_to_token.py).
 
-    An image is named by its file's name without folder and suffix, which is its name in Pick-a-Pic; a prompt by its
-    text.
+    An image is identified by its file name without folder and suffix, which is its name in Pick-a-Pic. A prompt is
+    identified by its text.
     """
     folder = is_folder(place)
     files = files_in(place, ".tfrecord") if folder else [place]
@@ -63,13 +64,15 @@ def read_richhf(place: Place) -> Release:
             if prompt is not None:
                 words += _labelled_words(image_id, prompt, _feature_text(example, LABEL, where), where)
     notes = (
-        [f"{unknown} images have no prompt in a table {PROMPT_TABLES[0]} beside: no words of them"] if unknown else []
+        [f"{unknown} images have no prompt in a {PROMPT_TABLES[0]} next to the records, so no word ratings"]
+        if unknown
+        else []
     )
     return released(ratings=ratings, words=words, notes=notes)
 
 
 def _prompts_by_file(files: Sequence[Place]) -> dict[str, str]:
-    """Return the prompts by the file names of their images, from the first table that exists."""
+    """Return prompts by the file names of their images, using the first prompt table that exists."""
     file = next(filter(exists, files), None)
     if file is None:
         return {}
@@ -96,8 +99,8 @@ def _labelled_words(image_id: str, prompt: str, label: str, where: str) -> Itera
     words, labels = words_in(prompt, SEPARATORS), label.split()
     if len(words) != len(labels) or not set(labels) <= {"0", "1"}:
         raise SourceError(
-            f"{where}: expected a 1 or a 0 for each of the {len(words)} words of {prompt!r}, found {label!r}; is "
-            "it the prompt that was rated?"
+            f"{where}: expected a 1 or a 0 for each of the {len(words)} words of {prompt!r}, found {label!r}; "
+            "check that it is the prompt that was rated"
         )
     for (word, start, end), aligned in zip(words, labels, strict=True):
         yield Word(image_id, prompt, None, RATERS, word, start, end, float(aligned), where)

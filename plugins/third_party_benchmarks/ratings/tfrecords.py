@@ -1,4 +1,4 @@
-"""TFRecord files of TensorFlow Examples, read without TensorFlow."""
+"""Reads TFRecord files of TensorFlow Examples without TensorFlow."""
 
 import struct
 from collections.abc import Iterator
@@ -10,23 +10,23 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import AGAIN
 
 MAX_RECORD_BYTES = 1 << 28
-"""Maximum size of a record; a longer one is taken for damage."""
+"""Maximum size of a record; a longer one is considered damaged."""
 HEAD, TAIL = 12, 4
 POINTER = b"version http"
-"""First bytes of a pointer of Git LFS."""
+"""First bytes of a Git LFS pointer file."""
 
 
 def read_examples(place: Place) -> Iterator[dict[str, list[Any]]]:
-    """Yield the features of each Example of a file: lists of bytes, floats or whole numbers by name.
+    """Yield the features of each Example in a file: lists of bytes, floats or integers by name.
 
-    Raises SourceError naming the file and the record that cannot be read.
+    Raises SourceError naming the file and the record if a record cannot be read.
     """
     with readable_errors(place, "file"), place.open() as stream:
         number = 0
         while head := stream.read(HEAD):
             where = f"{place.url}, record {number}"
             if number == 0 and head.startswith(POINTER):
-                raise SourceError(f"{place.url}: is a pointer of Git LFS and not the file; run git lfs pull there")
+                raise SourceError(f"{place.url}: is a Git LFS pointer, not the file itself; run git lfs pull there")
             yield _features(_record(stream, head, where), where)
             number += 1
 
@@ -34,7 +34,7 @@ def read_examples(place: Place) -> Iterator[dict[str, list[Any]]]:
 def _record(stream: Any, head: bytes, where: str) -> bytes:
     length = struct.unpack_from("<Q", head)[0] if len(head) == HEAD else MAX_RECORD_BYTES
     if length >= MAX_RECORD_BYTES or struct.unpack_from("<I", head, 8)[0] != masked_crc(head[:8]):
-        raise SourceError(f"{where}: no TFRecord; {AGAIN}")
+        raise SourceError(f"{where}: not a TFRecord; {AGAIN}")
     record = bytes(stream.read(length))
     if len(record) < length or len(stream.read(TAIL)) < TAIL:
         raise SourceError(f"{where}: is truncated; {AGAIN}")
@@ -90,7 +90,7 @@ message_type {
   field { name: "features" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".plumbline.Features" }
 }
 """
-"""The fields of tensorflow.Example."""
+"""Protobuf definition of tensorflow.Example."""
 
 
 @cache

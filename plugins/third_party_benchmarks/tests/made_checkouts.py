@@ -1,4 +1,4 @@
-"""Small made folders in the layout of the releases' checkouts, with words of our own."""
+"""Creates small folders in the layout of the releases' checkouts, with wordings of our own."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Tiny question packs in the layouts of the releases, made here: no line of them is a release's."""
+"""Creates tiny question packs in the layouts of the releases, without any of the releases' content."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from tests.question_packs import write_csv, write_geneval2, write_json, write_pr
 
 
 def write_oneig(folder: Path, count: int = 4) -> Path:
-    """Two questions about each of the first prompts of the shapes, which are of one class."""
+    """Write two questions about each of the first prompts of the shapes benchmark, all in a single class."""
     texts = {f"{number:03}": one["text"] for number, one in enumerate(prompts(count))}
     asked = {"1": "Is there a circle?", "2": "Is the circle red?"}
     spelled = {"question": json.dumps(asked), "dependency": json.dumps({"1": [0], "2": [1]})}
@@ -26,7 +26,7 @@ def write_oneig(folder: Path, count: int = 4) -> Path:
 
 
 def write_wise_verified(path: Path, count: int = 4) -> Path:
-    """Write explanations of the first prompts of the shapes, which get numbers."""
+    """Write an explanation for each of the first prompts of the shapes benchmark, which are numbered."""
     return write_json(
         path,
         [
@@ -37,7 +37,7 @@ def write_wise_verified(path: Path, count: int = 4) -> Path:
 
 
 def write_unigenbench(path: Path, count: int = 4) -> Path:
-    """Two checkpoints for each of the first prompts of the shapes, which get numbers."""
+    """Write two checkpoints for each of the first prompts of the shapes benchmark, which are numbered."""
     told = {
         "Primary Categories": "Art",
         "Testpoints": ["Style", "Attribute - Color"],
@@ -51,7 +51,7 @@ def write_unigenbench(path: Path, count: int = 4) -> Path:
 
 
 def write_t2i_corebench(path: Path, count: int = 4) -> Path:
-    """Two questions about each of the first prompts of the shapes."""
+    """Write two questions about each of the first prompts of the shapes benchmark."""
     checklist = [
         {"question": "Is there a circle?", "tags": ["content"]},
         {"question": "Is the circle on the left?", "tags": ["layout"]},
@@ -62,7 +62,7 @@ def write_t2i_corebench(path: Path, count: int = 4) -> Path:
 
 
 def write_tiif_bench(folder: Path, count: int = 4) -> Path:
-    """Write two questions about each of the first prompts of the shapes; the long wording repeats the short one."""
+    """Write two questions about each of the first shapes prompts, whose long wording repeats the short one."""
     asked = {"type": "numeracy", "yn_question_list": ["Is there a circle? ", "Is it square?"]}
     described = [
         {"short_description": one["text"], "long_description": f"{one['text']}, that is, {one['text']}"}
@@ -79,7 +79,7 @@ def write_tiif_bench(folder: Path, count: int = 4) -> Path:
 
 
 def write_prism_bench(folder: Path) -> Path:
-    """Write two prompts of each track, one of them empty."""
+    """Write two prompts per track, one of which is empty."""
     folder.mkdir(parents=True)
     for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"):
         (folder / f"{track}.jsonl").write_text(json.dumps({"prompt": f"a {track}"}) + '\n{"prompt": ""}\n')
@@ -95,10 +95,10 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "unigenbench": ("q.csv", write_unigenbench),
     "wise_verified": ("q.json", write_wise_verified),
 }
-"""File name and writing function of each pack."""
+"""File name of each pack, and the function that writes the pack."""
 
 
 def write_pack(name: str, folder: Path) -> Path:
-    """Write the pack about the first prompts of the shapes."""
+    """Write a pack about the first prompts of the shapes benchmark."""
     file, write = WRITTEN[name]
     return write(folder / file)

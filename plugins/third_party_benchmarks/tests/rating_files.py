@@ -1,4 +1,4 @@
-"""Small files in the layouts of EvalMuse-40K and RichHF-18K."""
+"""Creates small files in the layouts of EvalMuse-40K and RichHF-18K."""
 
 import struct
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Encode a field of bytes as protobuf does."""
+    """Encode a bytes field in protobuf's format."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
@@ -17,7 +17,7 @@ def _varint(number: int) -> bytes:
 
 
 def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
-    """Encode a tensorflow.Example by hand, after example.proto.
+    """Encode a tensorflow.Example without protobuf, following example.proto.
 
     Text and bytes become a bytes_list, numbers a float_list.
     """
@@ -32,7 +32,7 @@ def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
 
 
 def as_tfrecord(*records: bytes) -> bytes:
-    """Encode a file of records as TensorFlow writes it."""
+    """Encode records as a TFRecord file in TensorFlow's format."""
     out = b""
     for record in records:
         length = struct.pack("<Q", len(record))
@@ -41,7 +41,7 @@ def as_tfrecord(*records: bytes) -> bytes:
 
 
 def richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -> bytes:
-    """Encode an example of RichHF-18K."""
+    """Encode an Example of RichHF-18K."""
     scores = {"aesthetics_score": 0.5, "artifact_score": 0.75, "misalignment_score": 0.25, "overall_score": 0.5}
     maps = {"artifact_map": b"\xff\xd8jpeg", "misalignment_map": b"\xff\xd8jpeg"}
     return as_example({"filename": "train/0a1b.png", **scores, **maps, "prompt_misalignment_label": label, **features})

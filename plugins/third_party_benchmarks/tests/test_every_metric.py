@@ -1,4 +1,4 @@
-"""Every metric of the plugin scores images of shapes by tiny checkpoints, in a sweep as in a scorer."""
+"""Every metric of the plugin scores images of shapes with tiny checkpoints, both in a sweep and in a scorer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from tests.operators.tiny.judges import save_seeing_judge
 NAMES = sorted(file.stem for file in (CONF / "metric").glob("*.yaml"))
 VARIANTS = {"dpg_bench_levels": "dpg_bench", "geneval2_am": "geneval2"}
 PACKS = {name: pack for name in NAMES if (pack := VARIANTS.get(name, name)) in WRITTEN}
-"""Question packs by the metrics that score by a benchmark's own questions."""
+"""Question packs by metric, for the metrics that score by a benchmark's own questions."""
 Scores = Callable[[str | None], Mapping[str, Rows]]
 
 
@@ -29,7 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Scores:
-    """Rows by metric, of one sweep by all metrics that need the same pack, or by all that need none."""
+    """Return the rows of each metric; metrics that need the same question pack, or none, share a sweep."""
     bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 
     @cache

@@ -1,4 +1,4 @@
-"""EvalMuse-40K and RichHF-18K are read from their true layouts; what does not fit is one line."""
+"""EvalMuse-40K and RichHF-18K are read from their original layouts; anything unexpected is a one-line error."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
             ("0", "Two", 0, 3, 0.0),
         ]),
         "skills": {"real_7": ["real"], "synth_1": ["synth"]},
-        "notes": ["1 of 4 elements do not stand in their prompt: no ratings of words"],
+        "notes": ["1 of 4 elements do not occur in their prompt and have no word ratings"],
     },
     "richhf": {
         "ratings": ("image_id template rating", 0, [
@@ -45,10 +45,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
             ("0a1b", "overall", 0.5), ("2c", "aesthetics", 0.5),
         ]),
         "words": ("word", 0, []),
-        "notes": ["2 images have no prompt in a table prompts.csv beside: no words of them"],
+        "notes": ["2 images have no prompt in a prompts.csv next to the records, so no word ratings"],
     },
 }  # fmt: skip
-"""Expected content by layout: columns, index of the first row and rows of each table; also skills and notes."""
+"""Expected content by layout: the columns, the index of the first row and the rows of each table, and skills and notes.
+"""
 WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
 
 
@@ -60,14 +61,14 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "richhf": [
         (as_tfrecord(richhf())[:-40], "record 0: is truncated; it may be"),
-        (b"\x00" * 40, "record 0: no TFRecord; it may be truncated"),
-        (POINTER, "is a pointer of Git LFS and not the"),
+        (b"\x00" * 40, "record 0: not a TFRecord; it may be truncated"),
+        (POINTER, "is a Git LFS pointer, not the"),
         (as_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
         (as_tfrecord(as_example({"filename": "a.png"})), "expected aesthetics_score, found 'filename'; is this RichHF"),
         ("prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n", f"record 0: {WORDS_OF}"),
     ],
 }
-"""Content of a layout's first file, or another file and its content, and the expected message."""
+"""Content of a layout's first file (or another file and its content), with the expected message."""
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -85,7 +86,7 @@ def test_richhf_has_the_words_of_the_prompts_that_are_beside(tmp_path: Path) -> 
 
 
 def test_checksums_are_tensorflows() -> None:
-    """The check value of CRC-32C (RFC 3720), masked as TensorFlow's records have it."""
+    """The expected value is the check value of CRC-32C (RFC 3720), masked as in TensorFlow's records."""
     crc = 0xE3069283
     assert masked_crc(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
 

@@ -1,4 +1,4 @@
-"""PRISM-Bench and Qwen-Image-Bench: what each asks a judge, and how its marks become a number, by hand."""
+"""PRISM-Bench and Qwen-Image-Bench ask judges the right questions and convert replies to the right scores."""
 
 import json
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_there_are_23_capabilities_with_56_facets_in_five_dimensions() -> None:
 
 
 def marks(dimension: str, **given: Any) -> dict[str, Any]:
-    """Return a judge's reply about a dimension: marks by the last names of facets, N/A for all others."""
+    """Return a judge's reply on a dimension: the given marks by last facet name, and N/A for all other facets."""
     one = DIMENSIONS[dimension]
     return {f"{one.key}: {facet}": given.get(facet.split(": ")[1].replace(" ", "_"), "N/A") for facet in one.facets}
 
@@ -159,7 +159,7 @@ def test_a_mark_that_is_none_is_asked_for_again(said: Any) -> None:
     ],
 )  # fmt: skip
 def test_marks_are_read_as_the_release_reads_them(said: str, score: float | None, tmp_path: Path) -> None:
-    """Facet x and y are of capability A, z of B; the release calls a facet Y that it means y."""
+    """Facets x and y belong to capability A, and z to B; the release treats a facet named Y as y."""
     metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(profile)
     ran = run(metric.inspect("a  {red} <image>", skills=("Quality / A / x",)), [said])
     ((request,),) = ran.rounds

@@ -1,4 +1,4 @@
-"""Sweeps whose judge uses a benchmark's notes on each prompt."""
+"""In a sweep, the judge uses the benchmark's explanation or checkpoints for each prompt."""
 
 from pathlib import Path
 
@@ -18,7 +18,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("pack", "expected"), [("wise_verified", 1.0), ("unigenbench", 0.5)])
 def test_a_judge_scores_by_what_the_benchmark_says(pack: str, expected: float, folder: Path, tmp_path: Path) -> None:
-    """Its verdicts are always the same: 1, and 1 of two checkpoints. Images find their prompts by their texts."""
+    """The judge always returns 1 for an explanation, and 1 for one of two checkpoints.
+
+    Images are matched to prompts by text.
+    """
     judge = save_seeing_judge(tmp_path / "judge", RATED)
     questions = write_pack(pack, tmp_path)
     given = [f"benchmark.prompts={folder}/prompts.parquet", f"+models.vlm={{family: captioner, checkpoint: '{judge}'}}"]

@@ -1,6 +1,6 @@
-"""A reply of any length is read in linear time, and as the expressions of the releases' own code read it.
+"""Replies are parsed in linear time, with the same result as the regular expressions in the releases' code.
 
-The long replies have a million pieces: a reader that looks at each pair of pieces does not come to an end.
+The long replies have a million pieces, so a parser that compares all pairs of pieces would never finish.
 """
 
 import re

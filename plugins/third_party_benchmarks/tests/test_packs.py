@@ -1,4 +1,4 @@
-"""Each release's question file is read as its own code reads it."""
+"""Each release's question file is read in the same way as by the release's own code."""
 
 import json
 from pathlib import Path
@@ -18,12 +18,12 @@ from tests.question_packs import ANNOTATIONS, propositions, write_csv, write_gen
 
 
 def test_the_release_does_not_read_the_first_row_and_loses_the_first_prompt_by_it(tmp_path: Path) -> None:
-    """Its code looks for the answer to the question that it has not put, and leaves the image out."""
+    """The release's code looks up the answer to a question that it never asked, and leaves the image out."""
     path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), *propositions("b", "a square")])
     released, fixed = pack_of("dpg_bench", path, "released"), pack_of("dpg_bench", path, "fixed")
     (failed,) = questions(released, "a")
     assert failed["error"]["kind"] == "no_questions" and not failed["error"]["retryable"]
-    assert f"{path}, row 0: the release does not read the row" in failed["error"]["message"]
+    assert f"{path}, row 0: the release skips the row" in failed["error"]["message"]
     assert len(questions(fixed, "a")) == 3 and fixed.problems == ()
     assert questions(released, "b") == questions(fixed, "b")
     assert released.problems == (f"{path}, row 0: left out, as in the release; benchmark.convention=fixed reads it",)
@@ -118,7 +118,7 @@ def test_wise_has_an_explanation_of_each_prompt_and_its_category_by_its_number(t
 
 
 def test_the_mean_over_all_prompts_has_the_weights_of_the_release() -> None:
-    """calculate_verified.py: 0.4 of culture and 0.12 of each other category."""
+    """In calculate_verified.py the weights are 0.4 for culture and 0.12 for each other category."""
     ends = [0, *LAST.values()]
     shares = {name: (end - begin) / 1000 for name, begin, end in zip(LAST, ends, ends[1:], strict=False)}
     assert shares == {"culture": 0.4, **dict.fromkeys(("time", "space", "biology", "physics", "chemistry"), 0.12)}

@@ -1,4 +1,4 @@
-"""A field of a question pack with a value of another type costs its own row: one line names the file and the row."""
+"""A field of the wrong type in a question pack fails only its own row, with a line naming the file and row."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -66,9 +66,9 @@ FILES: Mapping[str, Mapping[str, Any]] = {
         ),
     },
 }  # fmt: skip
-"""Content of the files of each pack."""
+"""File contents of each pack."""
 NUMBERED = ("geneval2", "prism_bench", "tiif_bench")
-"""Packs whose prompts are called by their lines."""
+"""Packs whose prompts are identified by line number."""
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -1,4 +1,4 @@
-"""Sweeps give the numbers of the releases, whose arithmetic is repeated here step by step on the same answers."""
+"""Sweeps reproduce the scores of the releases, whose arithmetic is repeated here step by step on the same answers."""
 
 import math
 from collections import defaultdict
@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Benchmark(NamedTuple):
-    """The output of compute_dpg_bench.py."""
+    """Output of compute_dpg_bench.py."""
 
     scores: Mapping[str, float]
     """Scores by prompt; prompts with a failed image have none."""
@@ -30,9 +30,10 @@ class Benchmark(NamedTuple):
 
 
 def dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool) -> Benchmark:
-    """Compute numbers from answers as the release does.
+    """Compute the scores from answers in the same way as the release.
 
-    It sets answers to zero in place, in dictionaries by number. Its levels use the last image's answers before that.
+    The release sets answers to zero in place, in dictionaries by number. Its levels use the answers for the last image,
+    before they are set to zero.
     """
     items: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in annotations()[first_row:]:
@@ -90,7 +91,7 @@ def levels_of(ran: Ran, level: int) -> dict[str, float]:
 
 
 def test_dpg_bench_as_released(released: Ran, fixed: Ran) -> None:
-    """The first prompt fails there, for want of an answer; the levels are of the last images, and before zeroing."""
+    """As released, the first prompt fails for lack of an answer, and levels use the last image before zeroing."""
     expected = dpg_bench(fixed.answers, first_row=1, last_image_only=True)
     first, *others = [one["prompt_id"] for one in prompts(4)]
     assert set(expected.scores) == set(others)
@@ -119,7 +120,7 @@ def test_the_fixture_tells_the_ways_of_zeroing_apart(zeroing: str, fixed: Ran, f
 def test_soft_tifa_is_the_mean_and_the_geometric_mean_over_the_spellings(
     convention: str, folder: Path, tmp_path: Path
 ) -> None:
-    """First tokens of all spellings as released; fixed, whole spellings without their end."""
+    """As released, the first tokens of all spellings count; fixed, whole spellings count without the end token."""
     questions = write_geneval2(tmp_path / "geneval2_data.jsonl")
     given = [f"benchmark.questions={questions}", "metric=[geneval2,geneval2_am]", f"benchmark.convention={convention}"]
     ran = run(folder, tmp_path / "store", "benchmark=geneval2", *given)

@@ -1,4 +1,4 @@
-"""Requests with a release's wording equal those of its own code, and replies are parsed as its code parses them."""
+"""Requests with a release's wording equal those of its own code, and replies are parsed in the same way."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -193,7 +193,7 @@ QWEN_REPLIES = [
 
 @pytest.mark.parametrize("name", ["QwenImageBench", "QwenImageBenchShort"])
 def test_qwen_image_bench(name: str) -> None:
-    """Compares both the release and the copy with shorter checklists."""
+    """Both the release and the copy with shorter checklists are compared."""
     given = [(prompt, DIMS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = as_released(name, QWEN_IMAGE_BENCH, given)
     metric = QwenImageBenchConfig(wording=checkout(name)).with_model_defaults(profile)
@@ -208,12 +208,12 @@ def test_qwen_image_bench(name: str) -> None:
 
 
 def _find_texts(request: dict[str, Any]) -> list[str]:
-    """Return the texts before and after the image."""
+    """Return the texts before and after the image in a request."""
     return [part for part in request["messages"][1]["content"] if part != IMAGE]
 
 
 def sort_replies(replies: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the replies about dimensions in their listed order, not in the prompt's order."""
+    """Return the replies about dimensions in the order of the listed dimensions instead of the prompt's order."""
     ours = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
     of_name = dict(zip(dict.fromkeys(names), replies, strict=True))
     return [of_name[name] for name in ours if name in of_name]

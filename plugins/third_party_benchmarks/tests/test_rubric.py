@@ -1,4 +1,4 @@
-"""A judge gets a benchmark's explanations and checkpoints, and its verdicts become scores."""
+"""A judge receives a benchmark's explanations and checkpoints, and its verdicts become scores."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Judges ask in the words of the releases' checkouts."""
+"""Judges use the wordings of the releases' checkouts."""
 
 from collections.abc import Mapping
 from pathlib import Path

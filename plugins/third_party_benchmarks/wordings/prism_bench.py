@@ -12,16 +12,17 @@ from plumbline.operators.metrics.wording import Checkout, Release, ask_as_releas
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 1024
-"""Value of Qwen25VL, which samples with the checkpoint's own configuration: at a temperature close to 0."""
+"""Token limit of Qwen25VL, which samples as the checkpoint configures it: with a temperature close to 0."""
 MESSAGES = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
-"""Tracks in the order of their numbered messages, from 1 (get_message_templates); the message after them is for
-aesthetics."""
+"""Tracks in the order of their message numbers, starting at 1 (get_message_templates); the message after them is about
+aesthetics.
+"""
 PLACE = "{text_prompt}"
 
 
 @dataclass(frozen=True, slots=True)
 class PrismBenchRelease(Release):
-    """The English messages in evaluation/eval_qwen25.py, which it also uses for Chinese prompts."""
+    """English messages from evaluation/eval_qwen25.py, which the release also uses for Chinese prompts."""
 
     repository: ClassVar[str] = "rongyaofang/prism-bench"
     mark: ClassVar[str] = "evaluation/eval_qwen25.py"
@@ -39,7 +40,7 @@ class PrismBenchRelease(Release):
         return cls(dict(zip(MESSAGES, alignment, strict=True)), aesthetics)
 
     def inspect(self, prompt: str, track: str, seed: int) -> Writing[Verdict]:
-        """Ask once for each of the two scores and its reason."""
+        """Ask for each of the two scores, and its reason, in a separate request."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         texts = [format_message(message, prompt) for message in (self.alignment[track], self.aesthetics)]
         read = yield from ask_as_released([sampling.request(text, stop=()) for text in texts], [_read] * len(texts))
@@ -48,12 +49,12 @@ class PrismBenchRelease(Release):
 
 
 def format_message(message: str, prompt: str) -> str:
-    """Return the message with the prompt filled in, and single braces for double ones (str.format)."""
+    """Return the message with the prompt filled in and double braces replaced by single ones (str.format)."""
     return prompt.join(part.replace("{{", "{").replace("}}", "}") for part in message.split(PLACE))
 
 
 def _read(reply: str) -> tuple[float, str]:
-    """Return the score and the justification of a reply (clean_and_parse_json, summarize_results)."""
+    """Return the score and the justification in a reply (clean_and_parse_json, summarize_results)."""
     text = reply.strip().removeprefix("```json").removesuffix("```").strip()
     found: Any = json.loads(re.sub(r",\s*(?=[}\]])", "", text))
     score = found["score"]

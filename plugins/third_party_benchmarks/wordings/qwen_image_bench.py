@@ -1,6 +1,6 @@
-"""Qwen-Image-Bench's release (QwenLM/Qwen-Image-Bench at b6b556b): one question about each dimension of a prompt.
+"""Qwen-Image-Bench's release (QwenLM/Qwen-Image-Bench at b6b556b): one question for each dimension of a prompt.
 
-Stability-AI/Qwen-Image-Bench continues its history, and at 88f6f78 has shorter checklists.
+Stability-AI/Qwen-Image-Bench continues its history and has shorter checklists at 88f6f78.
 """
 
 import json
@@ -14,15 +14,15 @@ from plumbline.operators.metrics.wording import Checkout, Release, ask_as_releas
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 4096
-"""Value of backends/ms_swift_backend.py, including the thoughts, at temperature 0."""
+"""Limit from backends/ms_swift_backend.py, which includes the thinking tokens; the temperature is 0."""
 DIMENSIONS = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
 PICTURE = "<image>"
-"""Placeholder of the image in a question."""
+"""Placeholder for the image in a question."""
 SLOT = re.compile(r"\{(prompt|level1_dim|format_checklist)\}|\{\{|\}\}")
 
 
 class Marked(NamedTuple):
-    """A facet with its mark."""
+    """A facet and its mark."""
 
     dimension: str
     capability: str
@@ -32,7 +32,7 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QwenImageBenchRelease(Release):
-    """The checklists in checklists.py, and the place of each facet in score_utils.py."""
+    """Checklists from checklists.py, and the capability of each facet from score_utils.py."""
 
     repository: ClassVar[str] = "QwenLM/Qwen-Image-Bench"
     mark: ClassVar[str] = "checklists.py"
@@ -43,7 +43,7 @@ class QwenImageBenchRelease(Release):
     capabilities: Mapping[str, Mapping[str, str]]
     """Capabilities by dimension and facet."""
     renamed: Mapping[str, Mapping[str, str]]
-    """Names of facets by the other names that the judge uses, by dimension."""
+    """Facet names by the alternative names that the judge uses, by dimension."""
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
@@ -57,7 +57,7 @@ class QwenImageBenchRelease(Release):
         return cls(code.plain("SYSTEM_PROMPT"), template, checklists, *places)
 
     def inspect(self, prompt: str, dimensions: Sequence[tuple[str, str]], seed: int) -> Writing[list[Marked]]:
-        """Ask once for the marks in each dimension, given by key and name (judge.py)."""
+        """Ask for the marks in each dimension separately; `dimensions` are pairs of key and name (judge.py)."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         requests = []
         for _, name in dimensions:
@@ -68,7 +68,7 @@ class QwenImageBenchRelease(Release):
         return [marked for of_dimension in read for marked in of_dimension]
 
     def _question(self, prompt: str, dimension: str) -> tuple[str, int]:
-        """Return the text about a dimension, and the position of the image in it."""
+        """Return the question about a dimension, and the position of the image in it."""
         given = {"prompt": prompt, "level1_dim": dimension, "format_checklist": self.checklists[dimension]}
         before, after = (
             SLOT.sub(lambda match: given[match[1]] if match[1] else match[0][0], part)
@@ -77,7 +77,7 @@ class QwenImageBenchRelease(Release):
         return before + after, len(before)
 
     def _read(self, key: str, dimension: str, reply: str) -> list[Marked]:
-        """Return each facet that has a mark, with the capability that it belongs to (fix_score_json, map_score)."""
+        """Return the facets that have a mark, with the capabilities that they belong to (fix_score_json, map_score)."""
         capabilities, renamed = self.capabilities[dimension], self.renamed.get(dimension, {})
         found: dict[str, dict[str, Any]] = {}
         for group, facet, value in _facets(_object(reply)):
@@ -88,7 +88,7 @@ class QwenImageBenchRelease(Release):
 
 
 def _object(reply: str) -> Mapping[str, Any]:
-    """Return the object after a reply's thoughts (extract_json_from_response)."""
+    """Return the JSON object that follows the thoughts in a reply (extract_json_from_response)."""
     text = reply.rpartition("</think>")[2].strip()
     try:
         found = json.loads(text)
@@ -101,7 +101,7 @@ def _object(reply: str) -> Mapping[str, Any]:
 
 
 def _facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """Return capability, facet and value, whether the facets are grouped by capability or not."""
+    """Return capability, facet and value of each facet, whether or not facets are grouped by capability."""
     first = next(iter(found.values()), None)
     if isinstance(first, dict) and "score" in first:
         return [(facet, facet, value) for facet, value in found.items()]
@@ -110,7 +110,7 @@ def _facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def _mark(value: Any) -> int | None:
-    """Return 0, 1 or 2; None for N/A and, as in the release, for anything else."""
+    """Return 0, 1 or 2, or None for N/A and, as in the release, for anything else."""
     raw: Any = value.get("score") if isinstance(value, dict) else value
     try:
         mark = int(raw)

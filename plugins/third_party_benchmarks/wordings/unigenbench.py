@@ -12,11 +12,11 @@ from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, a
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion
 
 MAX_TOKENS, TRIES = 4096, 11
-"""Values of eval_common.py and vllm_request.py, which disable sampling: the temperature is 0."""
+"""Limits from eval_common.py and vllm_request.py, which disable sampling (the temperature is 0)."""
 
 
 class Language(NamedTuple):
-    """The texts of one language (LANG_CONFIGS)."""
+    """Prompt texts in one language (LANG_CONFIGS)."""
 
     template: str
     meanings: Mapping[str, str]
@@ -27,7 +27,7 @@ class Language(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UniGenBenchRelease(Release):
-    """The prompts in English and Chinese in eval/src/eval_common.py."""
+    """English and Chinese prompts from eval/src/eval_common.py."""
 
     repository: ClassVar[str] = "CodeGoat24/UniGenBench"
     mark: ClassVar[str] = "eval/src/eval_common.py"
@@ -42,7 +42,7 @@ class UniGenBenchRelease(Release):
     def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Verdict]:
         """Ask for a verdict of 1 or 0 on each checkpoint (call_evaluation_vllm).
 
-        A pack numbers a prompt's checkpoints of the same name; the release does not.
+        Packs append numbers to checkpoints of the same name in a prompt; the release does not.
         """
         names = [(checkpoint.kind or "").rstrip(" 0123456789") for checkpoint in checkpoints]
         language = next((each for each in self.languages if each.meanings.keys() >= {*names}), None)
@@ -86,7 +86,7 @@ def _find_tagged(reply: str, tag: str) -> str | None:
 
 
 def _read(count: int, reply: str) -> list[list[Any]]:
-    """Return the analyses and the scores of a reply, literals within tags (parse_evaluation_response)."""
+    """Return the analyses and scores in a reply, which are literals within tags (parse_evaluation_response)."""
     found = [_find_tagged(reply, tag) for tag in ("analysis", "score")]
     try:
         read = [list(ast.literal_eval(text.strip())) for text in found if text is not None]

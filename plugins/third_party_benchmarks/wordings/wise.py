@@ -1,4 +1,4 @@
-"""WISE_Verified's release (PKU-YuanGroup/WISE at eb51174): a protocol that judges an image as right or wrong."""
+"""WISE_Verified's release (PKU-YuanGroup/WISE at eb51174): a protocol for judging whether an image is correct."""
 
 import re
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from plumbline.operators.metrics.wording import Checkout, Release, Text, ask_as_
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS, TRIES = 500, 3
-"""Values of _chat_completion_via_vllm, which also sets the temperature to 0, and MAX_EXTRACT_RETRIES."""
+"""Token limit from _chat_completion_via_vllm, which also sets the temperature to 0, and MAX_EXTRACT_RETRIES."""
 
 
 @dataclass(frozen=True, slots=True)
 class WiseRelease(Release):
-    """The protocol in vllm_eval.py."""
+    """Judging protocol from vllm_eval.py."""
 
     repository: ClassVar[str] = "PKU-YuanGroup/WISE"
     mark: ClassVar[str] = "vllm_eval.py"
@@ -38,9 +38,10 @@ class WiseRelease(Release):
 
 
 def _remove_thoughts(reply: str) -> str:
-    """Return a reply without thoughts.
+    """Return a reply without its thoughts.
 
-    Only the text up to the last end tag is searched: after it each start tag would be searched to the end of the reply.
+    Only the text up to the last end tag is searched, because each start tag after it would cause a search to the end of
+    the reply.
     """
     thoughts, end, rest = reply.rpartition("</think>")
     answer = rest.lstrip()
@@ -50,7 +51,7 @@ def _remove_thoughts(reply: str) -> str:
 
 
 def _read(reply: str) -> float:
-    """Return the score of a reply without its thoughts (extract_scores)."""
+    """Return the score in a reply from which the thoughts were removed (extract_scores)."""
     answer = _remove_thoughts(reply)
     named = re.search(r"\*{0,2}Score\*{0,2}\s*(?::\s*)?([01])\b", answer, re.IGNORECASE)
     alone = [text for line in answer.split("\n") if (text := line.strip()) in ("0", "1")]

@@ -1,4 +1,4 @@
-"""Words in images by the commands that people type, read by the real PP-OCRv6."""
+"""The command-line jobs score words in images that the real PP-OCRv6 reads."""
 
 import json
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Pa
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Callable[..., list[str]]:
-    """Return a function that writes a prompt for each value of the words' column, and returns a sweep's arguments."""
+    """Return a function that writes one prompt per value of the words column, and returns the arguments of a sweep."""
 
     def write_bench(*words: object) -> list[str]:
         prompts = [
@@ -112,7 +112,7 @@ def test_a_column_that_is_not_there_is_refused_at_the_plan(
 
 
 def test_a_missing_extra_is_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra's packages are missing, as after a plain `pip install .`."""
+    """The packages of the extra are missing, as they are after a plain `pip install .`."""
     real = metadata.version
 
     def version(package: str) -> str:

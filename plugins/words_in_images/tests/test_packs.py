@@ -1,4 +1,4 @@
-"""The wanted texts are read from the files of releases as their own code reads them."""
+"""The expected texts are read from each release's files in the same way as by the release's own code."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ FILES: dict[str, dict[str, Any]] = {
     },
     "oneig_text": {"q.csv": rows(lambda n: {"id": n, "prompt_en": f"a sign {n}", "text_content": "['OPEN']"})},
 }  # fmt: skip
-"""Content of the files of each pack."""
+"""File contents of each pack."""
 
 
 def texts(pack: QuestionPack, prompt_id: str) -> list[str]:

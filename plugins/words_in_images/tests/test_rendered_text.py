@@ -1,4 +1,4 @@
-"""The words that a prompt quotes against those that were read: the releases' arithmetic, and which words went wrong."""
+"""The words quoted in a prompt are compared with the words that were read, using the releases' arithmetic."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The text metric in this process, with the real PP-OCRv6: signs are read, and incomparable texts have a reason."""
+"""With the real PP-OCRv6 in this process, the text metric reads signs, and gives a reason if texts are incomparable."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_quoted_words_are_compared_with_what_is_read(scorer: Scorer) -> None:
 
 
 def test_the_reader_that_a_package_ships_needs_no_gpu() -> None:
-    """A pool gives a GPU to local models only."""
+    """Pools assign a GPU only to local models."""
     assert not FAMILIES["rapidocr"].local
 
 
@@ -70,7 +70,7 @@ def test_any_model_that_serves_ocr_reads(reader: list[str], save: Callable[[Path
 
 
 def test_a_chat_model_at_a_service_is_told_to_read(server: Server) -> None:
-    """Its reply is the text, a refusal is a null with its reason, and its instruction is in the key."""
+    """The reply is the text, a refusal becomes a null with a reason, and the instruction is part of the key."""
     replies = [said("Grand\nOpening"), said("No text recognized."), said(None, refusal="not that")]
     server.script = lambda number, body: replies[number]
     service = {"checkpoint": "m", "endpoint": server.url, "key_variable": VARIABLE, "concurrency": 1}

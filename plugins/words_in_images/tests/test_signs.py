@@ -1,4 +1,4 @@
-"""The embedded signs, read by the real PP-OCRv6: as many words are wrong as were misspelt, in the true order."""
+"""For the embedded signs, the real PP-OCRv6 finds as many wrong words as were misspelt, and ranks them correctly."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.environment import ROOT
 
 SIGNS = ROOT / "assets/shapes_text"
 LIMIT = 2
-"""Prompts of a quick sweep; a sign takes a second to read."""
+"""Number of prompts in a quick sweep; reading a sign takes about a second."""
 
 
 def test_every_score_is_that_of_the_words_that_an_image_misspells(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The measures of rendered text equal those of the releases' own functions for the same readings."""
+"""For the same readings, the measures of rendered text equal those of the releases' own functions."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from plumbline.plugins.words_in_images.text_measures import Measure, compare, wo
 LINES = Path(__file__).with_name("text_measures.jsonl").read_text().splitlines()
 KEPT: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [json.loads(line) for line in LINES]
 RELEASES = os.environ.get("TEXT_RELEASES", "")
-"""A folder of checkouts (plugins/words_in_images/tests/text_releases.py)."""
+"""Folder of checkouts (see plugins/words_in_images/tests/text_releases.py)."""
 
 
 @pytest.mark.parametrize("measure", [*Measure.__args__, "oneig_edit_distance", "oneig_word_accuracy"])

@@ -1,10 +1,10 @@
-"""The releases' own functions over made-up readings, run from checkouts of their repositories.
+"""Applies the releases' own functions, from checkouts of their repositories, to made-up readings.
 
     python -m plugins.words_in_images.tests.text_releases FOLDER > plugins/words_in_images/tests/text_measures.jsonl
 
-FOLDER contains checkouts of X-Omni, OneIG-Benchmark, i1, flow_grpo and UniRL; their commits are in
-plugins/words_in_images/text_measures.py. No checkout is imported: the few functions that compare texts are
-extracted from their files.
+FOLDER contains checkouts of X-Omni, OneIG-Benchmark, i1, flow_grpo and UniRL; the commits are listed in
+plugins/words_in_images/text_measures.py. No checkout is imported: the few functions that compare texts are extracted
+from the source files.
 """
 
 import ast
@@ -29,14 +29,14 @@ CHINESE = "欢迎光临新书店开业大吉"
 
 
 class Reading(NamedTuple):
-    """Texts that were wanted, and the lines that were read."""
+    """The expected texts, and the lines that were read."""
 
     wanted: list[str]
     lines: list[str]
 
 
 def make_readings() -> Iterator[Reading]:
-    """Texts with repeated words, accents and punctuation, Chinese ones too; read whole, misread, partly, or not."""
+    """Yield texts with repeated words, accents, punctuation or Chinese, read fully, partly, wrongly or not at all."""
     rng = Random(0)
     for case in range(CASES):
         chinese = case % 4 == 3
@@ -59,7 +59,7 @@ def _misread(rng: Random, text: str) -> str:
 
 
 class Releases:
-    """The measures of each release for a reading."""
+    """Computes each release's measures for a reading."""
 
     def __init__(self, folder: Path) -> None:
         distance = SimpleNamespace(distance=edit_distance)
@@ -87,7 +87,7 @@ class Releases:
         )
 
     def measures(self, reading: Reading) -> dict[str, float]:
-        """Return the measures by their names in plugins/words_in_images/text_measures.py, and the word counts."""
+        """Return the measures under their names in plugins/words_in_images/text_measures.py, and the word counts."""
         return {
             **self._longtext_bench(reading),
             **self._cvtg_2k(reading),
@@ -137,7 +137,7 @@ class Releases:
 
 
 def _functions(file: Path, names: tuple[str, ...], known: dict[str, Any]) -> dict[str, Callable[..., Any]]:
-    """Functions and methods of a file by name, without their decorators and types."""
+    """Return a file's functions and methods by name, without decorators and type annotations."""
     tree = ast.parse(file.read_text())
     defined = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names}
     for node in defined.values():
@@ -156,7 +156,7 @@ def _module(name: str, **names: Any) -> ModuleType:
 
 
 def _fail(*words: Any) -> None:
-    """Fail if a release prints an error for a score of zero."""
+    """Fail when a release prints an error, because it would then give a score of zero."""
     raise AssertionError(words)
 
 

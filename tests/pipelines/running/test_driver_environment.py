@@ -30,10 +30,10 @@ def test_a_machine_that_sees_the_same_files_is_accepted(mark: VisibilityProbe) -
 def test_a_machine_that_sees_other_files_is_refused_with_the_advice_to_share_the_folder(mark: VisibilityProbe) -> None:
     seen = r"the machine \S+ does not see the store /somewhere as the driver does "
     Path(mark.place.path).write_text("somebody else's")
-    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); name an address in a cloud"):
+    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: another file is there\); use a cloud address"):
         enter(mark)
     Path(mark.place.path).unlink()
-    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: nothing is there\); name an address in a cloud"):
+    with pytest.raises(RunnerError, match=seen + r"\(.*/mark: nothing is there\); use a cloud address"):
         enter(mark)
 
 
@@ -43,7 +43,7 @@ def test_a_machine_that_cannot_reach_s3_is_refused_with_that_reason(monkeypatch:
             raise EndpointConnectionError(endpoint_url="http://s3.example")
 
     monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._client", lambda settings: Unreachable())
-    told = r"cannot look at the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
+    told = r"cannot check the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
     with pytest.raises(RunnerError, match=told) as refusal:
         enter(
             VisibilityProbe("store s3://bucket", Place("s3://bucket/mark", StorageConfig(region="unreached")), 1, "1")
@@ -61,5 +61,5 @@ def test_a_machine_without_credentials_is_refused_with_that_reason(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     other = StorageConfig(region="of-this-test")
     mark = VisibilityProbe("store s3://bucket", Place("s3://bucket/mark", other), 1, "1")
-    with pytest.raises(RunnerError, match=r"cannot look at the store s3://bucket \(s3://: no credentials found; set"):
+    with pytest.raises(RunnerError, match=r"cannot check the store s3://bucket \(s3://: no credentials found; set"):
         DriverEnvironment(variables={}, probes=(mark,)).apply()

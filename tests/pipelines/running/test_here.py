@@ -115,7 +115,7 @@ def test_a_small_sweep_is_computed_in_this_process_and_imports_no_more_than_it_n
 
 def test_options_that_need_ray_are_refused_with_that_reason() -> None:
     with (
-        pytest.raises(RunnerError, match="this job works on Ray alone"),
+        pytest.raises(RunnerError, match="this job runs only on Ray"),
         ray_session(ClusterConfig(executor="here", pools={})),
     ):
         pass

@@ -21,7 +21,7 @@ def test_a_run_that_waits_for_a_while_reports_it_once(capsys: pytest.CaptureFixt
     assert look(0) == ""
     assert look(PATIENCE - 1) == ""
     assert look(PATIENCE).startswith(
-        "waiting for room on the cluster for answers, scores: 0 of 4 CPUs are free; the run goes on by itself"
+        "waiting for room on the cluster for answers, scores: 0 of 4 CPUs are free; the run continues by itself"
     )
     assert look(9 * PATIENCE) == ""
 
@@ -42,11 +42,11 @@ def test_free_resources_and_other_drivers_are_reported_without_their_commands() 
     dashboard = driver(1) | {"Entrypoint": "ray::DashboardAgent"}
     drivers = [dashboard, driver(7), driver(8, is_dead=True), driver(9)]
     line = describe_resources({"CPU": 4.0, "memory": 1e9}, {"CPU": 0.5}, drivers)
-    assert line == "0.5 of 4 CPUs are free, other drivers at work: 10.0.0.1 (process 7); 10.0.0.1 (process 9)"
+    assert line == "0.5 of 4 CPUs are free, other running drivers: 10.0.0.1 (process 7); 10.0.0.1 (process 9)"
     line = describe_resources({"CPU": 4.0}, {"CPU": 0.5}, drivers, {"07": "small (by alice)", "05": "ended"})
-    assert line == "0.5 of 4 CPUs are free, other drivers at work: small (by alice); 10.0.0.1 (process 9)"
+    assert line == "0.5 of 4 CPUs are free, other running drivers: small (by alice); 10.0.0.1 (process 9)"
     alone = describe_resources({"CPU": 4.0, "GPU": 2.0}, {}, [])
-    assert alone == "0 of 4 CPUs and 0 of 2 GPUs are free, no other driver is at work"
+    assert alone == "0 of 4 CPUs and 0 of 2 GPUs are free, no other driver is running"
 
 
 @pytest.mark.slow

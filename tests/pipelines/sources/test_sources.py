@@ -163,7 +163,7 @@ def test_a_store_among_the_images_is_not_a_generator(inside: str, tmp_path: Path
 
 def test_images_and_store_in_one_folder_are_refused(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
-    with pytest.raises(ConfigError, match=r"store .*images: the images are there too; name a folder of its own"):
+    with pytest.raises(ConfigError, match=r"store .*images: it also contains the images; use a separate folder"):
         plan_bench(folder, folder / "images", "metric=[clipscore]")
     assert not (folder / "images/store.json").exists()
     store_at(folder / "images").check()

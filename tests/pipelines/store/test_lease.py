@@ -103,7 +103,7 @@ def test_a_stalled_holder_notices_its_loss_whatever_its_successor_did(store: Sto
     stalled = take_night_lease(store, clock)
     second = take_night_lease(store, Script(), job="the second")
     with pytest.raises(
-        LeaseLost, match=r"this nightly was not heard of for too long, and the second on .* took its pl"
+        LeaseLost, match=r"this nightly was not heard from for too long, and the second on .* took its pl"
     ):
         stalled.renew()  # its clock has not moved, as if the whole machine had slept
     assert stalled.lost

@@ -105,7 +105,7 @@ def test_a_permanent_error_is_committed_and_a_retryable_error_is_only_a_draft(st
 
 def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Store) -> None:
     store.save(CELL, scores(0.5))
-    with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is of another key; run again"):
+    with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell has a different key; run again"):
         store.read(CELL.path, key="another")
     place = store.place
     neighbour = "scores/12345678/atlas/1-jjjjjjjj.parquet"
@@ -156,7 +156,7 @@ def test_a_store_that_ray_would_delete_is_refused(tmp_path: Path, monkeypatch: p
     folder = tmp_path / "runtime_resources/working_dir_files/_ray_pkg_0123"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError, match=r"working folder of a Ray job, which Ray deletes; name a place that lasts"):
+    with pytest.raises(ConfigError, match=r"working folder of a Ray job, which Ray deletes; choose a permanent"):
         open_store(GcConfig(store="store"))
     assert open_store(GcConfig(store=f"{tmp_path}/store")).place.url == f"{tmp_path}/store"
 
