@@ -18,12 +18,12 @@ REMEDIES = {
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
 }
 MIN_ADDRESS_SPACE = 1 << 30
-"""Bytes of address space that a command needs to start. With less, libraries hang or crash while they are loaded."""
+"""Bytes of address space that a command needs to start. With less, libraries hang or crash while loading."""
 OUT_OF_MEMORY = ("cannot allocate memory", "failed to map segment", "can't start new thread")
 
 
 def refusal(error: BaseException) -> str:
-    """Return one line about an error of the operating system or memory, with the remedy."""
+    """Return a one-line message, with the remedy, for an error of the operating system or for a lack of memory."""
     code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
     return f"error: {text}; {REMEDIES.get(code or 0, 'act on the message')}; {KEPT}"
@@ -34,7 +34,7 @@ def _lacks_memory(error: BaseException) -> bool:
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a PlumblineError as one line, even during a job's imports; print other errors with a traceback."""
+    """Print a PlumblineError as one line, even if a job's imports raise it; print other errors with a traceback."""
     if _lacks_memory(error):
         print(refusal(error), file=sys.stderr, flush=True)
         os._exit(1)  # a half-imported library may crash when Python cleans up
@@ -47,7 +47,7 @@ def _print_error(kind: type[BaseException], error: BaseException, trace: Traceba
 def prepare_process() -> None:
     """Set up a process that only runs a job; programs that import Plumbline must not call this.
 
-    Exit in one line if the process may use too little address space to load the libraries of a command.
+    If the process is allowed too little address space to load the libraries of a command, exit with a one-line message.
     """
     sys.excepthook = _print_error
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

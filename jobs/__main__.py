@@ -23,7 +23,7 @@ USAGE = """usage: plumbline JOB [key=value ...]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job that the first word names with the words after it; return 64 if the job does not exist."""
+    """Run the job named by the first argument with the remaining arguments; return 64 if there is no such job."""
     if "_ARGCOMPLETE" in os.environ:
         from plumbline.jobs.help import complete  # only needed for completion
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read_purpose(name: str) -> str:
-    """Return the first line of the job's docstring; the job is not imported."""
+    """Return the first line of the job's docstring without importing the job."""
     spec = find_spec(JOBS.declared[name].module)
     if spec is None or spec.origin is None:
         return ""

@@ -1,4 +1,4 @@
-"""Command line of every job: composes Hydra overrides to a typed configuration, and prints errors in one line."""
+"""Command line of every job: turns Hydra overrides into a typed configuration, and prints errors as one line."""
 
 import argparse
 import copy
@@ -66,20 +66,20 @@ from plumbline.pipelines.plans.sweep_config import alternatives, read_config
 from plumbline.pipelines.running.process import tune_process
 
 READ_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError)
-"""Errors that Hydra and its readers raise for invalid files."""
+"""Errors that Hydra and the libraries it reads files with raise for invalid files."""
 RESOLVER_ERROR = "ConfigError raised while resolving interpolation: "
-"""Prefix that Hydra adds to an error of our resolvers."""
+"""Prefix that Hydra adds to errors raised by our resolvers."""
 UNKNOWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
 UNKNOWN_GROUP = re.compile(r"Could not override '(?P<key>[^']+)'")
 UNCHOSEN = re.compile(r"You must specify '(?P<group>[^']+)'")
 MANUAL = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
 OWN = "own"
-"""Benchmark name of a user's images if their path has no name."""
+"""Benchmark name for a user's own images if their path contains no name."""
 TABLE_ENDING = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl|ndjson|tar|tgz|tar\.(gz|bz2|xz))$")
 SEVERAL = "benchmarks"
-"""The key, and the group of choices, for several benchmarks at once."""
+"""The key, and the group of choices, for running several benchmarks at once."""
 KEPT = "stopped; what was computed is kept, run the same command to go on"
-"""Line that is printed after a sweep was stopped."""
+"""Line that is printed after a sweep has been stopped."""
 Config = TypeVar("Config")
 
 
@@ -87,37 +87,39 @@ class Command(NamedTuple):
     """A job's command line."""
 
     name: str
-    """Name of the job, and of its file in conf/."""
+    """The name of the job and of its file in conf/."""
     purpose: str
     schema: Any
     """A dataclass, or a union of dataclasses that are distinguished by `kind`."""
     short: Mapping[str, str] = {}
-    """Short forms of longer keys: images=PATH for benchmark.images=PATH."""
+    """Short forms of keys: images=PATH for benchmark.images=PATH."""
     first: str | None = None
-    """The key whose value can be written without the key: `sweep shapes` for `sweep sweep=shapes`."""
+    """The key that may be omitted before its value: `sweep shapes` is `sweep sweep=shapes`."""
     otherwise: str | None = None
-    """The value of that key if the command line chooses no benchmark."""
+    """Value of the key `first` if the command line chooses no benchmark."""
     stopping: str = "stopping"
-    """Line that is printed as soon as the job is stopped; saving rows and ending Ray may take a while."""
+    """Line that is printed as soon as the job is interrupted; saving rows and shutting down Ray may take a while."""
     stopped: str = "stopped"
-    """Line that is printed when the stopped job has ended."""
+    """Line that is printed when the interrupted job has ended."""
     extra: str | None = None
-    """The extra whose packages the job needs."""
+    """The package extra that the job needs, if any."""
     suite: Any = None
     """The dataclass for several benchmarks at once; None if the job does not support them."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM from a scheduler, `ray job stop` or `kill`; handled in the same way as Ctrl-C."""
+    """SIGTERM from a scheduler, `ray job stop` or `kill`; handled like Ctrl-C."""
 
 
 class UsageError(ConfigError):
-    """The command line is invalid."""
+    """Raised if the command line is invalid."""
 
 
 class _Parser(argparse.ArgumentParser):
     describe: Callable[[bool], tuple[str, str]]
-    """Returns the description and the end of the help, complete or short. It is slow, so only --help calls it."""
+    """Function that returns the description and the end of the help, complete or short. It is slow, so only --help
+    calls it.
+    """
     whole = False
 
     def format_help(self) -> str:
@@ -129,7 +131,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _HelpAll(argparse.Action):
-    """Prints the complete help, whereas --help may print a short form."""
+    """Argument action that prints the complete help; --help may print a short form."""
 
     def __call__(self, parser: argparse.ArgumentParser, *others: object) -> NoReturn:
         assert isinstance(parser, _Parser)
@@ -139,10 +141,10 @@ class _HelpAll(argparse.Action):
 
 
 def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, run the job in this process, and return its exit code; an error is one line on stderr.
+    """Parse the command line, run the job in this process, and return its exit code; print errors as one line.
 
-    The exit code is 64 for an invalid command line and 1 for any other error. A stopped job returns 130 (Ctrl-C) or 143
-    (SIGTERM), and keeps the results that it has committed.
+    The exit code is 64 for an invalid command line and 1 for any other error. An interrupted job returns 130 (Ctrl-C)
+    or 143 (SIGTERM), and keeps the results that it has committed.
     """
 
     def stop(number: int, frame: object) -> None:
@@ -179,9 +181,9 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
 
 
 def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any], Any]:
-    """Return the configuration as plain values, and in the job's schema, or None if it is only to be printed.
+    """Return the configuration as plain values and as an instance of the job's schema.
 
-    Raise UsageError if the command line is invalid.
+    The instance is None if the configuration is only to be printed. Raise UsageError if the command line is invalid.
     """
     try:
         parser = _make_parser(command, argv)
@@ -207,7 +209,7 @@ def _read(command: Command, argv: Sequence[str] | None) -> tuple[dict[str, Any],
 
 
 def schema_of(command: Command, values: Mapping[str, Any]) -> Any:
-    """Return the dataclass for the values: the job's schema, or its schema for several benchmarks."""
+    """Return the dataclass for the values: the job's schema for one benchmark or for several."""
     known = {each.name for schema in alternatives(command.schema) for each in fields(schema)}
     if SEVERAL not in values or SEVERAL in known:
         return command.schema
@@ -221,7 +223,7 @@ def schema_of(command: Command, values: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _delayed_stop() -> Iterator[None]:
-    """Delay signals to the end of the context, because Hydra's readers would turn a stop into an error."""
+    """Delay signals until the context ends, because Hydra's file readers would turn an interruption into an error."""
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
@@ -236,7 +238,7 @@ def _delayed_stop() -> Iterator[None]:
 
 
 def _say(line: str, code: int) -> int:
-    """Print a line on stderr, unless it is empty, and return the code; output that cannot be written is dropped."""
+    """Print a line to stderr unless it is empty, and return the code; ignore errors if the line cannot be written."""
     with suppress(OSError, ValueError):
         if line:
             print(printable(hide_secrets(" ".join(line.split()))), file=sys.stderr, flush=True)
@@ -248,7 +250,7 @@ def _say(line: str, code: int) -> int:
 
 
 def _make_parser(command: Command, argv: Sequence[str] | None) -> _Parser:
-    """Return the parser of the command line; its help includes the user's own choices."""
+    """Return the command-line parser; its help includes the user's own choices."""
     folder = _Parser(add_help=False, allow_abbrev=False)
     folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     parser = _Parser(
@@ -291,7 +293,7 @@ def _require_extra(command: Command) -> None:
 
 
 def _flags(command: Command) -> list[str]:
-    """Return the boolean keys, which can also be written as --KEY."""
+    """Return the boolean keys, which can also be given as --KEY."""
     return [field.name for schema in alternatives(command.schema) for field in fields(schema) if field.type is bool]
 
 
@@ -302,7 +304,7 @@ def command_of(job: str) -> Command:
 
 
 def load_values(command: Command, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
-    """Return the composed configuration as plain values; raise ConfigError in one line if Hydra refuses it."""
+    """Return the composed configuration as plain values; raise ConfigError in one line if Hydra rejects it."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
     if config_dir:
@@ -341,9 +343,9 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
 def _register_resolvers() -> None:
     """Register the resolvers of our configuration files.
 
-    `${assets:path}` is a path in the embedded benchmark, `${cpus:2}` half of this machine's CPUs, `${reference_data:}`
-    the folder in the environment variable REFERENCE_DATA, and `${name_of:images}` the name of the folder or file in the
-    key `images` of the same section.
+    `${assets:path}` is a path in the embedded benchmark, `${cpus:2}` is half of this machine's CPUs,
+    `${reference_data:}` is the folder in the environment variable REFERENCE_DATA, and `${name_of:images}` is the name
+    of the folder or file given by the key `images` in the same section.
     """
     OmegaConf.register_new_resolver("name_of", _name_of, replace=True)
     OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
@@ -352,14 +354,14 @@ def _register_resolvers() -> None:
 
 
 def _name_of(key: str, *, _parent_: DictConfig) -> str:
-    """Return the last part of the path in a key, without its ending; OWN if the key is not set."""
+    """Return the last component of the path in a key, without its extension; OWN if the key is not set."""
     path = "" if OmegaConf.is_missing(_parent_, key) else str(_parent_.get(key) or "")
     last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
     return (TABLE_ENDING.sub("", last).lstrip("._") if path else "") or OWN
 
 
 def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
-    """Compose a job's configuration: first the overrides that choose files, then those that set keys."""
+    """Compose a job's configuration: first apply the overrides that choose files, then those that set keys."""
     folders = config_folders(config_dir)
     parsed = OverridesParser.create().parse_overrides([to_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
@@ -375,7 +377,7 @@ def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> Dic
 
 
 def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
-    """Return True if an override decides which files are read, or must be handled by Hydra itself."""
+    """Return True if an override determines which files are read, or must be handled by Hydra itself."""
     if word.is_hydra_override() or word.is_sweep_override():
         return True
     group = GROUP_FOLDERS.get(word.key_or_group, word.key_or_group)
@@ -384,7 +386,7 @@ def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
 
 @lru_cache(maxsize=64)
 def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
-    """Compose the files of a job and its choices; cached because composing is ten times as slow as copying."""
+    """Compose the files of a job and its choices. Cached, because composing takes ten times as long as copying."""
     first = config_file(name).parent  # Hydra looks for the job's own file only in the first folder
     others = [f"file://{folder}" for folder in folders if folder != first]
     search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
@@ -393,7 +395,7 @@ def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, .
 
 
 def _broken_file(config_dir: str | None) -> str | None:
-    """Return the problem of the first invalid YAML file in the user's folder; None if all files are valid."""
+    """Return what is wrong with the first invalid YAML file in the user's folder; None if all files are valid."""
     for file in sorted(Path(config_dir).rglob("*.yaml")) if config_dir else ():
         try:
             OmegaConf.load(file)
@@ -404,7 +406,7 @@ def _broken_file(config_dir: str | None) -> str | None:
 
 
 def _explain(error: Exception, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return Hydra's message in one line with the remedy."""
+    """Return Hydra's error message in one line, with the remedy."""
     if isinstance(error, AssertionError):  # Hydra raises it for an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
     text = str(error).split("Config search path", 1)[0]
@@ -430,7 +432,7 @@ def _explain(error: Exception, command: Command, overrides: Sequence[str], confi
 
 
 def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return why the configuration has no such key, with the most similar key that it has."""
+    """Return a message that the configuration has no such key, with the most similar key that exists."""
     if "@" in key:
         return f"there is no {key} to replace yet; to add it, write +{key}=NAME"
     name = command.name
@@ -449,7 +451,7 @@ def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], c
 
 
 def _list_known_keys(name: str, overrides: Sequence[str], config_dir: str | None) -> list[str]:
-    """Return every key of the configuration with the chosen groups."""
+    """Return every key that the configuration has with the chosen groups."""
     folders = config_folders(config_dir)
     chosen = [text for text in overrides if any((folder / text.partition("=")[0]).is_dir() for folder in folders)]
     try:

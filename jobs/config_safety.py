@@ -1,6 +1,6 @@
-"""Safety of configurations: limits of a user's own files, and secrets, which no output shows.
+"""Safety of configurations: limits on a user's own files, and secrets, which never appear in any output.
 
-Only the keys in SECRETS may come from the environment.
+Only the keys in SECRETS may be set from the environment.
 """
 
 import os
@@ -19,29 +19,33 @@ from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.operators.base.sentences import names
 
 MAX_FILE = 1_000_000
-"""Bytes of a file."""
+"""Maximum size of a file in bytes."""
 MAX_VALUES = 10_000
-"""Keys and values of a file, counted again at every alias; our longest file has about 200."""
+"""Maximum number of keys and values in a file, counted once per alias that refers to them; our longest file has about
+200.
+"""
 MAX_INSERTED = 1_000_000
-"""Characters that the interpolations of a configuration insert; ours insert about 1,000."""
+"""Maximum number of characters that the interpolations of a configuration insert; ours insert about 1,000."""
 REFERENCE_COST = 200
-"""Characters that an interpolation counts as, in addition to the text that it inserts: following it takes 0.2 ms."""
+"""Number of characters charged per interpolation in addition to the text that it inserts, because resolving it takes
+0.2 ms.
+"""
 SECRETS = ("storage.key", "storage.secret", "nightly.webhook")
-"""The keys that may come from the environment."""
+"""The keys that may be set from the environment."""
 SECRET_NAME = re.compile(r"(?:^|[._])(?:key|secret|token|password|webhook)$")
 SECRET_VARIABLE = re.compile(r"(?:^|_)(?:KEY|SECRET|TOKEN|PASSWORD)$")
 MIN_SECRET = 6
-"""Characters of a secret that is masked in texts; shorter secrets occur in ordinary text."""
+"""Minimum number of characters of a secret for it to be masked in texts; shorter strings occur in ordinary text."""
 MASK = "***"
 _patching = threading.Lock()
 
 
 class _TooMuchInserted(BaseException):
-    """Ends the resolution of a configuration; OmegaConf would replace an Exception with its own, or with a default."""
+    """Aborts the resolution of a configuration; OmegaConf would replace an Exception by its own or by a default."""
 
 
 def check_files(config_dir: str) -> None:
-    """Raise ConfigError for a choice whose file is too large, or becomes so because its aliases repeat each other."""
+    """Raise ConfigError if the file of a choice is too large, also when counting repeated aliases."""
     folder = Path(config_dir)
     for file in sorted([*folder.glob("*.yaml"), *folder.glob("*/*.yaml")]):
         if not file.is_file():
@@ -60,7 +64,7 @@ def check_files(config_dir: str) -> None:
 
 
 def _count_values(node: Any, counts: dict[int, int]) -> int:
-    """Return the number of values in a YAML node, each as often as aliases name it."""
+    """Return the number of values in a YAML node, counting each as often as aliases refer to it."""
     if id(node) not in counts:
         counts[id(node)] = MAX_VALUES + 1  # for a node that contains itself
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -71,10 +75,10 @@ def _count_values(node: Any, counts: dict[int, int]) -> int:
 
 @contextmanager
 def limit_interpolations(config_dir: str | None) -> Iterator[None]:
-    """Raise ConfigError if the interpolations that are resolved in the context insert too much text.
+    """Raise ConfigError if interpolations that are resolved within the context insert too much text.
 
-    OmegaConf has no limit: it resolves a value again for each `${...}` that names it, so a chain of values that each
-    name the previous value twice doubles with every value.
+    OmegaConf has no such limit: it resolves a value again for each `${...}` that refers to it. If each value in a chain
+    refers to the previous one twice, the text doubles with every value.
     """
     # every interpolation goes through one of these two methods
     follow, call = Container._resolve_node_interpolation, Container._evaluate_custom_resolver
@@ -114,7 +118,7 @@ def limit_interpolations(config_dir: str | None) -> Iterator[None]:
 
 
 def _count_characters(value: Any) -> int:
-    """Return the number of characters in a value and all values in it."""
+    """Return the number of characters in a value, including nested values."""
     content = value._value() if isinstance(value, Node) else value
     if isinstance(content, dict):
         return sum(len(str(key)) + _count_characters(inner) for key, inner in content.items())
@@ -139,18 +143,18 @@ def resolve(composed: DictConfig) -> dict[str, Any]:
 
 
 def _read_environment(name: str, *default: str | None, _node_: Node) -> str | None:
-    """Resolve `${oc.env:NAME}`; raise ConfigError for any key that is printed and stored."""
+    """Resolve `${oc.env:NAME}`; raise ConfigError if it is used for a key that is printed and stored."""
     key = _node_._get_full_key("")
     if key not in SECRETS:
         raise ConfigError(
-            f"config key {key!r}: only {names(SECRETS)} take ${{oc.env:...}}, because all other keys are "
+            f"config key {key!r}: only {names(SECRETS)} may use ${{oc.env:...}}, because all other keys are "
             "printed and stored; let the shell insert the value"
         )
     return oc.env(name, *default)
 
 
 def mask(value: Any, name: str = "") -> Any:
-    """Return a configuration for printing: secrets are masked by key, credentials in addresses are hidden."""
+    """Return a configuration for printing, with secrets masked by key, and credentials in addresses hidden."""
     if isinstance(value, Mapping):
         return {key: mask(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, list):
@@ -161,21 +165,21 @@ def mask(value: Any, name: str = "") -> Any:
 
 
 def list_secrets(configured: Iterable[str | None]) -> list[str]:
-    """Return the secrets to remove from texts: the configured secrets, and the environment's, by variable name."""
+    """Return the secrets to remove from texts: the configured ones, and environment variables with telling names."""
     values = [value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)]
     found = {value for value in (*values, *configured) if value and len(value) >= MIN_SECRET}
     return sorted(found, key=len, reverse=True)  # a secret may begin with another secret
 
 
 def remove_secrets(secrets: Sequence[str], text: str) -> str:
-    """Return a text with these secrets masked, and without credentials in addresses."""
+    """Return a text with these secrets masked, and with credentials removed from addresses."""
     for secret in secrets:
         text = text.replace(secret, MASK)
     return hide_secrets(text)
 
 
 def hide_overrides(text: str, overrides: Sequence[str]) -> str:
-    """Return a message about a command line with the secrets of its overrides masked."""
+    """Return a message about a command line, with the secrets in its overrides masked."""
     pairs = [override.partition("=") for override in overrides]
     for value in (value for key, _, value in pairs if value and SECRET_NAME.search(key)):
         text = text.replace(value, MASK)

@@ -1,4 +1,4 @@
-"""Defaults and help texts of Hydra's configuration, taken from dataclasses so that an option is declared once."""
+"""Defaults and help texts for Hydra's configuration, taken from dataclasses so that options are declared once."""
 
 import ast
 import inspect
@@ -22,23 +22,23 @@ from plumbline.operators.models.model import ModelConfig
 from plumbline.pipelines.plans.sweep_config import alternatives, classes_within
 
 REQUIRED = "???"
-"""Hydra's value of a key without a default."""
+"""Hydra's value for a key without a default."""
 
 
 class Key(NamedTuple):
-    """A key of a configuration, for the help."""
+    """A key of a configuration, as shown in the help."""
 
     path: str
     value: str
-    """The default as YAML; empty if the key has keys below it."""
+    """The default as YAML; empty if there are keys below this one."""
     meaning: str
-    """The text below the field in its class."""
+    """The docstring of the field in its class."""
 
 
 def defaults_of(schema: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass with their defaults as plain values, REQUIRED for fields without a default.
+    """Return the fields of a dataclass with their defaults as plain values; REQUIRED for fields without a default.
 
-    Fields without a default whose type is a dataclass are left out, because a choice of a group sets them.
+    Fields that are dataclasses and have no default are left out, because they are set by choosing from a group.
     """
     return {
         field.name: _plain(default)
@@ -49,7 +49,7 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 @cache
 def register_defaults(schema: Any) -> None:
-    """Register `any_NAME` for files of conf/: the defaults of each class `NameConfig` or `Name` within a schema."""
+    """Register `any_NAME` for use in conf/: the defaults of each class `NameConfig` or `Name` within a schema."""
     for config in {base for each in classes_within(schema) for base in each.__mro__ if _is_schema(base)}:
         if not issubclass(config, Metric | ModelConfig):
             name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", config.__name__.removesuffix("Config")).lower()
@@ -58,10 +58,10 @@ def register_defaults(schema: Any) -> None:
 
 @cache
 def register_metrics_and_models() -> None:
-    """Register the defaults that files of conf/ can build on.
+    """Register the defaults that files in conf/ can build on.
 
     `any_KIND` has all options of a kind of metric, `any_model/FAMILY` the options of a family of models, and
-    `any_model` the options of all families. A metric of another package can be chosen directly by its kind.
+    `any_model` the options of all families. A metric from another package can be chosen directly by its kind.
     """
     from plumbline.operators.metrics.table import KINDS  # imports every metric
 
@@ -81,7 +81,7 @@ def register_metrics_and_models() -> None:
 
 
 def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an extension's defaults; raise ConfigError if another package has a default that YAML cannot contain."""
+    """Return an extension's defaults; raise ConfigError if a default of another package cannot be written as YAML."""
     for option, value in defaults.items() if name not in extensions.ours else ():
         try:
             OmegaConf.create({option: value})
@@ -95,21 +95,21 @@ def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, 
 
 @cache
 def register_benchmark(name: str) -> None:
-    """Let `benchmarks=[NAME,...]` choose a file of the group `benchmark`, with keys below benchmarks.NAME."""
+    """Allow `benchmarks=[NAME,...]` to choose a file of the group `benchmark`, with its keys under benchmarks.NAME."""
     defaults = [{f"/benchmark@benchmarks.{name}": name}]
     node = {"defaults": defaults, "benchmark": {"limit": None}, "metrics_of": {name: None}}
     ConfigStore.instance().store(group="benchmarks", name=name, node=node, package="_global_")
 
 
 def kinds_of_others() -> list[str]:
-    """Return the kinds of metrics of other packages."""
+    """Return the kinds of metrics from other packages."""
     from plumbline.operators.metrics.table import KINDS
 
     return [kind for kind in KINDS if kind not in KINDS.ours]
 
 
 def keys_of(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[Key]:
-    """Yield the keys of a schema with their defaults or the given values, and further keys of the given values.
+    """Yield the keys of a schema with their defaults or the given values, then other keys in the given values.
 
     Keys of objects that are chosen by name are left out: models, metrics, and objects that are null by default.
     """
@@ -135,7 +135,7 @@ def keys_of(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[
 
 @cache
 def meanings_of(schema: Any) -> dict[str, str]:
-    """Return the text below each field of a dataclass, or an empty text."""
+    """Return the docstring of each field of a dataclass; empty for fields without one."""
     inherited = [each for each in schema.__bases__ if _is_schema(each)]
     meanings = {name: text for each in inherited for name, text in meanings_of(each).items()}
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(schema))).body
@@ -149,19 +149,19 @@ def meanings_of(schema: Any) -> dict[str, str]:
 
 
 def _list_literals(kind: Any) -> list[str]:
-    """Return the texts of all literals within a type."""
+    """Return the strings of all Literals within a type."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return [word for inner in get_args(kind) for word in _list_literals(inner)]
 
 
 def _join_lines(text: str | None) -> str:
-    """Return the first paragraph of a text in one line."""
+    """Return the first paragraph of a text as one line."""
     return " ".join((text or "").partition("\n\n")[0].split())
 
 
 def _list_given_keys(values: Mapping[Any, Any], path: str) -> Iterator[Key]:
-    """Yield keys that a file sets and no schema has."""
+    """Yield keys that a file sets but no schema contains."""
     for name, value in values.items():
         deeper = value if isinstance(value, Mapping) else {}
         yield Key(f"{path}{name}", "" if deeper else _write_yaml(value), "")

@@ -1,4 +1,4 @@
-"""Help and completion of a job: examples, choices from the files of conf/, and keys with defaults and meanings."""
+"""Help and shell completion of a job: examples, choices from conf/, and keys with their defaults and meanings."""
 
 import argparse
 import re
@@ -18,21 +18,21 @@ from plumbline.operators.base.extensions import Extensions
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 OTHERS = Extensions[Path]("conf", {}, Path)
-"""Folders of choices in plugins and other packages."""
+"""Folders with choices in plugins and other packages."""
 WIDTH = 100
-"""Characters of a line."""
+"""Maximum number of characters per line."""
 GROUP_FOLDERS = {"benchmarks": "benchmark"}
-"""Folder of each group that allows several choices at once."""
+"""Folder of each group from which several choices can be made at once."""
 MAX_LINES = 45
-"""Maximum lines of choices and keys that --help prints completely."""
+"""Maximum number of lines for which --help prints all choices and keys."""
 MAX_CHOICES = 6
-"""Maximum choices of a group that a shortened help prints; fewer if they do not fit on a line."""
+"""Maximum number of choices per group in a shortened help; fewer if they do not fit on a line."""
 REMARK_COLUMN = 30
-"""First column of the remark on a line."""
+"""Column in which a remark starts."""
 MAX_LISTED = 8
-"""Choices that a message lists."""
+"""Maximum number of choices that a message lists."""
 EXAMPLE = re.compile(r"^# .*: (plumbline [a-z_]+\b.*)$", flags=re.MULTILINE)
-"""An example in the first lines of a job's file in conf/."""
+"""An example command in the first lines of a job's file in conf/."""
 
 
 def list_examples(name: str) -> list[str]:
@@ -43,8 +43,8 @@ def list_examples(name: str) -> list[str]:
 def describe(name: str, schema: Any, config_dir: str | None, *, whole: bool = True) -> str:
     """Return the groups with their choices, and the keys with their defaults and meanings.
 
-    The choices include those in the user's folder `config_dir`. If the text is long and not `whole`, it has only the
-    first choices of each group and the names of the keys.
+    The choices include those in the user's folder `config_dir`. A long text is shortened unless `whole`: it has only
+    the first choices of each group and the names of the keys.
     """
     groups = {choice_key(group, name): choices_of(group, config_dir) for group in groups_of(name)}
     groups = {key: choices for key, choices in groups.items() if choices}  # a group without its plugin has no choices
@@ -82,7 +82,7 @@ def _shorten_choices(group: str, choices: Sequence[str]) -> str:
 
 
 def _explain_key(key: Key) -> str:
-    """Return a line that sets a key, with its meaning as a remark, which is wrapped in its column if it is long."""
+    """Return a line that sets a key, with its meaning as a remark; a long remark is wrapped within its column."""
     indent = "  " * (key.path.count(".") + 1)
     setting = f"{indent}{key.path.rpartition('.')[2]}: {key.value}".rstrip()
     if not key.meaning:
@@ -100,14 +100,14 @@ def _explain_key(key: Key) -> str:
 
 
 def list_choices(choices: Sequence[str]) -> str:
-    """Return choices for a message, at most MAX_LISTED of them."""
+    """Return choices for a message, listing at most MAX_LISTED."""
     others = len(choices) - MAX_LISTED
     text = ", ".join(choices[:MAX_LISTED])
     return text if others <= 0 else f"{text} or {others} others (see --help-all)"
 
 
 def groups_of(name: str) -> list[str]:
-    """Return the groups that a job chooses from."""
+    """Return the groups from which a job can choose."""
     groups = _groups_in(config_file(name))
     takes_sweep_keys = "sweep" in OmegaConf.select(_load(config_file(name)), "defaults", default=[])
     if name == "sweep" or takes_sweep_keys:
@@ -120,7 +120,7 @@ def groups_of(name: str) -> list[str]:
 
 
 def choice_key(group: str, name: str) -> str:
-    """Return the key that chooses from a group: the group's name, with `@models.ROLE` if it is chosen per role."""
+    """Return the key for choosing from a group: its name, followed by `@models.ROLE` if each role has a choice."""
     files = [file for other in groups_of(name) for file in _files_of_group(other)]
     used = [key for file in files for key in _list_group_keys(file) if key.partition("@")[0] == group]
     sections = {key.partition("@")[2].rpartition(".")[0] for key in used}
@@ -133,28 +133,28 @@ def _load(file: Path) -> DictConfig | ListConfig:
 
 
 def _groups_in(file: Path) -> set[str]:
-    """Return the groups that a file of conf/ chooses from."""
+    """Return the groups from which a file in conf/ chooses."""
     return {key.partition("@")[0] for key in _list_group_keys(file)}
 
 
 def _list_group_keys(file: Path) -> list[str]:
-    """Return the groups in a file's defaults list, with `@KEY` if the choice goes to another key."""
+    """Return the groups in a file's defaults list, followed by `@KEY` if the choice is stored under another key."""
     entries = OmegaConf.select(_load(file), "defaults", default=[])
     keys = (str(key) for entry in entries if not isinstance(entry, str) for key in entry)
     return [key.split()[-1].lstrip("/") for key in keys]
 
 
 def keys_of_job(name: str, schema: Any) -> Iterator[Key]:
-    """Return the keys of a job's schema with the values of its file and of the files that it includes.
+    """Return the keys of a job's schema with the values set by its file and the files that it includes.
 
-    Keys with a default choice from a group, such as `cluster: auto`, are left out; --config shows them.
+    Keys whose default is a choice from a group, such as `cluster: auto`, are left out; --config shows them.
     """
     chosen, values = _read_defaults(name)
     return (key for key in keys_of(schema, values) if key.path.partition(".")[0] not in chosen)
 
 
 def _read_defaults(name: str) -> tuple[set[str], dict[str, Any]]:
-    """Return the groups with a default choice and the values of a job's file and of the files that it includes."""
+    """Return the groups with a default choice, and the values set by a job's file and the files that it includes."""
     own = OmegaConf.to_container(_load(config_file(name)))
     assert isinstance(own, dict)
     chosen, included = set[str](), list[dict[str, Any]]()
@@ -181,7 +181,7 @@ def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> list[str]:
 
 
 def choices_of(group: str, config_dir: str | None) -> list[str]:
-    """Return the names of a group's choices: ours, those of other packages, and the user's own."""
+    """Return the names of a group's choices: ours, those in other packages, and the user's own."""
     subfolder = GROUP_FOLDERS.get(group, group)
     files = {file.stem for folder in config_folders(config_dir) for file in (folder / subfolder).glob("*.yaml")}
     return sorted(files | set(kinds_of_others() if group == "metric" else ()))
@@ -197,7 +197,7 @@ def _files_of_group(group: str) -> list[Path]:
 
 
 def config_folders(config_dir: str | None) -> list[Path]:
-    """Return the folders with choices: ours, those of other packages, and the user's.
+    """Return the folders with choices: ours, those in other packages, and the user's own.
 
     Raise ConfigError if the folder of another package was not installed.
     """
@@ -209,7 +209,7 @@ def config_folders(config_dir: str | None) -> list[Path]:
 
 
 def complete(jobs: Iterable[str]) -> None:
-    """Reply to a shell that asks for completions and exit; return if no shell asks."""
+    """Answer a shell's request for completions and exit; return if there is no such request."""
     import argcomplete  # only needed for completion
 
     parser = argparse.ArgumentParser(add_help=False)
@@ -219,7 +219,7 @@ def complete(jobs: Iterable[str]) -> None:
 
 
 def _complete_word(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Return keys with an equals sign, or the choices of a group whose name is complete."""
+    """Return keys followed by an equals sign, or the choices of a group if its name has been typed completely."""
     groups = groups_of(parsed_args.job)
     group, equals, _chosen = prefix.partition("=")
     if equals:

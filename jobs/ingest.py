@@ -20,7 +20,7 @@ MAX_SHOWN = 5
 
 
 def main(config: IngestConfig) -> int:
-    """Ingest, show each shard and the totals; return 0 if complete, 2 within and 1 over the budget."""
+    """Ingest, show each shard and the totals; return 0 if complete, 2 within and 1 above the failure budget."""
     console = make_console()
 
     def show_shard(record: ShardRecord) -> None:
@@ -39,14 +39,14 @@ def main(config: IngestConfig) -> int:
         say(console, line)
     show_rejected(console, ended)
     for generator in ended.unfinished:
-        say(console, f"{generator}: an ingest into this output has not ended; run it again")
+        say(console, f"{generator}: an ingest into this output is unfinished; run it again")
     say(console, f"written to {ended.url}/")
     say(console, "  <generator>/*.parquet, prompts.parquet, rejected.parquet, manifest.json")
     return ended.exit_code
 
 
 def show_rejected(console: Console, ended: Ingested) -> None:
-    """Show the totals, the rejections by kind with the first few, and the damaged files."""
+    """Show the totals, the rejections by kind with the first few examples, and the damaged files."""
     for line in ended.total_lines:
         say(console, line)
     for kind, count in ended.kinds.items():
@@ -54,7 +54,7 @@ def show_rejected(console: Console, ended: Ingested) -> None:
     for rejection in ended.rejected[:MAX_SHOWN]:
         say(console, f"  {rejection}")
     for file in ended.damaged:
-        say(console, f"{file}: an unknown number of rows is lost, which is over every budget")
+        say(console, f"{file}: an unknown number of rows was lost, which exceeds any failure budget")
 
 
 if __name__ == "__main__":

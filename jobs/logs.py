@@ -1,4 +1,4 @@
-"""Log of a run: the driver writes it for all processes, as text or JSON, without secrets."""
+"""Log of a run, which the driver writes for all processes, as text or JSON and without secrets."""
 
 import json
 import logging
@@ -16,11 +16,11 @@ from plumbline.pipelines.running.errors import one_line
 
 LOG = logging.getLogger(__name__)
 CONTEXT = ("node", "generator", "benchmark", "shard", "metric", "cell")
-"""Fields that a line of text has after its time and level."""
+"""Fields that a text line shows after its time and level."""
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object in one line."""
+    """Formatter that writes a record as a JSON object on one line."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(JsonFormatter):
-    """Formats a record as a line for people."""
+    """Formatter that writes a record as a readable line."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = self.fields(record)
@@ -51,17 +51,17 @@ FORMATTERS = {"json": JsonFormatter, "text": TextFormatter}
 
 
 class Writer(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes lines, and drops lines that cannot be written: a run must not fail because of its log."""
+    """Handler that drops lines that cannot be written, because a run must not fail on account of its log."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # the name is logging's
+    def handleError(self, record: logging.LogRecord) -> None:  # the name is required by logging
         pass
 
 
 @contextmanager
 def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
-    """Write the log of the run in the context, and the exception that ends it; write nothing if no format is set.
+    """Context manager: log the run in its body, including an exception that ends it; log nothing if no format is set.
 
-    The given secrets, and those in the environment, are masked. Raise ConfigError if the file cannot be opened.
+    The given secrets and those in the environment are masked. Raise ConfigError if the file cannot be opened.
     """
     logger = logging.getLogger(LOGGER)
     before = logger.handlers, logger.propagate, logger.level

@@ -57,7 +57,7 @@ COMMAND = Command(
     stopped=KEPT,
 )
 LEASE = "nightly"
-"""Name of the lease in the store that allows one nightly run at a time."""
+"""Name of the lease in the store; it prevents two nightly runs at the same time."""
 MAX_SHOWN = 20
 
 
@@ -66,20 +66,20 @@ class Night(NamedTuple):
 
     outcome: NightOutcome | SuiteOutcome
     runs: Sequence[NightOutcome]
-    """Outcome of each benchmark's run, reported now or earlier."""
+    """Outcome of each benchmark's run, whether it is reported now or was reported earlier."""
     computed: int
-    """Number of computed cells."""
+    """Number of cells that were computed."""
     ending: Ending
-    """Ending of the outcome; if it was reported before, the ending of its sweeps without regressions."""
+    """Ending for this outcome; if the outcome was reported before, regressions are ignored."""
     new: bool
     """True if the outcome is reported now, False if it was reported earlier."""
 
 
 def main(config: NightlyConfig | NightlySuiteConfig) -> int:
-    """Run the sweep, compare and report it, and return the exit code, the worst of several benchmarks.
+    """Run the sweep, compare and report it, and return the exit code: the worst one if there are several benchmarks.
 
-    Exit codes: 0, 1 or 2 as for a sweep; 3 for a regression; 4 if another nightly run is working; 5 if another run took
-    the lease; 6 after the deadline; 7 if the gate failed.
+    Exit codes: 0, 1 or 2 as for a sweep; 3 for a regression; 4 if another nightly run is in progress; 5 if another run
+    took the lease; 6 if the deadline has passed; 7 if the gate failed.
     """
     console, options = make_console(stderr=config.nightly.json), config.nightly
     with write_log(config.log, [config.storage.key, config.storage.secret, options.webhook]):
@@ -99,7 +99,7 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
             warn(console, str(error))
             is_held = isinstance(error, LeaseHeld)
             code = error.exit_code if isinstance(error, Stopped) else HELD if is_held else LOST
-            console.print(f"nothing is reported of this night, exit code {code}")
+            console.print(f"nothing is reported for this night, exit code {code}")
             return code
 
 
@@ -110,14 +110,14 @@ def _plan_suite(config: NightlySuiteConfig) -> PlannedSuite:
 
 
 def _check_gate(config: NightlyConfig | NightlySuiteConfig, sweeps: Iterable[SweepConfig]) -> None:
-    """Raise ConfigError before the sweep for a gate that does not fit its benchmarks and metrics."""
+    """Raise ConfigError, before the sweep starts, if the gate does not fit the benchmarks and metrics."""
     if config.nightly.gate is not None:
         gate = open_gate(config.storage.locate(config.nightly.gate))
         gate.check({sweep.benchmark.name: [*sweep.metrics] for sweep in sweeps})
 
 
 def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, stop: Stop) -> int:
-    """Take the lease, run, drop runs that are not kept, and return the exit code."""
+    """Take the lease, run, delete runs that are not kept, and return the exit code."""
     options = config.nightly
     store = open_store(config)
     store.check()
@@ -171,7 +171,7 @@ def _run_one(console: Console, config: NightlyConfig, hold: Callable[[], None]) 
 
 
 def _run_suite(console: Console, config: NightlySuiteConfig, hold: Callable[[], None]) -> Night:
-    """Compute several benchmarks together, compare each run with its benchmark's last one, and report all at once."""
+    """Compute several benchmarks together, compare each run with the benchmark's last one, and report all at once."""
     planned = _plan_suite(config)
     store = planned.store
     show_suite_plan(console, planned)
@@ -212,7 +212,7 @@ def _run_suite(console: Console, config: NightlySuiteConfig, hold: Callable[[], 
 
 
 def _end(code: int, sweeps: Ending) -> Ending:
-    """Return the ending of a nightly run, with the reason of its sweeps if the exit code is theirs."""
+    """Return the ending of a nightly run; use the reason of its sweeps if they determine the exit code."""
     return sweeps if code == sweeps.code else Ending(code)
 
 
@@ -224,7 +224,7 @@ def _report_suite(
     options: NightConfig,
     hold: Callable[[], None],
 ) -> SuiteOutcome:
-    """Publish the outcome of a suite, and show a line for each of its benchmarks."""
+    """Publish the outcome of a suite, and print a line for each of its benchmarks."""
     from plumbline.pipelines.nightly.regressions import (  # imports scipy
         make_outcomes,
         make_suite_outcome,
@@ -249,7 +249,7 @@ def _sweep(console: Console, planned: PlannedSweep, hold: Callable[[], None]) ->
 
 
 def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
-    """Return the outcome of a run that was reported before, and print that nothing is new; None if it was not."""
+    """Return the outcome of a run that was reported before, and print that nothing is new; otherwise return None."""
     show_note_kept(console, inputs, finished)
     store, run_id = inputs.store, finished.run_id
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None
@@ -264,7 +264,7 @@ def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSwe
                 write_report(store, run_id, compare=compare, settings=config.settings, cluster=config.cluster)
             except PlumblineError as error:
                 command = f"plumbline report run={run_id} {name_store(config.store, config.storage)}"
-                warn(console, f"no report: {error}; make it later by {command}")
+                warn(console, f"no report: {error}; write it later with {command}")
         say(console, f"nothing new since run {run_id}: {outcome.report}")
     return outcome
 
@@ -277,7 +277,7 @@ def _compare(
     options: NightConfig,
     hold: Callable[[], None],
 ) -> "ComparedRun":
-    """Compare a run that has not been reported with an earlier one, and show the results."""
+    """Compare an unreported run with an earlier one, and show the results."""
     from plumbline.jobs.report import show_report  # imports scipy and the charts
     from plumbline.pipelines.nightly.regressions import compare_run
 
@@ -301,7 +301,7 @@ def _compare(
     show_renewed(console, finished)
     if compared.trends.url is None:
         command = f"plumbline trends {name_store(config.store, config.storage)}"
-        warn(console, f"no page of trends: {compared.trends.problem}; make it later by {command}")
+        warn(console, f"no page of trends: {compared.trends.problem}; write it later with {command}")
     else:
         say(console, f"trends: {compared.trends.url}")
     return compared
@@ -321,7 +321,7 @@ def _drop_runs(
     options: NightConfig,
     hold: Callable[[], None],
 ) -> list[str] | None:
-    """Remove the runs that are not kept and return their ids, or None if this was interrupted."""
+    """Delete the runs that are not kept and return their ids; return None if this was interrupted."""
     # the outcome is already published, so an error here does not change the exit code
     dropped = list[str]()
     try:

@@ -1,4 +1,4 @@
-"""Words of a command line: conversion to Hydra overrides, and functions as metrics (`metric=FILE.py:NAME`)."""
+"""Converts command-line arguments to Hydra overrides, and loads functions as metrics (`metric=FILE.py:NAME`)."""
 
 import hashlib
 import re
@@ -26,25 +26,25 @@ from plumbline.operators.metrics.function import (
 from plumbline.pipelines.base.storage import StorageConfig
 
 METRIC_KEYS = ("metric", "metrics")
-"""Keys of metrics; a job has one of them and also accepts the other. The value is a single name or a list."""
+"""Keys for metrics. A job has one of them and accepts the other as a synonym; the value is a single name or a list."""
 TEXTS = ("note", "compare")
-"""Keys whose values are always text: a comma does not make a list."""
+"""Keys whose values are always text, so that a comma does not make a list."""
 LISTS = {"metric": "metrics"}
-"""Short forms of keys for a job with a list of metrics."""
+"""Synonyms for keys of jobs with a list of metrics."""
 SWEEP_KEYS = {
     "limit": "benchmark.limit", "images": "benchmark.images", "prompts": "benchmark.prompts", "metrics": "metric"
 }  # fmt: skip
-"""Short forms of keys for every job that accepts the keys of sweeps."""
+"""Short forms of keys for every job that accepts a sweep's keys."""
 
 
 class UnknownKeyError(Exception):
-    """A configuration has no key of this name, which is the only argument."""
+    """Raised if a configuration has no such key; the key is the only argument."""
 
 
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
-    """Return a word with its full key; a word without a key is the value of the `first` key.
+    """Return a command-line argument with its full key; without a key, it is taken as the value of `first`.
 
-    Raise ConfigError for a word without a key if the job has no `first` key.
+    Raise ConfigError for an argument without a key if the job has no `first` key.
     """
     key, separator, value = word.partition("=")
     if not separator and not word.startswith("~"):
@@ -60,10 +60,10 @@ def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
 
 
 def to_override(word: str) -> str:
-    """Return a word as a Hydra override: `a,b` becomes a list, and text that Hydra's grammar does not allow is quoted.
+    """Convert an argument to a Hydra override: make `a,b` a list, and quote text that Hydra's grammar does not allow.
 
     Such text is, for example, a path with brackets or equals signs. Raise ConfigError for an unclosed bracket or
-    quotation mark, or a key with a space.
+    quotation mark, or for a key with a space.
     """
     parsed = _parse(word)
     key, separator, value = word.partition("=")
@@ -80,10 +80,9 @@ def to_override(word: str) -> str:
 
 
 def apply_override(config: DictConfig, override: Override) -> None:
-    """Set, add or remove a key of a configuration, as described by Hydra's grammar of overrides.
+    """Set, add or remove a key of a configuration, following Hydra's grammar for overrides.
 
-    Raise UnknownKeyError for a key that does not exist and is not to be added, and ConfigError for other overrides that
-    do not fit.
+    Raise UnknownKeyError if a key does not exist and is not being added, and ConfigError for other invalid overrides.
     """
     key, value = override.key_or_group, override.value()
     if override.package is not None:
@@ -109,7 +108,7 @@ def apply_override(config: DictConfig, override: Override) -> None:
 
 
 def _parse(word: str) -> Override | None:
-    """Parse an override; return None if Hydra cannot read it."""
+    """Parse an override; return None if Hydra cannot parse it."""
     try:
         return OverridesParser.create().parse_override(word)
     except HydraException:
@@ -123,20 +122,20 @@ def _quote(value: str) -> str:
 
 
 def name_store(store: str, storage: StorageConfig) -> str:
-    """Return the words that name a store on a command line, without secrets."""
+    """Return the command-line arguments that specify a store, without secrets."""
     options = {"endpoint_url": storage.endpoint_url, "region": storage.region, "anon": storage.anon or None}
     words = [f"store={store}", *(f"storage.{key}={value}" for key, value in options.items() if value is not None)]
     return shlex.join(words)
 
 
 def chooses_benchmark(words: Sequence[str], key: str) -> bool:
-    """Return True if a word chooses the sweep: by the group `key`, or by its prompts, images or questions."""
+    """Return True if an argument chooses the sweep, by the group `key` or by giving prompts, images or questions."""
     choice = rf"({re.escape(key)}|benchmark(\.(images|prompts|generators|questions)[\w.]*)?)="
     return any(re.match(choice, word) for word in words)
 
 
 def choose_functions(words: Sequence[str]) -> list[str]:
-    """Return the overrides, with a choice for each function that `metric=` names; the functions are not run yet.
+    """Return the overrides, with a choice for each function given by `metric=`; the functions are not run yet.
 
     Raise ConfigError if a file or module does not exist, or if two metrics have the same name.
     """
@@ -172,9 +171,9 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> dict[str, Any]:
-    """Return a configuration with the code of the functions that it names, and of the `given` functions.
+    """Return a configuration with the code of the functions that it refers to, and of the `given` functions.
 
-    Nowhere else does a metric get code that can be run. Raise ConfigError if the code cannot be loaded.
+    This is the only way for a metric to get executable code. Raise ConfigError if the code cannot be loaded.
     """
     metrics = values.get("metrics")
     if not isinstance(metrics, Mapping) and not given:

@@ -29,7 +29,7 @@ COLUMNS = ("metric", "prompts", "readable", "questions", "per prompt", "filtered
 
 
 def main(config: SweepConfig) -> int:
-    """Show the plan, write missing questions, and show their quality; return 0 if every prompt has some, else 2."""
+    """Show the plan, write missing questions and show their quality; return 0 if every prompt has questions, else 2."""
     console = make_console()
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         planned = plan_questions(config)

@@ -22,11 +22,11 @@ COMMAND = Command(
     first="run",
 )
 MAX_FINDINGS, MAX_AGREEMENT = 2, 1
-"""Findings about generators, and about agreement with people, that a sweep shows."""
+"""Maximum number of findings that a sweep shows about generators, and about agreement with human ratings."""
 
 
 def main(config: ReportConfig) -> int:
-    """Compare the run with people if a protocol is set, write the report, and show both."""
+    """Compare the run with human ratings if a protocol is set, write the report, and show the results."""
     console, store = make_console(), open_existing_store(config)
     if config.protocol is not None:
         show_agreement(console, judge_run(store, find_run(store, config.run), config.protocol))
@@ -48,7 +48,7 @@ def main(config: ReportConfig) -> int:
 def show_report(console: Console, report: WrittenReport, *, full: bool = True) -> None:
     """Show the leaderboard over all metrics, the findings, and the address of the page.
 
-    Unless `full`, only the first findings are shown, so that a sweep's output fits a screen.
+    Unless `full`, only the first findings are shown, so that a sweep's output fits on a screen.
     """
     page = report.page
     show_tables(console, page.leaderboard_title, page.leaderboard)
@@ -79,7 +79,7 @@ def show_report(console: Console, report: WrittenReport, *, full: bool = True) -
 
 
 def _show_percentile_ranks(console: Console, page: Page) -> None:
-    """Show each mean's percentile rank among all scores of the metric, if the metric also scored other images."""
+    """Show each mean's percentile rank among all of the metric's scores, if the metric also scored other images."""
     rows: dict[str, dict[str, str]] = {name: {} for name in page.generators.rows}
     for column in page.columns:
         own = sum(row.n for row in column.by_generator.values())

@@ -21,8 +21,11 @@ def main(config: ReproductionConfig) -> int:
     unmatched = [check for check in checks if not check.matches]
     for check in unmatched:
         ours, published = (f"{value:.{check.decimals}f}" for value in (check.ours, check.published))
-        say(console, f"{check.location}: published {published}, ours {ours}; {check.reason or 'not known why'}")
-    say(console, f"{len(checks) - len(unmatched)} of {len(checks)} published numbers are met; see {config.output}")
+        say(console, f"{check.location}: published {published}, ours {ours}; {check.reason or 'reason unknown'}")
+    say(
+        console,
+        f"{len(checks) - len(unmatched)} of {len(checks)} published numbers are reproduced; see {config.output}",
+    )
     return 0 if all(check.reason for check in unmatched) else 1
 
 

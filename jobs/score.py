@@ -15,7 +15,7 @@ from plumbline.pipelines.sweeps.planning import check_installed
 SHORT = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
     f"columns.{role}": f"benchmark.columns.{role}" for role in ("image", "prompt", "prompt_id", "image_id", "generator")
 }
-"""Short forms of longer keys, in addition to those of every sweep; messages about folders use them."""
+"""Additional short forms of keys, besides those of every sweep; messages about folders use them."""
 COMMAND = Command(
     "score",
     "Score your own images with their prompts, and get the same tables as from a sweep:\n"
@@ -35,7 +35,7 @@ COMMAND = Command(
 
 
 def main(config: SweepConfig) -> int:
-    """Ingest image files or tars if needed, and score; rejected rows count as rows without a score."""
+    """Ingest image files or tars if needed, and score the images; rejected rows count as rows without a score."""
     check_installed(config)
     scored, ingested = ingest_images(config)
     if ingested is not None:

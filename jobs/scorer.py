@@ -1,4 +1,4 @@
-"""Scorers in notebooks: opens the metrics of a command line in this process."""
+"""Scorers for notebooks: opens the metrics chosen by command-line arguments in this process."""
 
 import json
 import re
@@ -15,24 +15,24 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 COMMAND = Command("scorer", "Score images and prompts in this process.", ScorerConfig, {"metrics": "metric"})
 PLAIN = re.compile(r"[\w./:@-]+")
-"""A text that needs no quotes on a command line."""
+"""Text that needs no quotes on a command line."""
 Metric = str | Callable[..., Any] | Source
-"""The name of a metric, or a function that is one."""
+"""The name of a metric, or a function to use as a metric."""
 Metrics = Metric | Iterable[Metric]
 
 
 def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | None = None, **options: Any) -> Scorer:
-    """Load models and return a scorer that keeps them.
+    """Load models and return a scorer that keeps them loaded.
 
     Args:
-        words: words of a command line, such as `"metrics=[vqascore]"` and `"models=shapes"`.
+        words: command-line arguments, such as `"metrics=[vqascore]"` and `"models=shapes"`.
         metrics: the name of a metric, a function of an image and its prompt (docs/plugins.md), or a list of these.
-        metric: another name of `metrics`, as on the command line.
-        options: other keys of the command line, such as `models="shapes"`.
+        metric: another name for `metrics`, as on the command line.
+        options: other command-line keys, such as `models="shapes"`.
 
     Raises:
-        ConfigError: a word that cannot be understood.
-        ModelError: a model that does not load.
+        ConfigError: an argument is invalid.
+        ModelError: a model cannot be loaded.
     """
     chosen = choose_metrics(metrics, metric)
     entries = [] if chosen is None else list_metrics(chosen)
@@ -45,14 +45,14 @@ def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | N
 
 
 def choose_metrics(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:
-    """Return the argument that is not None; raise ConfigError if both are given."""
+    """Return whichever argument is not None; raise ConfigError if both are given."""
     if metrics is not None and metric is not None:
         raise ConfigError("metrics, metric: both names mean the same option; give only one of them")
     return metric if metrics is None else metrics
 
 
 def list_metrics(metrics: Metrics) -> list[Metric]:
-    """Return the metrics that a caller chose; raise ConfigError for a value that is neither name nor function."""
+    """Return the chosen metrics as a list; raise ConfigError for a value that is neither a name nor a function."""
     is_single = isinstance(metrics, str | Source) or callable(metrics)
     entries: list[Any] = [metrics] if is_single else list_values(metrics, "metrics")
     for entry in entries:
@@ -62,7 +62,7 @@ def list_metrics(metrics: Metrics) -> list[Metric]:
 
 
 def _write_value(value: Any) -> str:
-    """Return a value in the form of a command line."""
+    """Format a value for a command line."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_write_value, value))}]"
     if isinstance(value, str) and PLAIN.fullmatch(value):

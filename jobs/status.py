@@ -37,7 +37,7 @@ WATCH_SECONDS = 2.0
 SECONDS_BETWEEN_LINES = 10.0
 MAX_SUITES = 5
 SILENT_SECONDS = 60.0
-"""Silence of a sweep after which it is mentioned: the sweep may have died, or its storage may be out of reach."""
+"""Seconds without a heartbeat after which a sweep is shown as silent: it may have died, or cannot reach its storage."""
 
 
 def main(config: StatusConfig) -> int:
@@ -81,7 +81,7 @@ def main(config: StatusConfig) -> int:
 
 
 def watch(console: Console, poll: Callable[[], Sequence[RunningSweep]], wait: Callable[[float], object]) -> None:
-    """Show running sweeps until they have ended: in place on a terminal, in a log as lines from time to time."""
+    """Show running sweeps until they have ended: updated in place on a terminal, as occasional lines in a log."""
     sweeps = poll()
     if not sweeps:
         say(console, "no sweep is running")
@@ -119,7 +119,7 @@ def _screen(sweeps: Iterable[RunningSweep]) -> RenderableType:
 
 
 def _stage_cells(name: str, state: StageState) -> tuple[str, str, str, str, str]:
-    """Return a stage's cells, rate, time left, model calls and failed rows as text."""
+    """Return the table cells for a stage: its cells, rate, time left, model calls and failed rows."""
     left = state.seconds_left
     return (
         f"{state.done}/{state.missing}",
@@ -131,7 +131,7 @@ def _stage_cells(name: str, state: StageState) -> tuple[str, str, str, str, str]
 
 
 def show_runs(console: Console, runs: Sequence[Run]) -> None:
-    """Print the runs with their coverage and failures, the newest last, and the problems of unreadable runs."""
+    """Print the runs with their coverage and failures, newest last, and the problems of unreadable runs."""
     for run in runs:
         name = f"[bold]{escape(run.run_id)}[/]{' (latest)' if run.latest else ''}"
         if run.manifest is None:

@@ -51,7 +51,7 @@ def main(config: SweepConfig | SuiteConfig) -> int:
 def _sweep(console: Console, config: SweepConfig) -> int:
     """Show the plan, compute missing cells and show the leaderboards.
 
-    Return 0 if complete, 2 within and 1 over the budget of failed rows.
+    Return 0 if complete, 2 within and 1 above the budget of failed rows.
     """
     if config.image_model is not None:
         scoring: SweepConfig | None = find_job("generate").generate_missing(console, config)
@@ -81,7 +81,7 @@ def _sweep(console: Console, config: SweepConfig) -> int:
 
 
 def _suite(console: Console, config: SuiteConfig) -> int:
-    """Sweep several benchmarks: compute them together, and write a run for each and a page of all."""
+    """Sweep several benchmarks: compute them together, and write a run for each and a page for all."""
     planned = plan_suite(config)
     show_suite_plan(console, planned, full=config.dry_run or config.verbose)
     if config.dry_run:
@@ -120,7 +120,7 @@ def _suite(console: Console, config: SuiteConfig) -> int:
 
 
 def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> Suite:
-    """Write the page of a suite and show its summary, unless a suite of the same runs exists."""
+    """Write the page of a suite and show its summary, unless there already is a suite of the same runs."""
     store = planned.store
     suite = find_suite_of(store, runs)
     if suite is None:
@@ -144,7 +144,7 @@ def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Map
 
 
 def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> Ending:
-    """Show the results of a benchmark, write its report if it is missing, and return its ending."""
+    """Show the results for a benchmark, write its report if it is missing, and return its ending."""
     store, config, ending = planned.store, planned.config, finished.ending
     _show_finished(console, planned, finished)
 
@@ -169,7 +169,7 @@ def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) 
 
 
 def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """Show the leaderboards, the agreement with people, and the earlier run if nothing changed."""
+    """Show the leaderboards, the agreement with human ratings and, if nothing changed, the earlier run."""
     show_leaderboards(console, finished, sweep.store, verbose=sweep.config.verbose)
     show_judged(console, sweep, finished)
     if finished.unchanged:
@@ -185,7 +185,7 @@ def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> None
 
 
 def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
-    """Run rounds until the generators can be distinguished; return the sweep of the prompts that were needed."""
+    """Run rounds until the generators can be distinguished; return the sweep of the prompts that were used."""
     from plumbline.operators.metaeval.decided_pairs import describe_certainty  # imports scipy
     from plumbline.pipelines.sweeps.adaptive import run_adaptive
 
@@ -202,20 +202,20 @@ def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep
 
 
 def _make_page(console: Console, page: str, command: str, make: Callable[[], object], *, verbose: bool) -> bool:
-    """Make a page of a finished run by calling `make`; if that fails, warn, name the `command`, and return False."""
+    """Call `make` to write a page of a finished run; if it fails, warn with the `command` to use, and return False."""
     try:
         with show_phase(console, f"writing the {page}", verbose=verbose):
             make()
     except PlumblineError as error:
-        warn(console, f"no {page}: {error}; make it later by {command}")
+        warn(console, f"no {page}: {error}; write it later with {command}")
         return False
     return True
 
 
 def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """Compare a run with people if the sweep has a protocol and the comparison is missing.
+    """Compare a run with human ratings if the sweep has a protocol and the comparison is missing.
 
-    The report shows the result. It is shown here if the run has its report already.
+    The report shows the result; if the run already has its report, the result is printed here.
     """
     protocol, run_id = sweep.config.protocol, finished.run_id
     if protocol is None or sweep.store.exists(f"runs/{run_id}/metaeval/judgements.parquet"):
@@ -239,7 +239,7 @@ def show_judged(console: Console, sweep: SweepInputs | PlannedSweep, finished: F
 
 
 def show_renewed(console: Console, finished: FinishedSweep) -> None:
-    """Warn if stored cells could not be used and were computed again."""
+    """Warn if stored cells could not be used and were recomputed."""
     if finished.renewed:
         problem = "damaged or outdated cells were recomputed; if this happens again, check the disk"
         warn(console, f"{finished.renewed} {problem}")

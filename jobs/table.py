@@ -11,7 +11,7 @@ ORDER = (
     "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate", "accumulate",
     "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards", "train", "convert",
 )  # fmt: skip
-"""Our jobs, in the order of first use."""
+"""Our jobs, in the order in which a new user would need them."""
 PLUGIN_JOBS: Mapping[str, str] = {
     "kinds": "diagnosis",
     "diagnose": "diagnosis",
@@ -31,29 +31,29 @@ PLUGIN_JOBS: Mapping[str, str] = {
     "train": "training",
     "view": "viewer",
 }
-"""The plugin of each job, even if the plugin is missing; other jobs are in the core."""
+"""Plugin that provides each job, known even if the plugin is not installed; all other jobs are in the core."""
 PLUGIN_CHOICES: Mapping[str, str] = {"image_model": "generation"}
-"""The plugin that has the choices of a group of the core's jobs, even if the plugin is missing."""
+"""Plugin that provides the choices for a group of the core's jobs, known even if the plugin is not installed."""
 JOBS = Extensions[ModuleType](
     "jobs", {name: f"plumbline.jobs.{name}" for name in ORDER if name not in PLUGIN_JOBS}, ModuleType
 )
-"""A job is a module with a COMMAND and a function `main`."""
+"""Installed jobs; a job is a module with a COMMAND and a function `main`."""
 
 
 def list_jobs() -> list[str]:
-    """Return the names of the jobs that are installed, ours first."""
+    """Return the names of the installed jobs, ours first."""
     return [*(name for name in ORDER if name in JOBS), *(name for name in JOBS if name not in ORDER)]
 
 
 def find_job(name: str) -> ModuleType:
-    """Return a job that another job calls; raise ConfigError if its plugin is missing."""
+    """Return a job that is called by another job; raise ConfigError if its plugin is missing."""
     if name not in JOBS:
         raise ConfigError(describe_missing(name))
     return JOBS[name]
 
 
 def describe_missing(name: str) -> str:
-    """Return a message about a job that is not installed or does not exist, with the remedy."""
+    """Return a message, with the remedy, that a job is not installed or does not exist."""
     if name in PLUGIN_JOBS:
         return describe_missing_plugin(f"{name}: a job", PLUGIN_JOBS[name])
     return f"{name}: no job of that name; {suggest(name, list_jobs())} (plumbline --help lists them)"

@@ -1,4 +1,4 @@
-"""Functions for notebooks and other programs: score images, read the tables of runs, compare metrics with ratings."""
+"""Functions for notebooks and other programs: score images, read tables of runs, compare metrics with ratings."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from plumbline.pipelines.store.store import Store, open_existing_store
 IDS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
 """Columns of scores and ratings that are compared as text."""
 ONLY_SHAPES = (
-    "models='shapes', the default, only knows coloured shapes; its scores of other images mean nothing. Choose "
+    "models='shapes', the default, only knows coloured shapes; its scores for other images are meaningless. Choose "
     "models='released' for the real models, or models='shapes' to say that you mean it"
 )
 STATISTICS: tuple[RatingStatistic, ...] = ("spearman", "kendall_b", "pairwise_accuracy")
@@ -44,29 +44,29 @@ def score(
     models: str | None = None,
     on_gpu: bool = False,
 ) -> pd.DataFrame:
-    """Score every image for its prompt, by every metric.
+    """Score every image against its prompt with every metric.
 
     Args:
         images: a list, array, pandas Series or iterator of images, or a single image. An image is a path, encoded
             bytes, a `PIL.Image`, a uint8 array of shape (height, width, 3), or a list of these (frames or views).
-        prompts: a text for each image, in the same order (an index is ignored), or one text for all images.
+        prompts: one text per image, in the same order (an index is ignored), or one text for all images.
         metrics: the name of a metric, such as `"clipscore"`, a function of an image and its prompt (docs/plugins.md),
             or a list of these; `vqascore` by default.
-        metric: another name of `metrics`, as on the command line.
+        metric: another name for `metrics`, as on the command line.
         models: `shapes`, the small models that ship with Plumbline and know only coloured shapes, or `released`, the
-            real models from the Hugging Face hub. None uses `shapes`, with a warning.
+            real models from the Hugging Face hub. None uses `shapes` and warns about it.
         on_gpu: True to run the models on this machine's GPU.
 
     Returns:
-        One row for each image and metric: `image_id` (the image's position in the list), `prompt`, `metric`, `score` in
-        the metric's own unit, `n_questions`, `elements` and `error`. An image that cannot be scored, or has a prompt
-        that cannot be used, has a null score and the reason. docs/python.md describes all columns.
+        One row per image and metric: `image_id` (the image's index in the list), `prompt`, `metric`, `score` in the
+        metric's own unit, `n_questions`, `elements` and `error`. If an image cannot be scored, or its prompt cannot be
+        used, the score is null and `error` has the reason. docs/python.md describes all columns.
 
     Raises:
-        ConfigError: an unknown metric or model, lists of different lengths, or a value that is not an image.
+        ConfigError: a metric or model is unknown, lists have different lengths, or a value is not an image.
         ModelError: a model cannot be found or loaded.
 
-    The models of the last call stay loaded; `open_scorer` keeps them for as long as its scorer lives.
+    The models of the last call stay loaded; `open_scorer` keeps them for as long as its scorer exists.
     """
     chosen = choose_metrics(metrics, metric)
     entries = list_metrics("vqascore" if chosen is None else chosen)
@@ -84,7 +84,7 @@ def _scorer(metrics: tuple[Metric, ...], models: str, on_gpu: bool) -> Scorer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run of a store. Its tables are read on demand (docs/results.md describes their columns)."""
+    """One run in a store. Its tables are read on demand (docs/results.md describes their columns)."""
 
     store: Store
     run_id: str
@@ -99,7 +99,7 @@ class Run:
         return read_manifest(self.store, self.run_id)
 
     def read_scores(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return one row for each image and metric; a null score has its reason in `error`."""
+        """Return one row per image and metric; if a score is null, `error` has the reason."""
         return self._read("scores", columns)
 
     def read_summary(self) -> pd.DataFrame:
@@ -122,10 +122,10 @@ class _Address:
 
 
 def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
-    """Return a run of a store, which is a folder or an s3:// prefix; `latest` is the newest run.
+    """Return a run in a store, which is a folder or an s3:// prefix; `latest` is the newest run.
 
-    `storage` takes the keys of conf's `storage`, such as `endpoint_url`; omitted keys come from the standard AWS
-    variables. Raise ConfigError if the store or the run does not exist, or for an unknown key.
+    `storage` accepts the keys of conf's `storage`, such as `endpoint_url`; keys that are omitted come from the standard
+    AWS variables. Raise ConfigError if the store or the run does not exist, or if a key is unknown.
     """
     opened = open_existing_store(_Address(store=store, storage=read_config(storage, StorageConfig)))
     return Run(store=opened, run_id=find_run(opened, run))
@@ -139,24 +139,26 @@ def judge(
     match: Match | None = None,
     falling: str | Iterable[str] = (),
 ) -> pd.DataFrame:
-    """Return how well metrics agree with people's ratings of the same images.
+    """Return how well metrics agree with human ratings of the same images.
 
     Args:
-        scores: `image_id`, `metric` and `score`, and `prompt_id` and `generator` if they are known; a pandas
-            DataFrame, an Arrow table, or dicts. Ids may be numbers, and are compared as text: 7 and 7.0 are '7'.
-        ratings: `image_id` (or `prompt_id` and `generator`) and `rating`; several rows of an image are several raters.
-        statistics: of pearson, spearman, kendall_a, kendall_b, kendall_c, spearman_viescore (within each generator),
-            auroc, pairwise_accuracy (with exact tie calibration, Deutsch et al. 2023) and pairwise_accuracy_grouped.
-        match: the ids that scores and ratings share: image, prompt_and_generator or image_and_prompt; by default the
-            ids that match the most images.
+        scores: `image_id`, `metric` and `score`, and also `prompt_id` and `generator` if known; a pandas DataFrame, an
+            Arrow table, or dicts. Ids may be numbers; they are compared as text, so that 7 and 7.0 are both '7'.
+        ratings: `image_id` (or `prompt_id` and `generator`) and `rating`; several rows for an image count as several
+            raters.
+        statistics: any of pearson, spearman, kendall_a, kendall_b, kendall_c, spearman_viescore (within each
+            generator), auroc, pairwise_accuracy (with exact tie calibration, Deutsch et al. 2023) and
+            pairwise_accuracy_grouped.
+        match: the ids by which scores and ratings are matched: image, prompt_and_generator or image_and_prompt; by
+            default the ids that match the most images.
         falling: metrics for which a lower score is better.
 
     Returns:
         One row for each metric, statistic and subset: `value`, `low` and `high` (95%, over prompts), `n`.
 
     Raises:
-        ConfigError: a value that is not a table, a table that lacks a column or rows, or an unknown choice.
-        SourceError: no rated image has a score, a row rates the same image for the second time, or a value is not a
+        ConfigError: a value is not a table, a table lacks rows or a column, or a choice is unknown.
+        SourceError: no rated image has a score, a row rates the same image a second time, or a value is not a
             number.
     """
     scored, rated = _frame(scores, "scores", ("metric", "score")), _frame(ratings, "ratings", ("rating",))
@@ -181,9 +183,9 @@ def judge(
 
 
 def _frame(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
-    """Return a table with its ids as text and None for every null.
+    """Return a table with its ids as text and with None for every null.
 
-    Raise ConfigError for a value that is not a table, and for a table without rows, without a column, or with a column
+    Raise ConfigError if the value is not a table, or if the table has no rows, lacks a required column, or has a column
     twice.
     """
     frame = _make_frame(table, name)
@@ -213,13 +215,13 @@ def _make_frame(table: Any, name: str) -> pd.DataFrame:
     if not isinstance(table, pd.DataFrame):
         raise ConfigError(
             f"{name}: expected a pandas DataFrame, an Arrow table or a list of dicts, got a value of type "
-            f"{type(table).__name__}; convert it, as by pd.DataFrame(...)"
+            f"{type(table).__name__}; convert it, for example with pd.DataFrame(...)"
         )
     return table
 
 
 def _id_text(value: Any) -> str | None:
-    """Return an id as text; pandas reads ids in a CSV file as numbers, and as floats if an id is missing."""
+    """Return an id as text; pandas reads ids in a CSV file as integers, or as floats if some ids are missing."""
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -235,7 +237,7 @@ def _number(value: Any, where: str) -> float | None:
 
 
 def _list_ratings(frame: pd.DataFrame) -> list[Rating]:
-    """Return the rows as ratings; raters are numbered within each image if the table does not name them."""
+    """Return the rows as ratings; if the table has no raters, they are numbered within each image."""
     images = [name for name in ("image_id", "prompt_id", "generator") if name in frame]
     numbers = frame.groupby(images, dropna=False).cumcount().astype(str)
     complete = frame.assign(rater=frame.get("rater", numbers)).reindex(columns=[*Rating._fields[:-1]])
@@ -249,7 +251,7 @@ def _list_ratings(frame: pd.DataFrame) -> list[Rating]:
 
 
 def _scores_table(frame: pd.DataFrame) -> pa.Table:
-    """Return the columns of SCORES that the frame has; the others are null."""
+    """Return a table with the columns of SCORES; columns that the frame lacks are null."""
     complete = frame.reindex(columns=["image_id", "prompt_id", "generator", "metric", "score"])
     records = enumerate(_replace_nan(complete).to_dict("records"))
     numbers = [{**row, "score": _number(row["score"], f"scores, row {number}")} for number, row in records]

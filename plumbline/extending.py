@@ -1,4 +1,4 @@
-"""Stable names for the extensions of other packages (docs/plugins.md)."""
+"""Stable names that extensions in other packages can rely on (docs/plugins.md)."""
 
 import lazy_loader
 

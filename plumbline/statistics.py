@@ -1,4 +1,4 @@
-"""The statistics of reports and meta-evaluation as pure functions of NumPy arrays (docs/python.md)."""
+"""The statistics behind reports and meta-evaluation, as pure functions of NumPy arrays (docs/python.md)."""
 
 import lazy_loader
 

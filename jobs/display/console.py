@@ -1,4 +1,4 @@
-"""Prints lines, warnings and tables on the terminal. No table is cut off at the terminal's width."""
+"""Prints lines, warnings and tables on the terminal; tables are never cut off at the terminal's width."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,18 +16,18 @@ EMPTY = "-"
 
 
 class JobConsole(Console):
-    """Console that raises BrokenPipeError if the reader of its output ends; Rich's own would exit silently."""
+    """Console that raises BrokenPipeError if the reader of its output exits; Rich's console would exit silently."""
 
-    def on_broken_pipe(self) -> None:  # the name is Rich's
+    def on_broken_pipe(self) -> None:  # the name is required by Rich
         raise  # Rich calls this while it handles the BrokenPipeError
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text for printing, without characters that could hide or reorder the rest of the output."""
+        """Return text for printing, without characters that could hide or reorder other output."""
         return super().render_str(printable(text), **options)
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console for the terminal; for a file or a job's log, one that is wide enough for all columns."""
+    """Return a console for the terminal; if output goes to a file or a job's log, it is wide enough for all columns."""
     console = JobConsole(highlight=False, stderr=stderr)
     return console if console.is_terminal else JobConsole(highlight=False, stderr=stderr, width=LOG_WIDTH)
 
@@ -43,14 +43,14 @@ def warn(console: Console, text: str) -> None:
 
 
 def show_sentence(console: Console, sentence: Sentence, indent: str = "") -> None:
-    """Print a finding on a line, its first words bold."""
+    """Print a finding on one line, with its first words in bold."""
     console.print(f"{indent}[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}".rstrip(), soft_wrap=True)
 
 
 def show_table(
     console: Console, title: str, names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: slice = slice(0)
 ) -> None:
-    """Print a table of text, with the columns of `numbers` aligned to the right."""
+    """Print a table of strings, with the columns in `numbers` aligned to the right."""
     console.print(text_table(title, names, rows, numbers=numbers))
 
 
@@ -68,7 +68,7 @@ def text_table(title: str, names: Sequence[str], rows: Iterable[Sequence[str]], 
 def show_tables(
     console: Console, title: str, rows: Mapping[str, Mapping[str, str]], most: int | None = None
 ) -> list[str]:
-    """Print rows of cells by column, as several tables if the columns do not fit side by side, at most `most`.
+    """Print a table of cells by row and column name, split into at most `most` tables if it is too wide.
 
     Return the columns that are left out.
     """

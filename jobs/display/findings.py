@@ -1,4 +1,4 @@
-"""Prints a meta-evaluation on the terminal."""
+"""Prints the results of a meta-evaluation on the terminal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.metaeval.metaeval import ALONE, PAGE, Findings
 
 MAX_LINES = 40
-"""Maximum lines of the main table, which fits a screen."""
+"""Maximum number of lines in the main table, so that it fits on a screen."""
 MAX_ROWS = 24
 WRITTEN = {
     PAGE: "every statistic, by skill too, with its convention; the raters; corrected means",
@@ -36,14 +36,14 @@ WRITTEN = {
     "words.parquet": "each metric's result for each rated word",
     "mean_ratings.parquet": "people's mean rating of each image",
 }
-"""Contents of each file of a meta-evaluation."""
+"""Description of each file that a meta-evaluation writes."""
 
 
 def show_agreement(console: Console, findings: Findings) -> None:
     """Print the warnings, and the metrics' statistics over all images, on at most one screen.
 
-    If all statistics take more than a screen, each template's first statistic is printed. Without metrics, the results
-    about the raters are printed.
+    If all statistics would take more than a screen, print only each template's first statistic. Without metrics, print
+    the results about the raters.
     """
     for warning in findings.warnings:
         warn(console, warning)
@@ -59,14 +59,14 @@ def show_agreement(console: Console, findings: Findings) -> None:
 
 
 def show_written(console: Console, findings: Findings, hint: str = "") -> None:
-    """Print the folder of the results, followed by a `hint`, and its files."""
+    """Print the folder with the results, followed by a `hint`, and the files in it."""
     say(console, f"written to {findings.folder}/{hint}:")
     for file in findings.files:
         say(console, f"  {file:<27}{WRITTEN[file]}")
 
 
 def show_conclusion(console: Console, findings: Findings) -> None:
-    """Print the conclusion about agreement with people, in the sentences of a run's report."""
+    """Print the conclusion about agreement with human ratings, in the same sentences as in a run's report."""
     agreement = Agreement(
         findings.judgements, findings.comparisons, findings.notes, corrected=findings.corrected, orders=findings.orders
     )
@@ -77,7 +77,7 @@ def show_conclusion(console: Console, findings: Findings) -> None:
 
 
 def show_findings(console: Console, findings: Findings) -> None:
-    """Show all statistics overall, the first of them by skill, which metrics differ, and every convention."""
+    """Print all statistics overall, the first of them by skill, which metrics differ, and all conventions."""
     for warning in findings.warnings:
         warn(console, warning)
     _show_overall(console, findings)
@@ -106,7 +106,7 @@ def _show_tables(console: Console, tables: Sequence[ShownTable]) -> None:
 
 
 def _show_overall(console: Console, findings: Findings) -> None:
-    """Print values with their intervals below, by metric and statistic, for each template."""
+    """Print values with intervals below them, by metric and statistic, for each template."""
     for title, judgements in _group_by_template(findings).items():
         overall = [judged for judged in judgements if judged.group == OVERALL]
         shown = [judged for judged in overall if not judged.statistic.startswith("epsilon")]
@@ -119,7 +119,7 @@ def _show_overall(console: Console, findings: Findings) -> None:
 
 
 def _show_first_statistics(console: Console, findings: Findings) -> None:
-    """Show each template's first statistic, the metrics that agree best first."""
+    """Print each template's first statistic, with the metrics that agree best first."""
     cells: dict[tuple[str, str], str] = {}
     for judgements in _group_by_template(findings).values():
         statistic = judgements[0].statistic
@@ -135,7 +135,7 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
 
 
 def _group_by_template(findings: Findings) -> dict[str, list[Judgement]]:
-    """Return the judgements of metrics by the title of each template's tables."""
+    """Group the judgements of metrics by the titles of the templates' tables."""
     titled: dict[str, list[Judgement]] = {}
     for judged in findings.judgements:
         if judged.metric != PEOPLE:
@@ -160,7 +160,7 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
 
 
 def _rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
-    """Return cells with two names as rows and columns; the kind of name with fewer values becomes the columns."""
+    """Arrange cells with two names each in rows and columns; the names with fewer values become columns."""
     first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):
         return {down: {across: cells.get((down, across), EMPTY) for across in second} for down in first}
@@ -180,7 +180,7 @@ def _show_people(console: Console, findings: Findings, most: int) -> None:
 
 
 def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """Print a matrix per template and statistic: the row's metric minus the column's, with a mark if significant."""
+    """Print a matrix per template and statistic: the row's metric minus the column's, marked if significant."""
     matrices: dict[str, list[Comparison]] = {}
     for compared in comparisons:
         name = " ".join(filter(None, (compared.template, compared.statistic)))
@@ -202,7 +202,7 @@ def _difference(compared: Comparison, difference: float) -> str:
 
 
 def _show_orders(console: Console, orders: Sequence[Order]) -> None:
-    """Print the better generator of each pair (rows) by each judge (columns)."""
+    """Print which generator of each pair (rows) is better according to each judge (columns)."""
     if not orders:
         return
     better = {

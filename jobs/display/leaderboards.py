@@ -1,4 +1,4 @@
-"""Prints a finished sweep: leaderboards, failures, and the use and cost of its language models."""
+"""Prints the results of a sweep: leaderboards, failures, and the usage and cost of its language models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,9 +20,9 @@ from plumbline.pipelines.sweeps.results import FinishedSweep, Results
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
-    """Print each metric's boards if `verbose`, and otherwise the leaderboard of the report if the run existed before.
+    """Print each metric's boards if `verbose`; otherwise print the report's leaderboard if the run existed before.
 
-    The report of a new run shows its own leaderboard.
+    The report of a new run prints its own leaderboard.
     """
     record = None if verbose or not finished.unchanged else read_report_record(store, finished.run_id)
     if record is not None:
@@ -32,7 +32,7 @@ def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *
 
 
 def show_outcome(console: Console, finished: FinishedSweep) -> None:
-    """Print the failures of a sweep, its use of language models, and the folder of its results."""
+    """Print the failures of a sweep, its usage of language models, and the folder with its results."""
     show_failures(console, finished.results)
     if finished.retried is not None:
         rows, succeeded = finished.retried
@@ -42,15 +42,15 @@ def show_outcome(console: Console, finished: FinishedSweep) -> None:
 
 
 def show_note_kept(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """Warn if the sweep has another note than an unchanged run, because the run keeps its own note."""
+    """Warn that an existing, unchanged run keeps its own note if the sweep has a different note."""
     note = sweep.config.note
     kept = read_manifest(sweep.store, finished.run_id).get("note", "") if finished.unchanged else note
     if note not in ("", kept):
-        warn(console, f"note: run {finished.run_id} exists already and keeps its own note, {kept!r}, not {note!r}")
+        warn(console, f"note: run {finished.run_id} exists already and keeps its own note {kept!r}, not {note!r}")
 
 
 def _show_boards(console: Console, finished: FinishedSweep) -> None:
-    """Print two tables per metric, overall and per skill, with the best overall mean first."""
+    """Print two tables per metric, overall and by skill, with the best overall mean first."""
     rows = finished.results.summary.to_pylist()
     for metric in dict.fromkeys(row["metric"] for row in rows):
         of_metric = [row for row in rows if row["metric"] == metric]
@@ -70,7 +70,7 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
 
 
 def _show_skills(console: Console, metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the means by generator and skill, with scored/expected images if these differ; n is in the heading."""
+    """Print the means by generator and skill, with scored/expected images if these differ; the heading has n."""
     expected: dict[str, int] = {}
     for row in rows:
         if row["skill"] != OVERALL:
@@ -90,7 +90,10 @@ def _skill_cell(row: Mapping[str, Any] | None) -> str:
 
 
 def show_failures(console: Console, results: Results) -> None:
-    """Print the coverage, and the rows, the remedy and an example of every kind of failure, if any row failed."""
+    """Print the coverage and, for every kind of failure, the number of rows, the remedy and an example.
+
+    Print nothing if no row failed.
+    """
     if not results.n_null:
         return
     kinds = sorted(kinds_of_failure(results.failures), key=lambda first: (-first["rows"], first["kind"]))
@@ -111,7 +114,7 @@ def show_failures(console: Console, results: Results) -> None:
 
 
 def show_usage(console: Console, usage: Mapping[str, Usage], costs: Mapping[str, Cost]) -> None:
-    """Print the use and cost of language models, and the cost of GPUs with a price."""
+    """Print the usage and cost of language models, and the cost of GPUs if they have a price."""
     for node, used in usage.items():
         cached = f" ({used.cached_tokens / used.prompt_tokens:.0%} from the prefix cache)" if used.cached_tokens else ""
         cut = f", {used.cut} replies cut at max_tokens" if used.cut else ""

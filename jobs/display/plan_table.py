@@ -22,9 +22,10 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite
 
 NO_MODEL = "none"
-"""Shown as calls of a stage without a model, such as questions by a template or scores by arithmetic."""
+"""Shown instead of model calls for a stage without a model, such as questions from a template or scores by arithmetic.
+"""
 ASSETS = f"{(ROOT / 'assets').resolve()}/"
-"""Folder of the embedded world."""
+"""Folder with the embedded benchmark."""
 MAX_BROKEN = 10
 """Maximum number of damaged or lost cells that are listed."""
 MAX_PROBLEMS = 10
@@ -32,14 +33,14 @@ MAX_PROBLEMS = 10
 
 
 def show_plan(console: Console, planned: PlannedSweep, *, full: bool = True) -> None:
-    """Show the sources, the cells, and the work for the models; the stages and the metrics' options only if `full`."""
+    """Print the sources, the cells, and the models' workload; stages and metric options are printed only if `full`."""
     _show_sources(console, planned, full=full)
     _show_problems(console, planned)
     show_cells(console, planned, full=full)
 
 
 def show_cells(console: Console, planned: PlannedSweep, *, full: bool = True) -> None:
-    """Show a plan without the sources of its prompts and images."""
+    """Print a plan without the sources of its prompts and images."""
     nodes = planned.plan.nodes
     _show_verified(console, planned)
     if full:
@@ -49,7 +50,7 @@ def show_cells(console: Console, planned: PlannedSweep, *, full: bool = True) ->
 
 
 def show_suite_plan(console: Console, planned: PlannedSuite, *, full: bool = True) -> None:
-    """Show the sources of each benchmark, and the cells of all benchmarks, which are computed together."""
+    """Print the sources of each benchmark, and the cells of all benchmarks, which are computed together."""
     for name, finished in planned.unchanged.items():
         console.print(f"[bold]{escape(name)}[/]: nothing changed since run {finished.run_id}")
     for sweep in planned.sweeps.values():
@@ -67,7 +68,7 @@ def show_suite_plan(console: Console, planned: PlannedSuite, *, full: bool = Tru
 
 
 def _show_sources(console: Console, planned: PlannedSweep, *, full: bool) -> None:
-    """Show a benchmark, the origin of its prompts and images, and the open options of its metrics."""
+    """Print a benchmark, the origin of its prompts and images, and the undecided options of its metrics."""
     sources, config, images = planned.sources, planned.config, _count_images(planned)
     pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
     whole = f" of {sources.full_size.prompts}" if sources.full_size is not None else ""
@@ -111,20 +112,20 @@ def _show_stages(console: Console, nodes: Sequence[NodePlan]) -> None:
 
 
 def _show_verified(console: Console, planned: PlannedSweep) -> None:
-    """Show the damaged and lost cells if the cells were verified."""
+    """Print the damaged and lost cells if the cells were verified."""
     if planned.verified is None:
         return
     read, broken = planned.verified
     found = f"{len(broken)} damaged or lost" if broken else "all are sound"
     say(console, f"verify: {plural(read, 'cell')} read, {found}")
     for path in broken[:MAX_BROKEN]:
-        warn(console, f"{planned.store.place.url}/{path}: damaged or lost, to be computed again")
+        warn(console, f"{planned.store.place.url}/{path}: damaged or lost, will be recomputed")
     if len(broken) > MAX_BROKEN:
-        warn(console, f"{len(broken) - MAX_BROKEN} other damaged or lost cells, to be computed again")
+        warn(console, f"{len(broken) - MAX_BROKEN} other damaged or lost cells will be recomputed")
 
 
 def _show_problems(console: Console, planned: PlannedSweep) -> None:
-    """Print the problems of a benchmark's sources, and warn of metrics that ignore the sources of edits."""
+    """Print the problems with a benchmark's sources, and warn about metrics that ignore the sources of edits."""
     sources, config, plan = planned.sources, planned.config, planned.plan
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
@@ -132,9 +133,9 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
         unknown = f"{sources.unknown.images} of {_count_images(planned)} images"
         warn(
             console,
-            f"{unknown} are of prompts that benchmark.prompts does not have, such as "
-            f"{sources.unknown.prompt_id!r}, and fail by every metric that reads the prompt; "
-            "benchmark.require_every_image=false leaves them out",
+            f"{unknown} belong to prompts that are not in benchmark.prompts, such as "
+            f"{sources.unknown.prompt_id!r}, and will fail for every metric that reads the prompt; "
+            "set benchmark.require_every_image=false to leave them out",
         )
     blind = [name for name in config.metrics if name not in need_sources(config.metrics)]
     if config.benchmark.columns.sources and blind:
@@ -146,25 +147,26 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
         warn(console, f"{others} other rows of benchmark.questions; log.format=text lists all")
     if config.retry_failed:
         rows = sum(failed.retryable for failed in plan.failed.values())
-        say(console, f"retry_failed: {rows} failed rows of {len(plan.failed)} cells are tried again")
+        say(console, f"retry_failed: {rows} failed rows of {len(plan.failed)} cells will be retried")
         if plan.untried:
             warn(
                 console,
-                f"{len(plan.untried)} cells that were never tried are left alone; run without retry_failed for them",
+                f"{len(plan.untried)} cells that were never computed are skipped; run without retry_failed to compute "
+                "them",
             )
 
 
 def _explain_complete(planned: PlannedSweep) -> str:
-    """Return why there may be nothing to compute; empty if that has been printed before."""
+    """Return why there may be nothing to compute; empty if that has already been printed."""
     if planned.config.retry_failed:
         return ""
-    return "everything is in the store" if planned.plan.cells else "there is no image that can be read"
+    return "everything is in the store" if planned.plan.cells else "no image can be read"
 
 
 def _show_work(
     console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, full: bool, complete: str
 ) -> None:
-    """Print the executor of the missing cells, its downloads and its GPUs, or why there is nothing to compute."""
+    """Print where the missing cells are computed, with the downloads and GPUs, or why there is nothing to compute."""
     missing = [item for item in nodes if item.missing]
     if not missing:
         if complete:
@@ -185,7 +187,7 @@ def _show_work(
     embedded = any(part.source.startswith(ASSETS) for model in models for part in model.parts.values())
     images = config.benchmark.images if isinstance(config, SweepConfig) else None
     if embedded and images is not None and not config.storage.locate(images).url.startswith(ASSETS):
-        say(console, "models=shapes only knows coloured shapes; its scores of other images mean nothing")
+        say(console, "models=shapes only knows coloured shapes; its scores for other images are meaningless")
     for node in (item.node for item in missing):
         pool = node.pool(config.cluster)
         if pool.num_gpus:
@@ -193,7 +195,7 @@ def _show_work(
 
 
 def _show_costs(console: Console, planned: PlannedSweep) -> None:
-    """Print the estimated cost of services, and the services without prices."""
+    """Print the estimated cost of services, and which services have no price."""
     for node, calls, read, written, cost, run_id in estimate_costs(planned.plan, planned.store):
         source = "according to the model's prices" if run_id is None else f"as in run {run_id}"
         each = f"{read:.0f} tokens read and {written:.0f} written each, {source}"

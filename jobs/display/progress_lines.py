@@ -1,4 +1,4 @@
-"""Prints the progress of a sweep: a line or a bar for each stage."""
+"""Prints the progress of a sweep as a line or a bar for each stage."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,26 +17,26 @@ from plumbline.pipelines.running.events import Event, NodeProgress, PhaseStarted
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 LINE_INTERVAL, MAX_LINE_INTERVAL = 30.0, 600.0
-"""Seconds between lines of progress in a log; the interval doubles up to the maximum, so that a log stays short."""
+"""Seconds between progress lines in a log. The interval doubles each time, up to the maximum, to keep the log short."""
 PHASE_DELAY = 10.0
-"""Seconds after which a log has a line about a phase, such as the start of workers; shorter phases have no line."""
+"""Seconds after which a phase, such as starting workers, gets a line in a log; shorter phases get none."""
 BAR_WIDTH = 20
 AFTER_SECONDS = 4.0
-"""Seconds that the smallest run's tables and report take, most of them for imports."""
+"""Seconds taken by the tables and the report of the smallest run, mostly for imports."""
 AFTER_ROW_SECONDS = 4e-4
-"""Further seconds for each score; measured by jobs.sweep sweep=shapes metric=[edge_density], with and without limit=40.
+"""Additional seconds per score; measured with jobs.sweep sweep=shapes metric=[edge_density], with and without limit=40.
 """
 
 
 def seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
-    """Estimate the seconds that the tables and reports of these sweeps take after their cells are computed."""
+    """Estimate the seconds needed for the tables and reports of these sweeps once their cells have been computed."""
     rows = [sum(item.images for item in planned.plan.nodes if item.node.stage == "scores") for planned in sweeps]
     return sum(AFTER_SECONDS + AFTER_ROW_SECONDS * count for count in rows)
 
 
 @contextmanager
 def show_phase(console: Console, phase: str, *, verbose: bool) -> Iterator[None]:
-    """Show on a terminal that the body works on this phase, until the body ends; a log has a line if `verbose`."""
+    """Show this phase on a terminal while the body runs; in a log, print a line if `verbose`."""
     if verbose and not console.is_terminal:
         say(console, phase)
     with console.status(escape(phase)) if console.is_terminal else nullcontext():
@@ -49,7 +49,7 @@ class Bars(Progress):
     last_line: Callable[[], str] = staticmethod(str)
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield the bars and the line."""
+        """Yield the bars and the line below them."""
         yield self.make_tasks_table(self.tasks)
         if line := self.last_line():
             yield Text(line)
@@ -58,7 +58,7 @@ class Bars(Progress):
 class ProgressDisplay:
     """Progress of a sweep: for each stage, the cells, rows per second, time left, model calls and failed rows.
 
-    The last line has the current phase if the run is between stages, or else the time left in all.
+    The last line shows the current phase if the run is between stages, and otherwise the total time left.
     """
 
     def __init__(self, console: Console, *, afterwards: float = 0.0, verbose: bool = False) -> None:
@@ -66,8 +66,8 @@ class ProgressDisplay:
 
         Args:
             console: a terminal, or a log.
-            afterwards: seconds for tables and report, after all cells are computed.
-            verbose: True if a log has a line for each phase at once, and not only for long phases.
+            afterwards: seconds for the tables and the report, after all cells have been computed.
+            verbose: True to log a line for each phase immediately, and not only for long phases.
         """
         self.console, self.verbose = console, verbose
         self.bars = Bars(
@@ -98,7 +98,7 @@ class ProgressDisplay:
         self.bars.stop()
 
     def update(self, event: Event) -> None:
-        """Show an event. In a log, print a line when a stage is complete, and from time to time."""
+        """Show an event; in a log, print a line at intervals and when a stage is complete."""
         if isinstance(event, PhaseStarted):
             self.phase, self.phase_began = event.what, time.monotonic()
             if not self.console.is_terminal:
@@ -150,7 +150,7 @@ class ProgressDisplay:
 
 
 def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str:
-    """Return the time left for the whole run in words; empty if it is unknown, `at least` if a model has not begun."""
+    """Describe the time left for the whole run; empty if it is unknown, `at least ...` if a model has not started."""
     unfinished = [state for state in nodes if state.cells < state.missing]
     known = [left for state in unfinished if (left := _seconds_left(state)) is not None]
     if not known:
@@ -161,7 +161,7 @@ def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str
 
 
 def _calls(state: NodeProgress) -> str:
-    """Return the number of answered model calls, including those for unfinished cells, and the planned number."""
+    """Return the number of completed model calls, including those for unfinished cells, and the planned number."""
     return f"{state.calls} of about {state.expected_calls} calls, " if state.expected_calls and state.calls else ""
 
 
@@ -170,12 +170,12 @@ def _seconds_left(state: NodeProgress) -> float | None:
 
 
 def minutes(seconds: float) -> str:
-    """Return a time as minutes and seconds: 1:20."""
+    """Format seconds as minutes and seconds: 1:20."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def describe_rate(node: str, rows: int, seconds: float) -> str:
-    """Return the speed of a stage with its unit, such as images; `rows/s` for a stage that is not installed here."""
+    """Format the speed of a stage with its unit, such as images/s; the unit is rows/s if the stage is not installed."""
     stage = node.partition(":")[0]
     unit = f"{STAGES[stage].over}/s" if stage in STAGES else "rows/s"
     return f"{rows / seconds:.1f} {unit}" if seconds > 0 and rows else f"- {unit}"

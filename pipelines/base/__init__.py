@@ -1,1 +1,1 @@
-"""Foundations of all pipelines: storage, tables of any format, the cluster, logs and exit codes."""
+"""Foundations of all pipelines: storage, tables in any format, the cluster, logs and exit codes."""

@@ -1,4 +1,4 @@
-"""Casts from Arrow's view types, which Polars may write for texts and bytes; Arrow cannot select rows of views."""
+"""Casts from Arrow's view types, which Polars may use for strings and bytes; Arrow cannot select rows of views."""
 
 from typing import TypeVar
 
@@ -8,7 +8,7 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def remove_views(rows: Rows) -> Rows:
-    """Return the rows with plain texts and bytes in place of views, also within lists and structs."""
+    """Return the rows with view types replaced by plain strings and bytes, also within lists and structs."""
     schema = schema_without_views(rows.schema)
     return rows if schema.equals(rows.schema) else rows.cast(schema)
 

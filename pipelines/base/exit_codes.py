@@ -1,12 +1,14 @@
-"""Exit codes of jobs: complete, within or over the budget of failed rows, and further codes of jobs.nightly."""
+"""Exit codes of jobs: complete, within or above the budget of failed rows, and additional codes of jobs.nightly."""
 
 from typing import NamedTuple
 
 COMPLETE, OVER_BUDGET, WITHIN_BUDGET = 0, 1, 2
 REGRESSION, HELD, LOST, LATE = 3, 4, 5, 6
-"""Exit codes of jobs.nightly: a regression; another run has the lease; another run took it; the deadline passed."""
+"""Exit codes of jobs.nightly: a regression was found; another run has the lease; another run took the lease from this
+one; the deadline has passed.
+"""
 GATE_FAILED = 7
-"""A run did not pass its gate."""
+"""Exit code of a run that did not pass its gate."""
 
 
 class Ending(NamedTuple):
@@ -14,10 +16,10 @@ class Ending(NamedTuple):
 
     code: int = COMPLETE
     reason: str = ""
-    """Empty if the code is 0."""
+    """The reason for the exit code; empty if the code is 0."""
 
     def add_name(self, name: str) -> "Ending":
-        """Return the ending with the name of a benchmark in its reason."""
+        """Return the ending with a benchmark's name added to its reason."""
         return self._replace(reason=f"{name}: {self.reason}" if self.reason else "")
 
     def worse(self, other: "Ending") -> "Ending":
@@ -28,7 +30,7 @@ class Ending(NamedTuple):
 
 
 def end(failed: int, rows: int, max_failed: float) -> Ending:
-    """Return the ending of a job if `failed` of `rows` rows failed and the fraction `max_failed` may fail."""
+    """Return the ending of a job with `failed` of `rows` rows failed; up to the fraction `max_failed` is allowed."""
     if not failed:
         return Ending()
     within = failed / rows <= max_failed
@@ -38,7 +40,7 @@ def end(failed: int, rows: int, max_failed: float) -> Ending:
 
 
 def exit_code(failed: int, rows: int, max_failed: float) -> int:
-    """Return the exit code of a job if `failed` of `rows` rows failed and the fraction `max_failed` may fail."""
+    """Return the exit code of a job with `failed` of `rows` rows failed; up to the fraction `max_failed` is allowed."""
     return end(failed, rows, max_failed).code
 
 

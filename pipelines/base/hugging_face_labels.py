@@ -1,4 +1,4 @@
-"""Hugging Face's class labels: columns of numbers whose names are in the schema's metadata."""
+"""Hugging Face's class labels: columns of integers, with the names of the labels in the schema's metadata."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def find_labels(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return the names of labels for each column of class labels or of lists of class labels."""
+    """Return the label names for each column of class labels or lists of class labels."""
     try:
         features = json.loads((schema.metadata or {})[METADATA])["info"]["features"]
         named = {name: _list_names(feature) for name, feature in features.items() if name in schema.names}
@@ -21,7 +21,7 @@ def find_labels(schema: pa.Schema) -> dict[str, list[str]]:
 
 
 def _list_names(feature: Any) -> list[str]:
-    """Return the names of a feature's labels; a list is written as [feature] or as an object with a feature in it."""
+    """Return the names of a feature's labels; a list is stored as [feature] or as an object with a `feature`."""
     if isinstance(feature, list):
         return _list_names(feature[0]) if len(feature) == 1 else []
     if not isinstance(feature, Mapping):
@@ -33,7 +33,7 @@ def _list_names(feature: Any) -> list[str]:
 
 
 def name_labels(rows: Rows, exclude: Collection[str] = ()) -> Rows:
-    """Return the rows with names instead of numbers in every label column except `exclude`; no label gives null."""
+    """Replace numbers by names in every label column except those in `exclude`; a missing label becomes null."""
     for column, names in find_labels(rows.schema).items():
         if column not in exclude:
             position = rows.schema.get_field_index(column)

@@ -1,4 +1,4 @@
-"""Log lines of a run: every process collects them with their context, and the driver writes them."""
+"""Log lines of a run: every process collects its lines with their context, and the driver writes them."""
 
 import logging
 import threading
@@ -12,13 +12,14 @@ from typing import Any, Literal
 from plumbline.operators.base.errors import ConfigError
 
 LOGGER = "plumbline"
-"""Root of the loggers that write to a run's log."""
+"""Name of the root logger of a run's log."""
 OFF = 100
-"""Level above all others, which turns a logger off."""
+"""A level above all others, which disables a logger."""
 MAX_WAIT = 1.0
-"""Seconds since the last report after which a worker sends its lines with the next line."""
+"""Maximum seconds since a worker's last report; if more have passed, the worker sends its lines with the next log line.
+"""
 Line = Mapping[str, Any]
-"""A line of a log as plain values."""
+"""A log line as plain values."""
 _ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # replaced, never modified
 
 
@@ -29,18 +30,20 @@ class LogConfig:
     format: Literal["text", "json"] | None = None
     """Format of a line; null writes no log."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest level that is written."""
+    """The lowest level that is logged."""
     file: str | None = None
-    """File on the driver's machine; lines are appended. null uses stderr."""
+    """File on the driver's machine to which lines are appended; null uses stderr."""
 
     def __post_init__(self) -> None:
         if self.file is not None and "://" in self.file:
-            raise ConfigError(f"log.file: expected a file of this machine, got {self.file!r}; copy it once it is whole")
+            raise ConfigError(
+                f"log.file: expected a file on this machine, got {self.file!r}; copy it when the run has ended"
+            )
 
 
 @contextmanager
 def add_log_fields(**fields: str) -> Iterator[None]:
-    """Add fields such as `node="answers:vqa"` to every line that is logged in the context."""
+    """Add fields such as `node="answers:vqa"` to every line that is logged within the context."""
     token = _ABOUT.set({**_ABOUT.get(), **fields})
     try:
         yield
@@ -49,25 +52,25 @@ def add_log_fields(**fields: str) -> Iterator[None]:
 
 
 def current_field(field: str) -> str:
-    """Return the value of a field that `add_log_fields` has set; empty if it is not set."""
+    """Return the value of a field that was set with `add_log_fields`; empty if it is not set."""
     return _ABOUT.get().get(field, "")
 
 
 def to_line(record: logging.LogRecord) -> dict[str, Any]:
-    """Return a record as plain values: time, level, message, exception type, and the fields of `add_log_fields`."""
+    """Return a log record as plain values: time, level, message, exception type, and the fields of `add_log_fields`."""
     exception = {"exception": record.exc_info[0].__name__} if record.exc_info and record.exc_info[0] else {}
     line = {"time": record.created, "level": record.levelname.lower(), "message": record.getMessage()}
     return line | {**_ABOUT.get(), **getattr(record, "fields", {})} | exception
 
 
 def find_level() -> int | None:
-    """Return the minimum level of lines that this process writes; None if it writes no log."""
+    """Return the lowest level that this process logs; None if it writes no log."""
     level = logging.getLogger(LOGGER).level
     return level if 0 < level < OFF else None
 
 
 def take_over(handler: logging.Handler, level: int) -> None:
-    """Send all lines of our loggers from a level on to this handler, and to no other."""
+    """Send all lines of our loggers at or above a level to this handler, and to no other."""
     logger = logging.getLogger(LOGGER)
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(level)
@@ -76,8 +79,8 @@ def take_over(handler: logging.Handler, level: int) -> None:
 class Forwarder(logging.Handler):
     """Handler that collects a worker's lines for its next report to the driver.
 
-    It sends the lines itself after a warning, or if the last report was more than MAX_WAIT ago. One remote call per
-    line would cost more than all other reports of a worker.
+    It sends the lines immediately after a warning, or if the last report was more than MAX_WAIT ago. One remote call
+    per line would cost more than all other reports of a worker together.
     """
 
     def __init__(self, send: Callable[[Sequence[Line]], object]) -> None:
@@ -94,14 +97,14 @@ class Forwarder(logging.Handler):
                 self._send(self.take())
 
     def take(self) -> Sequence[Line]:
-        """Return the unsent lines, which the caller must report."""
+        """Return the lines that have not been sent; the caller must report them."""
         with self._guard:
             lines, self._lines, self._taken = self._lines, [], time.monotonic()
             return lines
 
 
 def relay(lines: Iterable[Mapping[str, Any]]) -> None:
-    """Log workers' lines in this process, with their original time, and with this process's fields of the run."""
+    """Log the workers' lines in this process, with their original times and this process's fields of the run."""
     logger = logging.getLogger(__name__)
     for line in lines:
         fields = dict(line)

@@ -1,4 +1,4 @@
-"""Generated sections of a Markdown or YAML file whose other text is written by people."""
+"""Generated sections of a Markdown or YAML file; the rest of the file is written by people."""
 
 from typing import NamedTuple
 
@@ -7,13 +7,13 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 
 
 class Comments(NamedTuple):
-    """Comment syntax of a file format."""
+    """The comment syntax of a file format."""
 
     prefix: str
     suffix: str
 
     def marks(self, name: str) -> tuple[str, str]:
-        """Return the lines that begin and end the section of this name."""
+        """Return the comment lines that mark the beginning and the end of the section with this name."""
         return f"{self.prefix}begin {name}{self.suffix}", f"{self.prefix}end {name}{self.suffix}"
 
 
@@ -34,9 +34,9 @@ def write_section(page: Place, name: str, text: str) -> None:
 
 
 def replace_section(content: str, name: str, text: str, where: str, comments: Comments = MARKDOWN) -> str:
-    """Return the content with this section replaced by the text, or appended if it is new.
+    """Return the content with the section replaced by the text; if there is no such section, append it.
 
-    Raise ConfigError, which names the file (`where`), if the section does not end, or if the text contains a mark.
+    Raise ConfigError naming the file (`where`) if the section has no end, or if the text contains one of its comments.
     """
     begin, end = comments.marks(name)
     before, after = split_at_section(content, name, where, comments)
@@ -46,9 +46,9 @@ def replace_section(content: str, name: str, text: str, where: str, comments: Co
 
 
 def split_at_section(content: str, name: str, where: str, comments: Comments = MARKDOWN) -> tuple[str, str]:
-    """Return the text before and after the section, or around its position if it is new.
+    """Return the text before and after the section or, if it does not exist, before and after its future position.
 
-    Raise ConfigError if the section does not end.
+    Raise ConfigError if the section has no end.
     """
     begin, end = comments.marks(name)
     before, begun, rest = content.partition(begin)
@@ -62,4 +62,4 @@ def split_at_section(content: str, name: str, where: str, comments: Comments = M
 
 
 def _missing_marks(where: str, begin: str, end: str) -> ConfigError:
-    return ConfigError(f"{where}: expected the lines {begin} and {end}, between which the tables go; add both")
+    return ConfigError(f"{where}: expected the lines {begin} and {end} around the tables; add both")

@@ -1,6 +1,6 @@
-"""Reader of Parquet files that fetches only the needed bytes: no read-ahead, few requests, single pages if possible.
+"""Reader of Parquet files that fetches only the bytes it needs: no read-ahead, few requests, single pages if possible.
 
-Pages are found by the page index, which pyarrow writes but does not expose.
+Pages are located via the page index, which pyarrow writes but does not expose.
 """
 
 import io
@@ -18,32 +18,34 @@ from plumbline.operators.images.rows import image_records
 from plumbline.pipelines.base.arrow_views import remove_views
 
 TAIL_BYTES = 64 << 10
-"""Bytes at the end of a file that pyarrow reads to find the footer. Page indices lie right before it."""
+"""Number of bytes that pyarrow reads at the end of a file to find the footer. Page indices are just before it."""
 MAX_GAP = 64 << 10
-"""Maximum number of unneeded bytes between two ranges that a single request reads."""
+"""Maximum number of unneeded bytes between two ranges that are read with one request."""
 SMALL_CHUNK = 1 << 20
-"""Bytes of a small column chunk, which is read with its neighbours. The pages of larger chunks are read one by one."""
+"""Maximum bytes of a column chunk that is read together with its neighbours. The pages of larger chunks are read one by
+one.
+"""
 MAX_SPAN = 8 << 20
-"""Bytes of neighbouring chunks that are read with one request."""
+"""Maximum bytes of neighbouring chunks that are read with one request."""
 MAX_BUFFERED = 64 << 20
-"""Bytes of such requests that are kept until pyarrow reads them."""
+"""Maximum bytes from such requests that are kept until pyarrow reads them."""
 PAGE_BUFFER = 16 << 10
-"""Bytes that pyarrow reads for a page's header."""
+"""Number of bytes that pyarrow reads for a page's header."""
 STREAM_BYTES = 1 << 20
-"""Bytes of a large chunk without a page index that are read at a time."""
+"""Number of bytes that are read at a time from a large chunk without a page index."""
 ROWS_AT_ONCE = 16
-"""Rows of such a chunk that are in memory at the same time."""
+"""Number of rows of such a chunk that are in memory at the same time."""
 MAX_FOOTER = 4 << 20
-"""Bytes of a footer that is searched for page indices."""
+"""Maximum size in bytes of a footer that is searched for page indices."""
 MAX_INDEX = 4 << 20
-"""Bytes of one column's page index."""
+"""Maximum size in bytes of one column's page index."""
 BOOLEANS, INTEGERS, BYTE, DOUBLE, BINARY, LISTS, MAP, STRUCT = (1, 2), (4, 5, 6), 3, 7, 8, (9, 10), 11, 12
-"""Types of Thrift's compact protocol."""
+"""Type codes of Thrift's compact protocol."""
 INTEGER_BITS = 64
 ROW_GROUPS, COLUMNS, INDEX_OFFSET, INDEX_LENGTH = 4, 1, 4, 5
-"""Fields of FileMetaData, RowGroup and ColumnChunk in parquet.thrift."""
+"""Field numbers of FileMetaData, RowGroup and ColumnChunk in parquet.thrift."""
 PAGES, PAGE_OFFSET, PAGE_SIZE, PAGE_FIRST_ROW = 1, 1, 2, 3
-"""Fields of OffsetIndex and PageLocation."""
+"""Field numbers of OffsetIndex and PageLocation in parquet.thrift."""
 
 
 class PageLocation(NamedTuple):
@@ -52,13 +54,13 @@ class PageLocation(NamedTuple):
     offset: int
     size: int
     first_row: int
-    """Index of the page's first row in the row group."""
+    """Index, within the row group, of the page's first row."""
 
 
 def locate_indices(footer: pq.FileMetaData) -> list[list[range | None]]:
-    """Return the bytes of each column chunk's page index, by row group and leaf column.
+    """Return the byte range of each column chunk's page index, by row group and leaf column.
 
-    None means that a chunk has no index; the list is empty if the footer is too large to search.
+    The range is None if a chunk has no index. The list is empty if the footer is too large to search.
     """
     if footer.serialized_size > MAX_FOOTER:
         return []
@@ -75,7 +77,7 @@ def locate_indices(footer: pq.FileMetaData) -> list[list[range | None]]:
 
 
 def parse_index(data: bytes, chunk: range, rows: int) -> list[PageLocation]:
-    """Return the data pages of a column chunk with `rows` rows; an empty list if the index is not of this chunk."""
+    """Return the data pages of a column chunk with `rows` rows; empty if the index does not belong to this chunk."""
     try:
         found = _Thrift(data).read_struct()[PAGES]
         pages = [PageLocation(page[PAGE_OFFSET], page[PAGE_SIZE], page.get(PAGE_FIRST_ROW, 0)) for page in found]
@@ -87,16 +89,17 @@ def parse_index(data: bytes, chunk: range, rows: int) -> list[PageLocation]:
 
 
 class _Thrift:
-    """Reader of Thrift's compact protocol, as far as Parquet uses it.
+    """Reader of Thrift's compact protocol, to the extent that Parquet uses it.
 
-    Every value takes at least one byte, so the work is bounded by the data. Damaged data raise LookupError.
+    Every value takes at least one byte, so the amount of work is bounded by the size of the data. Damaged data raise
+    LookupError.
     """
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     def read_struct(self) -> dict[int, Any]:
-        """Return the values of a struct by the numbers of its fields."""
+        """Return the values of a struct by field number."""
         fields: dict[int, Any] = {}
         number = 0
         while header := self._read_byte():
@@ -147,7 +150,7 @@ class _Thrift:
 
 
 class ExactStream(io.RawIOBase):
-    """Stream of a file that reads exactly the requested bytes, and announced ranges that are close together at once."""
+    """Stream of a file that reads exactly the requested bytes, but merges announced ranges that are close together."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         super().__init__()
@@ -156,7 +159,7 @@ class ExactStream(io.RawIOBase):
         self._buffered: OrderedDict[range, bytes] = OrderedDict()
         self._dropped: set[range] = set()
         self.jump = (size, 0)
-        """A position, and the number of bytes that reads at or after it skip."""
+        """A position, and the number of bytes by which reads at or after it are shifted forward."""
 
     def announce(self, ranges: Sequence[range]) -> None:
         self._spans = sorted({*merge(ranges), *self._buffered}, key=lambda span: span.start)
@@ -212,7 +215,7 @@ class ExactStream(io.RawIOBase):
 
 
 def merge(ranges: Iterable[range]) -> list[range]:
-    """Return the ranges, with small ranges that are close together merged."""
+    """Merge small ranges that are close together, and return all ranges."""
     ordered = sorted(ranges, key=lambda each: each.start)
     merged = [each for each in ordered if len(each) > SMALL_CHUNK]
     run = range(0)
@@ -228,7 +231,7 @@ def merge(ranges: Iterable[range]) -> list[range]:
 
 
 class ParquetReader:
-    """A Parquet file of `size` bytes that is open for reading in one thread; a known footer is not read again."""
+    """Reader of an open Parquet file of `size` bytes, for use in one thread; a known footer is not read again."""
 
     def __init__(self, stream: IO[bytes], size: int, footer: pq.FileMetaData | None = None) -> None:
         self._stream, self._size = ExactStream(stream, size), size
@@ -249,7 +252,7 @@ class ParquetReader:
     def read_rows(self, row_group: int, rows: Sequence[int], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield rows of a row group; `rows` are their indices in ascending order.
 
-        Of a large column, only the pages with these rows are read. If the file has no page index, the column is read up
+        In a large column, only the pages with these rows are read. If the file has no page index, the column is read up
         to the last of these rows.
         """
         leaves = {name: self._leaves(name) for name in columns}
@@ -265,7 +268,7 @@ class ParquetReader:
             yield record
 
     def _values(self, row_group: int, rows: Sequence[int], leaf: int) -> Iterator[Any]:
-        """Yield the values of one leaf column; a leaf of a struct yields structs with one field."""
+        """Yield the values of one leaf column; if it is a field of a struct, yield structs with only this field."""
         pages = self._pages(row_group, leaf) if self._is_large(row_group, leaf) else []
         path, chunk = self.footer.schema.column(leaf).path, self._chunk(row_group, leaf)
         if pages:
@@ -289,7 +292,7 @@ class ParquetReader:
                 return
 
     def _read_page(self, row_group: int, path: str, first: int, page: PageLocation, row: int) -> Any:
-        """Return a row of a data page; the stream makes pyarrow see this page as the first page of its column chunk."""
+        """Return a row of a data page; the stream makes pyarrow see the page as the first of its column chunk."""
         self._stream.announce([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER)))])
         self._stream.jump = (first, page.offset - first)
         try:
@@ -301,12 +304,12 @@ class ParquetReader:
             self._stream.release()
 
     def _open_for_steps(self, buffer: int) -> pq.ParquetFile:
-        """Open the file again for reading a column chunk in steps of `buffer` bytes."""
+        """Open the file again, to read a column chunk in steps of `buffer` bytes."""
         options = {"metadata": self.footer, "pre_buffer": False, "page_checksum_verification": True}
         return pq.ParquetFile(self._stream, buffer_size=buffer, **options)
 
     def _pages(self, row_group: int, leaf: int) -> list[PageLocation]:
-        """Return a chunk's pages; empty without an index, or for lists, whose rows may continue on the next page."""
+        """Return a chunk's pages; empty if it has no index, or for lists, whose rows may continue on the next page."""
         index = self._indices[row_group][leaf] if row_group < len(self._indices) else None
         if index is None or self.footer.schema.column(leaf).max_repetition_level:
             return []
@@ -331,6 +334,6 @@ class ParquetReader:
 
 
 def _join_fields(structs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return the fields of structs as one struct; None if all structs are null."""
+    """Merge the fields of structs into one struct; return None if all structs are null."""
     known = [struct for struct in structs if struct is not None]
     return {name: value for struct in known for name, value in struct.items()} if known else None

@@ -1,4 +1,4 @@
-"""Files and folders on disks and in clouds with one interface, and errors that name the remedy."""
+"""Files and folders on disks and in clouds behind one interface, with errors that state the remedy."""
 
 import errno
 import os
@@ -23,15 +23,15 @@ from plumbline.pipelines.base.filesystems.filesystem import Entry as Entry
 CLIENTS = ("botocore.", "aiobotocore.", "obstore.", "aiohttp.", "httpx.", "huggingface_hub.")
 """Packages of storage clients; some of their errors are not OSErrors."""
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}")
-"""Beginning of an address that is not a local path; a single slash is a typing error."""
+"""Start of an address that is not a local path; a single slash counts too, because it is a typing error."""
 OTHER_NAMES = {"gcs://": "gs://", "abfs://": "az://", "abfss://": "az://", "azure://": "az://", "s3a://": "s3://"}
-"""Names of schemes in other software, with our names."""
+"""Scheme names used by other software, mapped to ours."""
 OS_REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the quota is used up: free some space",
-    errno.EFBIG: "the file is larger than the system lets it be: raise the limit (ulimit -f)",
+    errno.EFBIG: "the file is larger than the system allows: raise the limit (ulimit -f)",
     errno.EROFS: "the disk is read-only: make it writable",
-    errno.ELOOP: "its symbolic links lead in a circle: correct them",
+    errno.ELOOP: "its symbolic links form a loop: correct them",
     errno.ENAMETOOLONG: "its name is too long: shorten it",
     errno.EMFILE: "too many files are open: raise the limit (ulimit -n)",
 }
@@ -43,18 +43,18 @@ def is_remote(url: str) -> bool:
 
 
 Roots = Annotated[tuple[str, ...], Bound("folders or s3:// prefixes", all)]
-"""Folders whose files may be read if a table or a request names them."""
+"""Folders from which files may be read if a table or a request refers to them."""
 
 
 class WriteError(PlumblineError):
-    """A result of a run cannot be written."""
+    """Raised if a result of a run cannot be written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageConfig(Settings):
-    """Access to s3://; options that are not set come from the standard AWS variables.
+    """Access to s3://; options that are not set are taken from the standard AWS variables.
 
-    gs:// and az:// use the variables of their clouds' own tools, or `anon`.
+    gs:// and az:// use the variables of the clouds' own tools, or `anon`.
     """
 
     def __post_init__(self) -> None:
@@ -67,8 +67,8 @@ class StorageConfig(Settings):
     def locate(self, url: str, *, writable: bool = False) -> "Place":
         """Return the file or folder at a local path or an address, and prepare its client.
 
-        Raise ConfigError for an invalid address or invalid settings, or if `writable` and the filesystem can only be
-        read.
+        Raise ConfigError if the address or the settings are invalid, or if the filesystem is read-only although
+        `writable` is set.
         """
         match = SCHEME.match(url)
         if match is None or match[0] == "file://":
@@ -77,23 +77,23 @@ class StorageConfig(Settings):
         if not scheme.endswith("://"):
             raise ConfigError(f"{url}: expected a local path or a URL, got one slash; write {match[1]}://")
         if scheme in OTHER_NAMES:
-            raise ConfigError(f"{scheme}: is written {OTHER_NAMES[scheme]} here, as in docs/cluster.md")
+            raise ConfigError(f"{scheme}: write {OTHER_NAMES[scheme]} instead (docs/cluster.md)")
         # messages show addresses, so an address must not contain credentials
         host = address.partition("/")[0]
         if "@" in host:
             option = "storage.key and storage.secret" if scheme == "s3://" else "the variables that its own tools read"
             raise ConfigError(f"{scheme}: expected an address without credentials; put them into {option}")
         if "?" in address and scheme not in OBJECT_STORES:
-            problem = "expected an address without a query, which may hold credentials; drop it"
+            problem = "expected an address without a query, which may contain credentials; remove it"
             raise ConfigError(f"{scheme}{host}: {problem}")
         if not host:
             part, rest = ("bucket", "PREFIX") if scheme in OBJECT_STORES else ("host", "PATH")
             raise ConfigError(
                 f"{scheme}{address}: expected {scheme}{part.upper()}/{rest}, got no {part}; "
-                "name it, or set the variable that does"
+                "add it, or set the variable that it comes from"
             )
         place = Place(url.rstrip("/"), self)
-        if writable and scheme not in OBJECT_STORES:  # before connecting to its server, which may not exist
+        if writable and scheme not in OBJECT_STORES:  # checked before connecting to the server, which may not exist
             raise place.only_read()
         place.filesystem.prepare(place.path)
         return place
@@ -101,7 +101,7 @@ class StorageConfig(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file or folder on a disk or in an object store, with the settings that reading and writing need.
+    """A file or folder on a disk or in an object store, with the settings needed to read and write it.
 
     Printing, logging and hashing use only the address; only pickling includes the credentials.
     """
@@ -114,7 +114,7 @@ class Place:
         return self.url
 
     def __truediv__(self, relative: str) -> "Place":
-        """Return the file or folder at a relative path below this folder."""
+        """Return the file or folder at a path relative to this folder."""
         return Place(f"{self.url.rstrip('/')}/{relative}", self.storage) if relative else self
 
     @property
@@ -126,14 +126,14 @@ class Place:
         return filesystem_of(self.url, self.storage)
 
     def writable(self) -> Writable:
-        """Return the filesystem if it can be written; raise ConfigError if it can only be read."""
+        """Return the filesystem for writing; raise ConfigError if it is read-only."""
         filesystem = self.filesystem
         if not isinstance(filesystem, Writable):
             raise self.only_read()
         return filesystem
 
     def only_read(self) -> ConfigError:
-        return ConfigError(f"{self}: files can only be read there; name a folder, or a prefix of {STORES}")
+        return ConfigError(f"{self}: this storage is read-only; choose a folder, or a prefix of {STORES}")
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
@@ -141,12 +141,12 @@ class Place:
 
     @property
     def path(self) -> str:
-        """Path within its filesystem."""
+        """Path within the filesystem."""
         return self.url if self.is_local else self.url.removeprefix(self.filesystem.root)
 
     @property
     def uri(self) -> str:
-        """Address with a scheme; file:// for a local path."""
+        """Address with a scheme: file:// for a local path."""
         return f"file://{self.url}" if self.is_local else self.url
 
     @property
@@ -167,7 +167,7 @@ class Place:
         return bool(self.fs.isdir(self.path))
 
     def entry(self) -> Entry:
-        """Return size and times; raise FileNotFoundError if nothing is there."""
+        """Return the size, ETag and modification time; raise FileNotFoundError if nothing is there."""
         return self.filesystem.entry(self.path)
 
     def read(self, limit: int | None = None) -> bytes:
@@ -175,51 +175,52 @@ class Place:
         return self.filesystem.read(self.path, limit)
 
     def open(self, *, size: int | None = None, etag: str | None = None, **options: Any) -> IO[bytes]:
-        """Open the file for reading; a known `size` saves a request to a cloud.
+        """Open the file for reading; passing a known `size` saves a request to a cloud.
 
-        With an ETag, reading raises OSError once the file has another ETag, if its filesystem `reads_one_version`.
+        If an ETag is given and the filesystem `reads_one_version`, reading raises OSError as soon as the file has a
+        different ETag.
         """
         return self.filesystem.open(self.path, size, etag, **options)
 
     def list(self) -> dict[str, Entry]:
-        """Return the entries of a folder by name, or the entry of a file; a local link has its target's entry."""
+        """Return the entries of a folder by name, or the entry of a file; a local link has the entry of its target."""
         return self.filesystem.list(self.path)
 
     def files(self) -> Iterator[tuple[str, Entry]]:
-        """Yield the files below a folder with their relative paths, or a file itself with the empty path.
+        """Yield the files below a folder with their relative paths, or a single file with an empty path.
 
-        Local links are followed, and a folder is read once even if several links lead to it. S3 is asked for the next
-        thousand files when they are needed. Raise OSError if a folder cannot be listed.
+        Local links are followed, and a folder is read once even if several links lead to it. On S3, the next thousand
+        files are requested only when they are needed. Raise OSError if a folder cannot be listed.
         """
         return self.filesystem.files(self.path)
 
     def glob(self) -> Iterator[tuple["Place", Entry]]:
-        """Yield the files that match the address as a pattern with *."""
+        """Yield the files that match the address, which is a pattern with *."""
         for path, found in self.fs.glob(self.path, detail=True).items():
             yield Place(self.filesystem.root + path, self.storage), entry_of(found)
 
     def create(self, data: bytes) -> bool:
-        """Write a file if it does not exist; return False if another writer was first. Raise WriteError.
+        """Write a file unless it exists; return False if another writer was first. Raise WriteError if that fails.
 
-        Readers never see a part of the file: an object store gets one conditional write, and a disk links a finished
-        file to its name.
+        Readers never see a partial file: an object store gets one conditional write, and on a disk a complete file is
+        linked to its name.
         """
         with write_errors(self):
             return self.writable().create(self.path, data)
 
     def create_mark(self, data: bytes) -> None:
-        """Write a file with constant content if it does not exist.
+        """Write a file with constant content unless it exists.
 
-        Raise ConfigError if the server ignores conditions and would replace existing objects.
+        Raise ConfigError if the server ignores conditions and would therefore replace existing objects.
         """
         if not self.writable().heeds_conditions(self.path, data):
             raise ConfigError(
                 f"{self.parent}: the S3 server ignores If-None-Match, so that sweeps would replace each other's "
-                "results; name a bucket of one that honours it, as AWS, SeaweedFS, MinIO and R2 do, or a folder"
+                "results; use a server that honours it, such as AWS, SeaweedFS, MinIO or R2, or a folder"
             )
 
     def write(self, data: bytes) -> None:
-        """Write or replace a file; readers see the old or the new content. Raise WriteError."""
+        """Write or replace a file; readers see either the old or the new content. Raise WriteError if that fails."""
         with write_errors(self):
             self.writable().write(self.path, data)
 
@@ -231,7 +232,7 @@ class Place:
 
     @contextmanager
     def writing(self) -> Iterator[Path]:
-        """Yield a local draft, which replaces this file when the context ends; an exception leaves nothing behind."""
+        """Yield the path of a local draft that replaces this file when the context ends, unless an exception occurs."""
         with tempfile.TemporaryDirectory(prefix=".draft-", dir=self.draft_folder()) as folder:
             draft = Path(folder) / "draft"
             yield draft
@@ -241,13 +242,13 @@ class Place:
         return self.writable().draft_folder(self.path)
 
     def move_draft(self, draft: Path, *, replace: bool) -> bool:
-        """Move a finished local file to this place; return False if another writer was first."""
+        """Move a complete local file here; return False if another writer was first."""
         return self.writable().move_draft(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
-        """Give a file that never changes a second name: a copy within its bucket, or a hard link on a disk.
+        """Make a file that never changes available under a second name, by a copy within its bucket or a hard link.
 
-        The file is not read. Any file of the second name is replaced.
+        The file is not read. Any existing file with the second name is replaced.
         """
         self.writable().copy(self.path, target.path)
 
@@ -260,7 +261,7 @@ class Place:
         self.writable().remove_all([(self / relative).path for relative in relatives])
 
     def remove_folder(self) -> None:
-        """Remove a folder with its content, or a file. Nothing may write to the folder meanwhile."""
+        """Remove a folder with its contents, or a file. Nothing may write to the folder at the same time."""
         self.remove_below([relative for relative, _ in self.files()])
         if self.is_local:
             for folder, _, _ in os.walk(self.path, topdown=False):
@@ -269,32 +270,34 @@ class Place:
 
 
 def _make_absolute(path: str, url: str) -> str:
-    """Return the absolute path with links resolved, except in its last part.
+    """Return the absolute path with links resolved, except in the last component.
 
-    In a Hugging Face cache, the last part is a link with the file's name, and its target's name is a hash.
+    In a Hugging Face cache, the last component is a link with the file's name, whose target is named by a hash.
     """
     if not path.strip() or "\0" in path:
-        raise ConfigError(f"{url!r}: expected a local path or an address; write one, or set the variable that does")
+        raise ConfigError(
+            f"{url!r}: expected a local path or an address; enter one, or set the variable that it comes from"
+        )
     try:
         place = Path(path).expanduser()
         if place.name in ("", ".."):
             return os.path.realpath(place)
         return str(Path(os.path.realpath(place.parent)) / place.name)
     except RuntimeError as error:
-        raise ConfigError(f"{url}: the home folder of this user was not found; write the whole path") from error
+        raise ConfigError(f"{url}: the home folder of this user was not found; write the full path") from error
     except UnicodeEncodeError as error:
         raise ConfigError(f"{url!r}: expected a path in UTF-8; correct it") from error
 
 
 def cloud_variables() -> dict[str, str]:
-    """Return the cloud variables of the environment, for processes on other machines."""
+    """Return the environment variables that configure cloud access, for processes on other machines."""
     # callers pass them as an argument, because Ray would log them in a runtime_env
     return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
 
 
 @contextmanager
 def write_errors(place: Place) -> Iterator[None]:
-    """Convert errors of a storage client during a write to a WriteError with the file and the remedy."""
+    """Convert a storage client's errors during a write to WriteError with the file and the remedy."""
     try:
         yield
     except Exception as error:
@@ -311,7 +314,7 @@ def write_errors(place: Place) -> Iterator[None]:
 
 @contextmanager
 def readable_errors(place: Place, what: str) -> Iterator[None]:
-    """Convert errors of a storage client to a ConfigError with the address and the remedy."""
+    """Convert a storage client's errors to ConfigError with the address and the remedy."""
     try:
         yield
     except PermissionError as error:
@@ -331,8 +334,8 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
 
 
 def is_storage_error(error: Exception) -> bool:
-    """Return True if a disk or a storage client raised the error."""
-    # by the name of the package, so that no client is imported
+    """Return True if the error comes from a disk or a storage client."""
+    # recognised by package name, so that no client is imported
     return isinstance(error, OSError) or type(error).__module__.startswith(CLIENTS)
 
 

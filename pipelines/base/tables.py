@@ -1,4 +1,4 @@
-"""Reader of CSV, TSV, JSON and JSON Lines files: rows with their line numbers, and reasons for unreadable lines."""
+"""Reader of CSV, TSV, JSON and JSON Lines files: yields rows with line numbers, and reasons for unreadable lines."""
 
 import codecs
 import csv
@@ -15,32 +15,32 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_once
 
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
-"""A quoted text in Python or JSON."""
+"""A quoted string in Python or JSON."""
 WRITTEN_LIST = re.compile(rf"\s*\[\s*(?:(?:{QUOTED.pattern})[\s,]*)*\]\s*", re.DOTALL)
-"""A list of texts as printed by Python, JSON or NumPy (without commas)."""
+"""A list of strings as printed by Python, JSON or (without commas) NumPy."""
 WORKBOOKS = (".xlsx", ".xls", ".ods")
 """Suffixes of spreadsheets, which are not supported."""
 MAX_WRITTEN_LIST = 10_000
-"""Characters of a text that is parsed as such a list."""
+"""Maximum number of characters in a string that is parsed as such a list."""
 ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 BLOCK_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 MAX_ROW_LINES = 100
-"""Lines of a CSV row; a longer row has an unclosed quote that swallowed the rows after it."""
+"""Maximum number of lines in a CSV row; a longer row has an unclosed quote that has swallowed the following rows."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = (".jsonl", ".ndjson")
 SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 SHOWN_CHARACTERS = 40
-"""Characters of a text that a message quotes."""
+"""Maximum number of characters of a text that a message quotes."""
 UNREADABLE_LINE = "unreadable_line"
-"""Kind of a rejection for invalid quotes in a CSV."""
+"""Kind of rejection for invalid quotes in a CSV."""
 AGAIN = "it may be truncated: download or write it again"
 LINE_END = re.compile(r"\r\n|\n|\r")
 SKIPPED = "skipped"
-"""Kind of an image that is left out on purpose, such as a contact sheet; it does not count as a rejection."""
+"""Kind for an image that is left out on purpose, such as a contact sheet; it does not count as rejected."""
 DAMAGED_TAR, DAMAGED_TABLE = "damaged_tar", "damaged_table"
 DAMAGED = (DAMAGED_TAR, DAMAGED_TABLE)
-"""The kinds of rejections that lose an unknown number of rows."""
+"""Kinds of rejections that stand for an unknown number of lost rows."""
 REJECTED = pa.schema(
     [
         ("file", pa.string()),
@@ -54,20 +54,20 @@ REJECTED = pa.schema(
 )
 """The columns of an ingest's `rejected.parquet`."""
 NO_GENERATOR = "(unknown)"
-"""The generator of rejected rows in a run of several generators, if the rows do not name one."""
+"""Generator that is recorded for rejected rows that do not name one, in a run with several generators."""
 
 Values = Mapping[str, Any]
 
 
 class Rejection(NamedTuple):
-    """A row that was rejected; the fields are the columns of REJECTED."""
+    """A rejected row; the fields are the columns of REJECTED."""
 
     file: str
-    """The table, the tar or the tar's member."""
+    """The table or tar, or the member of the tar."""
     line: int | None
-    """First line of the row in a table, counted from 1."""
+    """The row's first line in a table, counted from 1."""
     kind: str
-    """A short stable name, such as `missing_image`."""
+    """A short, stable identifier such as `missing_image`."""
     message: str
     """The reason and the remedy."""
     generator: str | None = None
@@ -75,13 +75,13 @@ class Rejection(NamedTuple):
     image_id: str | None = None
 
     def __str__(self) -> str:
-        """Return the file, the reason and the remedy in one line."""
+        """Return the file, the reason and the remedy as one line."""
         line = f", line {self.line}" if self.line is not None else ""
         return f"{self.file}{line}: {self.message}"
 
 
 class Refused(Exception):
-    """A row is rejected for a reason that a person can fix."""
+    """Raised to reject a row for a reason that the user can fix."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -100,7 +100,7 @@ class Refused(Exception):
 
 
 class Row(NamedTuple):
-    """A readable row, with its first line, counted from 1."""
+    """A readable row with the number of its first line, counted from 1."""
 
     line: int
     values: Values
@@ -122,8 +122,8 @@ class TableRecords(NamedTuple):
 def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = None) -> TableRecords:
     """Read all rows of a CSV, TSV or JSON Lines file.
 
-    Raise SourceError, which names the file, for the first unreadable row (counted from 0, as in Parquet), or if a
-    column of `read` occurs twice; None means all columns.
+    Raise SourceError naming the file at the first unreadable row (counted from 0, as in Parquet), or if a column in
+    `read` occurs twice. None means all columns.
     """
     table = None if is_json_lines(url) else read_csv(stream, url)
     if table is not None:
@@ -142,7 +142,7 @@ def is_json_lines(url: str) -> bool:
 
 
 def read_json_lines(stream: IO[bytes], url: str) -> Rows:
-    """Yield the object of every line that is not blank."""
+    """Yield the JSON object on each line, skipping blank lines."""
     for number, line in enumerate(_lines(stream, url), start=1):
         if line.strip():
             try:
@@ -152,9 +152,9 @@ def read_json_lines(stream: IO[bytes], url: str) -> Rows:
 
 
 def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lambda values: False) -> CsvTable:
-    """Open a CSV, or a TSV by its suffix; raise SourceError if it has no header.
+    """Open a CSV or, depending on its suffix, a TSV; raise SourceError if it has no header.
 
-    If a row seems to continue on further lines, `is_row` decides if one of these lines is a row by itself.
+    If a row seems to span several lines, `is_row` decides whether one of the later lines is a row by itself.
     """
     separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
     record = _Record(stream, url)
@@ -164,10 +164,10 @@ def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lam
 
 
 def read_csv(stream: IO[bytes], url: str) -> CsvTable:
-    """Read a CSV or TSV whole, from a stream that can be read twice.
+    """Read a complete CSV or TSV from a stream that can be read twice.
 
-    If quotes make a row unreadable, and every line has the header's number of cells without them, the file uses no
-    quoting, as the released PartiPrompts.tsv: its quotes are read as characters.
+    If quotes make a row unreadable, and every line has as many cells as the header when quotes are ignored, the file is
+    assumed not to use quoting, like the released PartiPrompts.tsv. Quotes are then read as ordinary characters.
     """
     table = open_csv(stream, url)
     rows = list(table.rows)
@@ -178,9 +178,10 @@ def read_csv(stream: IO[bytes], url: str) -> CsvTable:
 
 
 def _unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[Row | Rejection]:
-    """Return the rows below the header, split at each separator.
+    """Return the rows below the header, split at every separator.
 
-    Return an empty list if a line is not UTF-8, contains a quoted cell, or has more or fewer cells than the header.
+    Return an empty list if a line is not UTF-8, contains a quoted cell, or has a different number of cells than the
+    header.
     """
     separator = SEPARATORS[PurePosixPath(url).suffix.lower()]
     rows: list[Row | Rejection] = []
@@ -204,12 +205,12 @@ def _lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise SourceError(f"{url}: the file is UTF-16; save it as UTF-8")
         if len(line) > MAX_LINE_BYTES:
-            raise SourceError(f"{url}: line {number} is over {MAX_LINE_BYTES} bytes; is it a table?")
+            raise SourceError(f"{url}: line {number} is over {MAX_LINE_BYTES} bytes; check that the file is a table")
         yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
 def _split_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file; stop reading after a line that is too long."""
+    """Yield the lines of a file, stopping after a line that is too long."""
     rest = b""
     while len(rest) <= MAX_LINE_BYTES and (block := stream.read(BLOCK_BYTES)):
         *lines, rest = (rest + block).split(b"\n")
@@ -219,14 +220,14 @@ def _split_lines(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 class _Record:
-    """Iterator of a CSV's lines that remembers the lines of the current record."""
+    """Iterator over a CSV's lines that remembers the lines of the current record."""
 
     def __init__(self, stream: IO[bytes], url: str) -> None:
         self.url = url
         self._lines = _lines(stream, url)
         self._unread: deque[str] = deque()
         self.line = 0
-        """The last line that was read, counted from 1."""
+        """Number of the last line read, counted from 1."""
         self.texts: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
@@ -244,7 +245,7 @@ class _Record:
         return self.line + 1
 
     def give_back(self) -> None:
-        """Give back all lines of the record except the first, to be read again."""
+        """Return all lines of the record except the first to the iterator, so that they are read again."""
         self._unread.extendleft(reversed(self.texts[1:]))
         self.line -= len(self.texts[1:])
 
@@ -255,7 +256,7 @@ def _header(reader: Iterator[list[str]], separator: str, url: str) -> list[str]:
         require_utf8("".join(names or ()))
     except (csv.Error, Refused) as error:
         raise SourceError(
-            f"{url}, line 1: no readable header ({error}); save it as CSV in UTF-8, with the usual line ends"
+            f"{url}, line 1: no readable header ({error}); save it as CSV in UTF-8, with the usual line endings"
         ) from error
     if names is None:
         raise SourceError(f"{url}: the file is empty; {AGAIN}")
@@ -285,7 +286,7 @@ def _csv_rows(
                 or len(record.texts) > MAX_ROW_LINES
                 or any(is_row(values) for values in _rows_alone(record.texts[1:], names, separator))
             ):
-                raise csv.Error("a quote takes in the lines after it")
+                raise csv.Error("an unclosed quote swallows the lines after it")
             if cells and len(cells) != len(names):
                 problem = f"expected {len(names)} fields, found {len(cells)}"
                 remedy = "correct its commas and quotes, or download it again if it is the last row"
@@ -303,7 +304,7 @@ def _csv_rows(
 def _rows_alone(texts: Sequence[str], names: list[str], separator: str) -> Iterator[Values]:
     """Yield the lines of a record that could be rows by themselves.
 
-    A CSV parser does not see the mistake if another stray quote, some lines below, closes a stray quote.
+    A CSV parser does not notice a stray quote if another stray quote, some lines below, closes it.
     """
     for text in texts:
         cells = next(csv.reader([text], delimiter=separator), [])
@@ -312,7 +313,7 @@ def _rows_alone(texts: Sequence[str], names: list[str], separator: str) -> Itera
 
 
 def require_utf8(text: str) -> None:
-    """Raise Refused for a text that was not UTF-8, or that has half of a JSON surrogate pair."""
+    """Raise Refused if a string was not valid UTF-8, or contains half of a JSON surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -321,7 +322,7 @@ def require_utf8(text: str) -> None:
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
-    """Parse a JSON object; raise Refused if it is invalid, or its texts have no UTF-8 form."""
+    """Parse a JSON object; raise Refused if it is invalid or contains strings that cannot be encoded as UTF-8."""
     try:
         values = parse_json(text.decode())
     except UnicodeDecodeError as error:
@@ -332,7 +333,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
 
 
 def parse_json(text: str, remedy: str = "correct or remove it") -> Any:
-    """Parse JSON, including NaN; raise Refused for invalid JSON, a duplicate field, or half a surrogate pair."""
+    """Parse JSON, including NaN; raise Refused for invalid JSON, a duplicate field, or half of a surrogate pair."""
     try:
         values = json.loads(text, object_pairs_hook=_fields)
         if "\\u" in text:
@@ -343,7 +344,7 @@ def parse_json(text: str, remedy: str = "correct or remove it") -> Any:
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; raise Refused for a duplicate field, because one of its values would be lost."""
+    """Return a JSON object; raise Refused for a duplicate field, because all but one of its values would be lost."""
     values = dict(pairs)
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
@@ -361,19 +362,19 @@ def printable(text: str) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Return the lines of a text, without their ends.
+    r"""Return the lines of a text without their line endings.
 
-    Only \n, \r\n and \r end a line. str.splitlines also splits at U+2028, form feeds and five more characters, which
-    prompts contain.
+    Only \n, \r\n and \r end a line. str.splitlines also splits at U+2028, form feeds and five other characters, which
+    occur in prompts.
     """
     lines = LINE_END.split(text)
     return lines if lines[-1] else lines[:-1]
 
 
 def as_list(value: Any) -> Any:
-    """Return the items of a text that is a list in a CSV; return any value that is not text unchanged.
+    """Parse text that represents a list in a CSV; return any value that is not text unchanged.
 
-    Items are separated by semicolons, or quoted in brackets, as pandas writes lists and arrays.
+    The items are separated by semicolons, or quoted in brackets, as pandas writes lists and arrays.
     """
     if not isinstance(value, str):
         return value
@@ -384,7 +385,7 @@ def as_list(value: Any) -> Any:
 
 
 def read_json(content: bytes, url: str) -> Any:
-    """Parse a JSON file; raise SourceError, which names the file, if it is invalid."""
+    """Parse a JSON file; raise SourceError naming the file if it is invalid."""
     try:
         return parse_json(read_text(content, url), AGAIN)
     except Refused as error:
@@ -392,7 +393,7 @@ def read_json(content: bytes, url: str) -> Any:
 
 
 def read_text(content: bytes, url: str) -> str:
-    """Return the text of a UTF-8 file without a byte order mark; raise SourceError if it is empty or not UTF-8."""
+    """Decode a UTF-8 file, without a byte order mark; raise SourceError if it is empty or not UTF-8."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

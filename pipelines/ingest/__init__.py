@@ -1,1 +1,1 @@
-"""Ingests image files, tables and tars into the tables that sweeps read."""
+"""Ingestion of image files, tables and tars: converts them to the tables that sweeps read."""

@@ -1,4 +1,7 @@
-"""Places drafts in an output in order, and decides which shards stay, and which rows of a draft are duplicates."""
+"""Placement of draft shards in an output, in order.
+
+Decides which existing shards are kept, and which rows of a draft are duplicates.
+"""
 
 import json
 import sqlite3
@@ -25,7 +28,8 @@ from plumbline.pipelines.ingest.input_rows import digest
 from plumbline.pipelines.ingest.shards import Drafted, DraftedShard, Placement, ShardRecord
 
 CACHE_KIB = 64 * 1024
-"""Memory of the ledger's tables in KiB; the rest is in a temporary file that the system removes with the process."""
+"""Memory for the ledger's tables in KiB; the rest is in a temporary file that the system deletes when the process ends.
+"""
 TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA cache_size = -{cache};
@@ -48,10 +52,10 @@ OTHER_TEXT = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
 
 
 class Shards:
-    """All shards of one ingest in an output, and the ids and prompts of their rows.
+    """All shards that one ingest has in an output, and the ids and prompts of their rows.
 
-    The key of a shard contains its content and the keys before it, because the rows before decide which of its ids are
-    duplicates. So shards are placed in the order of the input, even if they were drafted in another order.
+    The key of a shard is a hash of its content and of all earlier keys, because the earlier rows determine which of its
+    ids are duplicates. Shards are therefore placed in input order, even if they were drafted in another order.
     """
 
     def __init__(self, records: Records, on_change: str) -> None:
@@ -65,7 +69,7 @@ class Shards:
             for path, source in ((path, shard.footer.source) for path, shard in self.existing.items())
             if source != self.source
         }
-        """Generators of other ingests, each with its ingest's input in the form of a command."""
+        """Generators of other ingests, mapped to the input of that ingest as command-line options."""
         self.ledger = Ledger()
         self._read_others()
         self.records: list[ShardRecord] = []
@@ -82,11 +86,11 @@ class Shards:
         return {path: shard for path, shard in existing.items() if shard.footer.source != self.source}
 
     def next_exists(self, generator: str) -> bool:
-        """Return True if the output already has a shard with the path of the generator's next one."""
+        """Return True if the output already has a file at the path of the generator's next shard."""
         return _path(generator, self._numbers[generator]) in self.existing
 
     def restore(self, outline: Drafted) -> list[ShardRecord] | None:
-        """Keep the shards of a unit that are in the output; return None if any is missing or follows other shards."""
+        """Keep the shards of a unit if the output has all of them with the expected keys; otherwise return None."""
         key, numbers = self._last_key, Counter(self._numbers)
         for generator, content, _ in outline.shards:
             key = digest([key, content])
@@ -98,10 +102,10 @@ class Shards:
         return [self._restore(generator, *self._next(generator, content)) for generator, content, _ in outline.shards]
 
     def place(self, draft: DraftedShard) -> Placement | ShardRecord:
-        """Return the placement of the next draft, or the record of the same shard if it is in the output already.
+        """Return where to put the next draft, or the record of the same shard if the output already has it.
 
-        Raises ConfigError if another shard has its path and `on_change` is not `replace`, or if the generator belongs
-        to another ingest.
+        Raises ConfigError if there is a different shard at the path and `on_change` is not `replace`, or if the
+        generator belongs to another ingest.
         """
         path, key = self._next(draft.generator, draft.content)
         if path in self.existing:
@@ -109,8 +113,8 @@ class Shards:
                 return self._restore(draft.generator, path, key)
             if self.on_change != "replace":
                 raise ConfigError(
-                    f"{self.output / path}: this shard was made from other input or by other options; "
-                    "on_change=replace replaces it, or choose another output"
+                    f"{self.output / path}: this shard was made from different input or with different options; "
+                    "set on_change=replace to replace it, or choose another output"
                 )
             self.forget()
         rejected: list[Rejection] = []
@@ -130,10 +134,10 @@ class Shards:
         return Placement(path, draft.content, Footer(key, rejected, self.source), refused, path in self.existing)
 
     def _next(self, generator: str, content: str) -> tuple[str, str]:
-        """Return the path and the key of the generator's next shard, and count it."""
+        """Return the path and the key of the generator's next shard, and advance its counter."""
         if generator in self.others:
             raise ConfigError(
-                f"{self.output / generator}: has the images of another ingest ({self.others[generator]}); "
+                f"{self.output / generator}: contains images of another ingest ({self.others[generator]}); "
                 "rename the generator of this ingest, or choose another output"
             )
         path = _path(generator, self._numbers[generator])
@@ -142,7 +146,7 @@ class Shards:
         return path, self._last_key
 
     def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
-        """Record the ids and prompts of a shard in the output, without reading its images."""
+        """Record the ids and prompts of a shard that is in the output, without reading its images."""
         rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt", "skills"])
         with convert_damage(self.output, path):
             for row in rows:
@@ -158,9 +162,9 @@ class Shards:
         return self.records[-1]
 
     def finish(self) -> None:
-        """Remove this ingest's shards that its input no longer fills, and nothing that another ingest made.
+        """Remove shards of this ingest that are left over from a longer input; leave the shards of other ingests alone.
 
-        Raises ConfigError unless `on_change` is `replace`.
+        Raises ConfigError if there are such shards and `on_change` is not `replace`.
         """
         known = {record.path for record in self.records}
         for path in sorted(self.existing):
@@ -170,7 +174,7 @@ class Shards:
             if self.on_change != "replace":
                 raise ConfigError(
                     f"{self.output / path}: the input has fewer rows of {generator!r} than before; "
-                    "on_change=replace removes this shard, or choose another output"
+                    "set on_change=replace to remove this shard, or choose another output"
                 )
             self.forget()
             with readable_errors(self.output, "output"):
@@ -180,9 +184,9 @@ class Shards:
                     Path(self.output.path, generator).rmdir()
 
     def refresh(self) -> None:
-        """Read again which shards are in the output.
+        """List the shards in the output again.
 
-        Raises ConfigError if an ingest that ran at the same time gives a prompt_id another text.
+        Raises ConfigError if a concurrent ingest uses one of this ingest's prompt_ids for a different text.
         """
         before, self.existing = self.existing, read_output_shards(self.output, self.existing)
         if self._select_others(before) != self._select_others(self.existing):
@@ -191,9 +195,9 @@ class Shards:
 
 
 class Ledger:
-    """Image ids and prompts of this ingest, to find duplicates, and prompts of the output's other ingests.
+    """Image ids and prompts of this ingest, for finding duplicates, and the prompts of other ingests into the output.
 
-    They are in SQLite tables on disk, so that memory does not grow with them.
+    The data are in SQLite tables on disk, so memory use does not grow with the number of rows.
     """
 
     def __init__(self) -> None:
@@ -203,15 +207,14 @@ class Ledger:
     def add(
         self, generator: str, image_id: str, prompt_id: str, prompt: str | None, skills: Sequence[str] | None = None
     ) -> None:
-        """Record a row; raises Refused for a duplicate id, or if its prompt_id has another text in an earlier row.
+        """Record a row; raise Refused for a duplicate id, or if an earlier row has another text for its prompt_id.
 
-        Raises ConfigError if its prompt_id has another text in another ingest: shards must not depend on other ingests.
+        Raises ConfigError if the prompt_id has a different text in another ingest. The row is not merely rejected in
+        this case, because shards must not depend on other ingests.
         """
         image_key = blake2b(f"{generator}\0{image_id}".encode(), digest_size=16).digest()
         if self._tables.execute("SELECT 1 FROM images WHERE id = ?", (image_key,)).fetchone():
-            raise Refused(
-                "duplicate_id", f"image_id {image_id!r} of {generator} is that of an earlier row too; rename one"
-            )
+            raise Refused("duplicate_id", f"image_id {image_id!r} of {generator} is also in an earlier row; rename one")
         known = self._tables.execute(OWN_TEXT, (prompt_id,)).fetchone()
         if prompt is not None and known is None:
             for other_text, path in self._tables.execute(OTHER_TEXT, (prompt_id,)):
@@ -219,7 +222,7 @@ class Ledger:
             self._tables.execute("INSERT INTO prompts VALUES (?, ?)", (prompt_id, prompt))
         elif prompt is not None and known[0] != prompt:
             raise Refused(
-                "other_prompt", f"prompt_id {prompt_id!r} has another text in an earlier row; make ids unique"
+                "other_prompt", f"prompt_id {prompt_id!r} has a different text in an earlier row; make ids unique"
             )
         self._tables.execute("INSERT INTO images VALUES (?)", (image_key,))
         self._add_skills(prompt_id, skills or (), own=True)
@@ -230,7 +233,7 @@ class Ledger:
         )
 
     def add_others(self, path: str, prompts: Sequence[OutputPrompt]) -> None:
-        """Record the prompts of a shard of another ingest; raises ConfigError if two ingests disagree."""
+        """Record the prompts in a shard of another ingest; raise ConfigError if two ingests disagree on a text."""
         for prompt_id, text, skills in prompts:
             self._add_skills(prompt_id, skills, own=False)
             for (own_text,) in self._tables.execute(OWN_TEXT, (prompt_id,)):
@@ -257,8 +260,8 @@ class Ledger:
 def _require_same(prompt_id: str, text: str, other_text: str, where: str, path: str) -> None:
     if text != other_text:
         raise ConfigError(
-            f"{where}: prompt_id {prompt_id!r} has another text in {path}, of another ingest of this "
-            "output; make the two agree, or choose another output"
+            f"{where}: prompt_id {prompt_id!r} has a different text in {path}, which another ingest wrote; make the "
+            "two agree, or choose another output"
         )
 
 

@@ -1,4 +1,4 @@
-"""Drafts the units of an input (the rows of a shard, or a tar) here or in parallel on Ray, and places them in order."""
+"""Drafts the units of an input (a shard's rows, or a tar) in this process or on Ray, and places the drafts in order."""
 
 import os
 import time
@@ -20,23 +20,22 @@ from plumbline.pipelines.ingest.shards import Drafted, Placement, ShardDraft, Sh
 from plumbline.pipelines.sources.origins import Origins
 
 PATIENCE = 5.0
-"""Seconds of drafting in this process after which starting Ray is worth its cost."""
+"""Seconds of drafting in this process after which it is worth starting Ray."""
 MAX_UNITS_PER_WORKER = 3
-"""Units of a worker that are in progress at once: one is drafted while others wait to be placed."""
+"""Maximum number of units in progress per worker: one is being drafted while the others wait to be placed."""
 RESTART_INTERVAL = 0.2
 """Seconds between checks whether a worker has restarted."""
 CLEANUP_TIMEOUT = 10.0
 """Seconds allowed for a worker to remove its drafts."""
 MAX_ATTEMPTS = 3
-"""Number of deaths of workers on a unit after which the ingest fails."""
+"""Number of workers that may die on a unit before the ingest fails."""
 
 Begin = Callable[[str, str], ShardDraft]
-"""Begins a draft of a generator's next shard. Arguments: the generator, and the hash of the input that the shard is
-made from."""
+"""Function that starts a draft of a generator's next shard, given the generator and the hash of the shard's input."""
 
 
 class SourceFile(NamedTuple):
-    """A file that was read, for the manifest."""
+    """An input file that was read, as recorded in the manifest."""
 
     url: str
     bytes: int
@@ -45,7 +44,7 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Source(ABC):
-    """An input, as units that become shards."""
+    """An input that is divided into units, each of which becomes one or more shards."""
 
     config: IngestConfig
 
@@ -65,41 +64,41 @@ class Source(ABC):
         """Origins of the prompts and generators; complete once every unit has been drafted or restored."""
 
     def visible_files(self) -> list[SourceFile]:
-        """Return files of the input that every machine of a cluster must be able to read."""
+        """Return input files that every machine of the cluster must be able to read."""
         return self.files[:1]
 
     @abstractmethod
     def units(self, rejected: list[Rejection]) -> Iterator[Any]:
-        """Yield the units in order; rows that belong to no unit are added to `rejected`."""
+        """Yield the units in order; append rows that belong to no unit to `rejected`."""
 
     @abstractmethod
     def outline(self, unit: Any, shards: Shards) -> Drafted | None:
-        """Return the content of the unit's shards as far as known without images; None if it cannot be output yet."""
+        """Return what is known about the unit's shards without reading images; None if the output cannot have them."""
 
     @abstractmethod
     def draft(self, unit: Any, begin: Begin) -> list[Rejection]:
-        """Draft the unit's shards; return its rejected rows that are in no shard."""
+        """Draft the unit's shards; return the unit's rejected rows that are not part of any shard."""
 
     @abstractmethod
     def end(self, unit: Any, drafted: Drafted, output: Place) -> None:
-        """Record that the unit's shards are in the output."""
+        """Record that all shards of the unit are in the output."""
 
 
 class WorkerDied(Exception):
-    """A worker died, and all its drafts are lost."""
+    """Raised if a worker has died and all its drafts are lost."""
 
 
 class Drafter:
     """Drafts units, and commits the drafts once they have been placed."""
 
     def __init__(self, source: Source, enter: Callable[[], None] = lambda: None) -> None:
-        """Create the drafter of a process; `enter` first sets up a process other than the driver."""
+        """Create the drafter of a process; in worker processes, `enter` is called first to set up the process."""
         enter()
         self.source = source
         self.schema = source.schema
         config = source.config
         for url in filter(None, (config.table, config.images, config.tars)):
-            config.storage.locate(url)  # makes its client ready
+            config.storage.locate(url)  # prepares the client
         self.output = config.storage.locate(config.output, writable=True)
         self.drafts: dict[int, list[ShardDraft]] = {}
 
@@ -114,7 +113,7 @@ class Drafter:
         return Drafted([shard.finish() for shard in drafts], rejected)
 
     def commit(self, number: int, placements: list[Placement | None]) -> list[int]:
-        """Commit a unit's drafts, without those that have no placement; return the size of each shard in bytes."""
+        """Commit a unit's drafts, except those whose placement is None; return the size of each shard in bytes."""
         if number not in self.drafts:
             raise WorkerDied
         drafts = zip(self.drafts[number], placements, strict=True)
@@ -123,14 +122,14 @@ class Drafter:
         return sizes
 
     def abandon(self, *numbers: int) -> None:
-        """Remove the uncommitted drafts of these units, by default of all."""
+        """Remove the uncommitted drafts of these units, or of all units if none are given."""
         for number in numbers or tuple(self.drafts):
             for shard in self.drafts.pop(number):
                 shard.abandon()
 
 
 class Workers:
-    """The drafter of this process or, after a while, drafters on Ray, with the same methods.
+    """The drafter in this process or, once the ingest has run for a while, drafters on Ray with the same methods.
 
     A worker that dies is restarted with an empty state.
     """
@@ -148,12 +147,12 @@ class Workers:
         return MAX_UNITS_PER_WORKER * len(self.drafters) if self._on_ray else 1
 
     def call(self, drafter: Any, method: str, *arguments: Any) -> Any:
-        """Begin a call of a drafter's method; `get_result` returns its result."""
+        """Start a call of a drafter's method; `get_result` waits for its result."""
         called = getattr(drafter, method)
         return called.remote(*arguments) if self._on_ray else called(*arguments)
 
     def get_result(self, call: Any, timeout: float | None = None) -> Any:
-        """Return the result of a call; raises the exception that the call raised, or WorkerDied."""
+        """Return the result of a call; raise the exception that the call raised, or WorkerDied."""
         if not self._on_ray:
             return call
         import ray
@@ -167,7 +166,7 @@ class Workers:
             raise WorkerDied(str(error)) from error
 
     def await_restart(self, drafter: Any) -> None:
-        """Wait until a dead worker has restarted: earlier calls would fail at once, and count as deaths."""
+        """Wait until a dead worker has restarted. Calls before that would fail at once and count as further deaths."""
         import ray
         from ray.exceptions import ActorUnavailableError
 
@@ -179,7 +178,7 @@ class Workers:
                 time.sleep(RESTART_INTERVAL)
 
     def start_ray_if_slow(self) -> None:
-        """Start a drafter on Ray for each CPU, if there are several and the ingest takes longer than PATIENCE.
+        """Start one drafter per CPU on Ray once the ingest has taken longer than PATIENCE, if there are several CPUs.
 
         Raises RunnerError if a machine of the cluster cannot reach the input or the output.
         """
@@ -212,7 +211,7 @@ class Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Remove the drafts that were not committed, if their workers still answer."""
+        """Remove the uncommitted drafts of all workers that still respond."""
         with self._session:
             for call in [self.call(drafter, "abandon") for drafter in self.drafters]:
                 with suppress(WorkerDied):
@@ -225,17 +224,17 @@ class Job:
     unit: Any
     drafter: Any
     call: Any
-    """The pending call of the drafter."""
+    """The pending call to the drafter."""
     drafted: Drafted = Drafted((), ())  # noqa: RUF009  # it is immutable
     placements: list[Placement | None] | None = None
-    """Placements of its drafts, once decided; from then on `call` is the commit."""
+    """Placements of the unit's drafts, once decided; from then on `call` is the commit."""
     deaths: int = 0
 
 
 class DraftingQueue:
-    """Hands units to workers and places their drafts in order, so that any number of workers makes the same output.
+    """Hands units to workers and places their drafts in order; the output does not depend on the number of workers.
 
-    Until the first unit has to be drafted, shards that are in the output already are restored without drafting.
+    Shards that are already in the output are restored without drafting until the first unit has to be drafted.
     """
 
     def __init__(self, source: Source, shards: Shards, workers: Workers, report: ShardReport) -> None:
@@ -247,7 +246,7 @@ class DraftingQueue:
         self.committing: deque[Job] = deque()
 
     def run(self) -> None:
-        """Bring every unit into the output."""
+        """Draft, or restore, the shards of every unit."""
         for number, unit in enumerate(self.source.units(self.shards.rejected)):
             if not self.drafting and (outline := self.source.outline(unit, self.shards)) is not None:
                 restored = self.shards.restore(outline)
@@ -265,7 +264,7 @@ class DraftingQueue:
             self._advance()
 
     def _advance(self) -> None:
-        """Place the next draft, and await the oldest commit if enough are pending or nothing is being drafted."""
+        """Place the next draft, and wait for the oldest commit if enough are pending or nothing is being drafted."""
         if self.drafting:
             job = self.drafting.popleft()
             job.drafted = self._await_result(job)
@@ -287,7 +286,7 @@ class DraftingQueue:
             self.source.end(job.unit, job.drafted, self.shards.output)
 
     def _await_result(self, job: Job) -> Any:
-        """Return the result of the job's call; if its worker dies, the unit is drafted again."""
+        """Return the result of the job's call; if the worker dies, draft the unit again."""
         while True:
             try:
                 return self.workers.get_result(job.call)

@@ -1,4 +1,4 @@
-"""Image files named by a table: finds and reads the file of each row, one shard of rows at a time."""
+"""Image files that are listed in a table: finds and reads the file of each row, one shard of rows at a time."""
 
 import os
 import stat
@@ -46,11 +46,11 @@ from plumbline.pipelines.sources.origins import Origins
 N_READERS = 16
 """Number of image files that are read at once."""
 N_HASHED = 6
-"""Number of fields of an image file or a rejection that are hashed; fields that were added later are not."""
+"""Number of leading fields of an image file or a rejection that are hashed; fields added later are not hashed."""
 
 
 class ImageFile(NamedTuple):
-    """An image file, as it is listed."""
+    """An image file as listed, without its content."""
 
     place: Place
     size: int
@@ -60,18 +60,18 @@ class ImageFile(NamedTuple):
 class TableRow(NamedTuple):
     candidate: Candidate
     path: str
-    """Path of its image below the folder of images."""
+    """Path of the row's image, relative to the image folder."""
     sources: Sequence[str]
-    """Paths of the sources of an edit."""
+    """Paths of the source images, if the image is an edit."""
 
 
 class FoundRow(NamedTuple):
-    """A row with its image file, or with its rejection."""
+    """A row with either its image file or the reason why it was rejected."""
 
     candidate: Candidate
     image: ImageFile | Rejection
     sources: Sequence[ImageFile | str] = ()
-    """Source images of an edit; the path of each that cannot be read."""
+    """Source images of an edit; a source that cannot be read is given by its path."""
 
 
 class FileUnit(NamedTuple):
@@ -87,7 +87,7 @@ class FileUnit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """A table, or a folder with descriptions, and the folder that its paths start from."""
+    """A table, or a folder that describes its own images, and the folder that its paths are relative to."""
 
     table: Table
     folder: Place
@@ -102,15 +102,15 @@ class FileSource(Source):
 
     @cached_property
     def extras(self) -> list[str]:
-        """The table's other columns; raises ConfigError if one has the name of a shard's own column."""
+        """The table's other columns; raises ConfigError if one has the same name as a column of every shard."""
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
         own_names = (*COLUMNS.names, "uri", *(field.name for field in self._source_columns))
         if clash := next((name for name in extras if name in own_names), None):
             raise ConfigError(
-                f"{self.table.url}: column {clash!r} has the name of a shard's own column; "
-                f"use it by columns.*={clash}, or rename it in the table"
+                f"{self.table.url}: column {clash!r} has the same name as a column of every shard; "
+                f"assign it with columns.*={clash}, or rename it in the table"
             )
         return extras
 
@@ -120,7 +120,7 @@ class FileSource(Source):
 
     @property
     def _hashed_schema(self) -> pa.Schema:
-        """Columns that are in the keys of shards: all except the settings in images, which were added later."""
+        """Columns that are part of the shards' keys: all except the generation settings, which were added later."""
         columns = [ADDRESS if field.name == "image" and not self.config.copy else field for field in COLUMNS]
         skills = [SKILLS] if self.names.skills is not None else []
         return pa.schema([*columns, *skills, *self._source_columns, *self.table.schema(self.extras)])
@@ -138,14 +138,14 @@ class FileSource(Source):
         return self.table.origins(self.config)
 
     def visible_files(self) -> list[SourceFile]:
-        """Return the table and the first image that exists."""
+        """Return the table and the first image file that exists."""
         rows = next((unit.rows for unit in self.units([])), [])
         existing = (row for row in rows if isinstance(self._find(row).image, ImageFile))
         images = [self.config.storage.locate(f"{self.folder.url}/{row.path}") for row in islice(existing, 1)]
         return [*self.files, *(source_file(image, "images") for image in images)]
 
     def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
-        """Yield the rows of each shard, the last, incomplete shards by generator; reject unreadable lines."""
+        """Yield the rows of each shard, and reject unreadable lines; incomplete shards come last, by generator."""
         waiting: dict[str, list[TableRow]] = defaultdict(list)
         for line in self.table.rows(self.names.image or ""):
             row = line if isinstance(line, Rejection) else self._read_row(line)
@@ -180,9 +180,9 @@ class FileSource(Source):
         return TableRow(candidate, path, sources)
 
     def outline(self, unit: FileUnit, shards: Shards) -> Drafted | None:
-        """Return the content of the unit's shard, a hash of its rows and of each image's size and etag.
+        """Return the content of the unit's shard: a hash of its rows and of each image's size and ETag.
 
-        None if the output does not have that shard yet.
+        Returns None if the output does not have the shard yet.
         """
         if not shards.next_exists(unit.generator):
             return None
@@ -191,7 +191,7 @@ class FileSource(Source):
         return Drafted([DraftedShard(unit.generator, content)], [])
 
     def draft(self, unit: FileUnit, begin: Begin) -> list[Rejection]:
-        """Draft the unit's shard; raises ConfigError if the storage does not answer."""
+        """Draft the unit's shard; raise ConfigError if the storage cannot be reached."""
         with ThreadPoolExecutor(N_READERS) as pool:
             found_rows = list(pool.map(self._find, unit.rows))
             shard = begin(unit.generator, self._hash(found_rows))
@@ -212,7 +212,7 @@ class FileSource(Source):
         return digest([self.config.recipe, str(self._hashed_schema), self.folder.url, rows, *sources])
 
     def _find(self, row: TableRow) -> FoundRow:
-        """Find the files of a row; raises ConfigError if the storage does not answer."""
+        """Find the files of a row; raise ConfigError if the storage cannot be reached."""
 
         def find_file(path: str) -> ImageFile:
             return find_image(self.folder, path, self._roots, self.config.limits.max_bytes)
@@ -229,10 +229,10 @@ class FileSource(Source):
             return FoundRow(row.candidate, row.candidate.reject(refused))
 
     def _read(self, found: FoundRow) -> tuple[Sequence[bytes | str], Mapping[str, str]]:
-        """Return the image and its readable sources, and the settings that the image was generated with.
+        """Return the image followed by its readable sources, and the settings that the image was generated with.
 
-        Images are bytes, or addresses if they stay in their files. An image that stays in a cloud is not read for its
-        settings.
+        Images are bytes, or addresses if they are not copied. Images that stay in cloud storage are not read, so their
+        embedded settings are unknown.
         """
         if isinstance(found.image, Rejection):
             return [], {}
@@ -249,7 +249,7 @@ class FileSource(Source):
 
 
 def _read_file(file: ImageFile, folder: Place) -> bytes:
-    """Read a file; raises ConfigError if its size has changed since it was found."""
+    """Read a file; raise ConfigError if its size has changed since it was found."""
     with readable_errors(folder, f"{file.place} in images"):
         content = file.place.read()
     if len(content) != file.size:
@@ -258,7 +258,7 @@ def _read_file(file: ImageFile, folder: Place) -> bytes:
 
 
 def read_image(path: str, folder: Place, config: IngestConfig) -> bytes:
-    """Read the image file that a table's cell names; raises Refused if the folder has no such image."""
+    """Read the image file named in a table cell; raise Refused if the folder has no such image."""
     image = find_image(folder, relative_path(path, folder), _link_roots(folder, config), config.limits.max_bytes)
     return _read_file(image, folder)
 
@@ -282,7 +282,7 @@ def _group_rows(found_rows: Sequence[FoundRow], limits: IngestConfig) -> Iterato
 
 
 def find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: int) -> ImageFile:
-    """Return the size and etag of an image file; its name may be in another Unicode form.
+    """Return an image file with its size and ETag; the file's name may use a different Unicode normalization.
 
     Raises Refused if the file is missing or unreadable, or if a link leads out of `roots`.
     """

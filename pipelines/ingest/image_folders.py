@@ -1,4 +1,4 @@
-"""The listing of a folder of image files."""
+"""Listing of a folder of image files, with the generators and source images that the paths imply."""
 
 import re
 from collections import defaultdict
@@ -20,74 +20,75 @@ from plumbline.pipelines.store.store import exclude_stores
 N_READERS = 16
 """Number of small files that are read at once."""
 MAX_READ_AHEAD = 1024
-"""Number of small files whose reading is scheduled ahead."""
+"""Number of small files that are queued for reading ahead of use."""
 MAX_TEXT_BYTES = 2**20
-"""Maximum bytes of a file with the prompt of an image."""
+"""Maximum size in bytes of a file that contains the prompt of an image."""
 NO_GENERATORS = frozenset({"images", "samples", "train", "test", "validation", "val"})
-"""Names of folders of images that do not name a generator."""
+"""Names of image folders that are not names of generators."""
 SOURCES, RESULTS = frozenset({"source", "sources"}), frozenset({"result", "results"})
-"""Names of folders of the source images of edits, and of folders of the edits."""
+"""Names of folders that contain the source images of edits, and of folders that contain the edited images."""
 NUMBERED = re.compile(r"(?<![ _-])[ _-]*(?:\(\d+\)|[_-]\d+|[_-](?:seed|sample)[_-]?\d+)$", re.IGNORECASE)
-"""End of a name that numbers the images of one prompt."""
+"""Suffix of a file name that numbers the images of one prompt."""
 NUMBER_AT_END = re.compile(r"(?<![ _-])[ _-]*(?<!\d)(?P<number>\d+)$")
-"""Number at the end of a name, with what separates it from the words before it."""
+"""Number at the end of a name, with the separator before it."""
 CONTACT_SHEET = re.compile(r"(?:grid|montage|collage|contact[ _-]?sheet)(?:[ _-]?\d)*", re.IGNORECASE)
-"""Name of an image that shows several images: GenEval's script writes grid.png, Stable Diffusion's grid-0000.png."""
+"""Name of an image that shows several images: GenEval's script writes grid.png, and Stable Diffusion's grid-0000.png.
+"""
 NO_NAMES_OF_GENERATORS = frozenset(
     {*NO_GENERATORS, *SOURCES, *RESULTS, *EDIT_SOURCES, *EDIT_RESULTS}
     | {"image", "img", "sample", "prompt", "seed", "target", "mask", "depth", "control", "cond", "before", "after"}
 )
-"""Words in images' names that are not the names of generators."""
+"""Words in image names that are not names of generators."""
 
 
 class PromptsOutside(NamedTuple):
-    """A file of prompts outside the folder of images."""
+    """A prompts file outside the image folder."""
 
     url: str
     rows: Sequence[Row]
     """Rows with `prompt_id` and `prompt`; ids are hashes of the texts if the file has none."""
     has_ids: bool
-    """True if the file has ids; if not, the numbers of its rows are in the images' names."""
+    """True if the file has ids; otherwise image names contain row numbers."""
 
 
 class DescribedImage(NamedTuple):
-    """An image file with its description, by the names of a table's columns."""
+    """An image file with its description, as values under the column names of a table."""
 
     image: str
-    """Its path below the folder."""
+    """Path of the image, relative to the folder."""
     values: Mapping[str, Any]
     origin: str
-    """Origin of the description, in words."""
+    """Where the description was found, in words."""
     has_columns: bool = False
-    """True if people chose the names of `values`, which are columns or fields."""
+    """True if the names in `values` are a user's own columns or fields."""
     generator: str | None = None
-    """The generator that neither a column nor a folder names."""
+    """The generator, if it was found elsewhere than in a column or a folder name."""
     generator_origin: str = "the images' names"
-    """The part of the input that names `generator`, in words."""
+    """Where `generator` was found, in words."""
     file: str = ""
-    """The address of the file that describes it; empty if only its name does."""
+    """Address of the file with the description; empty if the description comes from the image's name alone."""
     line: int | None = None
-    """The line of that file, from 1."""
+    """Line number in that file, counted from 1."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Folder:
-    """The files of a folder without the hidden ones, by their paths below it."""
+    """The files in a folder, without hidden files, by their relative paths."""
 
     place: Place
     names: Sequence[str]
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
-    """Names of the columns in its tables."""
+    """Column names in the folder's tables."""
     hidden: Sequence[str] = ()
-    """Images in hidden folders, or with hidden names; none of them is among `names`."""
+    """Images that are hidden or in hidden folders; `names` contains none of them."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """Images that the configuration leaves out, by name with the reason; none of them is among `names`."""
+    """Reasons why the configuration leaves out images, by name; `names` contains none of these images."""
     badly_named: Sequence[str] = ()
-    """Files whose names are not UTF-8, as they are printed; none of them is among `names`."""
+    """Printable forms of file names that are not UTF-8; `names` contains none of them."""
     prompts: PromptsOutside | None = None
     """A prompts file outside the folder."""
     warnings: dict[str, None] = field(default_factory=dict)
-    """Warnings for people that came up while the folder was read."""
+    """Warnings for the user that arose while the folder was read."""
 
     @cached_property
     def _images_and_sources(self) -> list[str]:
@@ -95,12 +96,12 @@ class Folder:
 
     @cached_property
     def images(self) -> list[str]:
-        """Image files and videos, without the sources of edits."""
+        """Image files and videos, except source images of edits."""
         return [name for name in self._images_and_sources if name not in self.source_paths]
 
     @property
     def foreign(self) -> list[str]:
-        """Image files in formats that are not decoded."""
+        """Image files in formats that cannot be decoded."""
         return [name for name in self.names if _suffix(name) in FOREIGN]
 
     @property
@@ -109,7 +110,7 @@ class Folder:
 
     @cached_property
     def nameable_images(self) -> frozenset[str]:
-        """All images that a row may name."""
+        """All images that a table row may refer to."""
         return frozenset((*self._images_and_sources, *self.hidden, *self.outside))
 
     @cached_property
@@ -117,12 +118,12 @@ class Folder:
         return {normalize("NFC", name): name for name in self.nameable_images if not name.isascii()}
 
     def find(self, path: str) -> str | None:
-        """Return the image of this path in any Unicode form of its name: é is one character or two."""
+        """Return the image at this path in any Unicode normalization: é can be one character or two."""
         return path if path in self.nameable_images else self._nameable_by_nfc.get(normalize("NFC", path))
 
     @cached_property
     def source_paths(self) -> dict[str, str]:
-        """Path of the edits of each source image in a folder of sources, without that folder and without an ending.
+        """Maps each source image to its edits' path: the image's path without the `source` folder and the extension.
 
         Empty if all images are in such folders.
         """
@@ -142,9 +143,10 @@ class Folder:
         return found
 
     def sources(self, image: str) -> list[str]:
-        """Return the possible sources of an edit by its name, from the nearest folder of sources that has any.
+        """Return the source images that match an edit's name, from the nearest folder of sources that has any.
 
-        A number at the end of the name may be left out if no source has it; inner folders such as `result` are ignored.
+        If no source has the edit's exact name, a number at the end is ignored. Inner folders such as `result` are
+        ignored too.
         """
         if not image or not self.source_paths:
             return []
@@ -155,9 +157,10 @@ class Folder:
         return next((self._sources_by_path[path] for path in paths if path in self._sources_by_path), [])
 
     def keep_inside(self, name: str | None) -> "Folder":
-        """Return the folder without the images outside subfolders of this name; if it has none, the whole folder.
+        """Return the folder without images outside subfolders of this name, or unchanged if it has no such subfolder.
 
-        Other files, which may contain prompts, stay if they are in such a subfolder or in a folder above one.
+        Other files, which may contain prompts, are kept if they are in such a subfolder or in one of its parent
+        folders.
         """
         inner = {path for path in self.names if name in PurePosixPath(path).parts[:-1]}
         if not inner:
@@ -174,18 +177,18 @@ class Folder:
 
     @property
     def own_generator(self) -> str:
-        """Generator that the folder itself is named after."""
+        """The generator given by the name of the folder itself."""
         return generator_of_folder(PurePosixPath(self.place.path).name)
 
     @cached_property
     def _generators(self) -> dict[str, str]:
-        """Generators by the names of the folder's direct subfolders."""
+        """Generators by the names of the folder's immediate subfolders."""
         return name_generators(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
 
     def generator(self, image: str) -> str:
-        """Return the generator of an image: the name of its first folder, or else that of the whole folder.
+        """Return the generator of an image: the first folder in its path, or else the generator of the whole folder.
 
-        A first folder that is a number, or a word such as `samples`, does not name a generator.
+        The first folder is not a generator if it is a number or a word such as `samples`.
         """
         first, _, rest = image.partition("/")
         shared = NO_GENERATORS | RESULTS if self.source_paths else NO_GENERATORS
@@ -193,10 +196,10 @@ class Folder:
         return self._generators.get(first, first) if is_named else self.own_generator
 
     def find_generators_in_names(self, prompts: Sequence[str]) -> dict[str, str]:
-        """Return generators by image, if no folder names one and the names do: flux_0.png, flux_1.png, sdxl_0.png, ...
+        """Return generators by image for images whose names, but not folders, name one: flux_0.png, sdxl_0.png, ...
 
-        Each generator must have as many numbers as there are prompts, the same as the others. Names that differ by a
-        number only, or that prompts begin with, name no generators.
+        Every generator must have the same set of numbers, one for each prompt. Names that differ only in a number, or
+        with which a prompt begins, are not generators.
         """
         in_folders: dict[PurePosixPath, dict[str, tuple[str, int]]] = defaultdict(dict)
         for image in self.images:
@@ -214,7 +217,7 @@ class Folder:
         return f"{self.place.url}/{name}"
 
     def reject_without_prompt(self, image: str, message: str) -> Rejection:
-        """Return the rejection of an image without a prompt; skip a contact sheet, which needs none."""
+        """Return the rejection of an image that has no prompt; skip a contact sheet, because it needs no prompt."""
         if is_contact_sheet(image):
             return self.skip(image, "contact sheet, by its name")
         return self.reject(image, Refused("empty_prompt", message))
@@ -226,18 +229,20 @@ class Folder:
         return Refused(SKIPPED, reason).at(self.url(image))
 
     def read(self, name: str) -> bytes:
-        """Read a small file; raises Refused if it is too large, or missing by now."""
+        """Read a small file; raise Refused if it is too large or has been removed since it was listed."""
         with readable_errors(self.place, f"{name} in images"):
             try:
                 content = (self.place / name).read(MAX_TEXT_BYTES + 1)
             except FileNotFoundError as error:
-                raise Refused("unreadable_line", f"{self.url(name)} is gone; run again") from error
+                raise Refused("unreadable_line", f"{self.url(name)} no longer exists; run again") from error
         if len(content) > MAX_TEXT_BYTES:
-            raise Refused("text_too_large", f"{self.url(name)} is over {MAX_TEXT_BYTES} bytes; is it a prompt?")
+            raise Refused(
+                "text_too_large", f"{self.url(name)} is over {MAX_TEXT_BYTES} bytes; check that it contains a prompt"
+            )
         return content
 
     def read_all(self, names: Sequence[str]) -> Iterator[bytes | Refused]:
-        """Yield small files in order, read in parallel; the reason in place of a file that cannot be read."""
+        """Yield the contents of small files in order, reading in parallel; yield Refused for an unreadable file."""
 
         def read(name: str) -> bytes | Refused:
             try:
@@ -251,7 +256,7 @@ class Folder:
 
 
 def list_images(place: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
-    """List the files of a folder by name, leaving out stores in it.
+    """List the files of a folder by name, ignoring any stores in it.
 
     Raises ConfigError naming `key` if the folder does not exist.
     """
@@ -272,9 +277,9 @@ def list_images(place: Place, key: str = "images", columns: InputColumnsConfig |
 
 
 def _are_generators(numbered: Iterable[tuple[str, int]], prompts: Sequence[str]) -> bool:
-    """Return True if the names before numbers are those of several generators with an image of every prompt.
+    """Return True if the words before the numbers name several generators, each with an image of every prompt.
 
-    The names must differ by more than numbers, and none may be a word such as `image` or begin a prompt.
+    The names must differ in more than numbers; none may be a word such as `image` or the beginning of a prompt.
     """
     numbers: dict[str, set[int]] = defaultdict(set)
     for name, number in numbered:
@@ -296,7 +301,7 @@ def is_contact_sheet(image: str) -> bool:
 
 
 def is_image(path: str) -> bool:
-    """Return True if a path has the suffix of an image or video that is decoded."""
+    """Return True if the path has the suffix of a supported image or video format."""
     return _suffix(path) in IMAGES
 
 

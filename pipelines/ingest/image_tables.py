@@ -1,7 +1,7 @@
-"""Parquet and Arrow tables that contain images, as datasets are published: one image a row, or several to compare.
+"""Parquet and Arrow tables that contain images, as in published datasets: one image per row, or several to compare.
 
-A cell with an image is bytes, Hugging Face's `{bytes, path}`, or a path. Rows of numbered columns (`jpg_0` with
-`model_0`, `jpg_1` with `model_1`, as in Pick-a-Pic) have an image for each number.
+An image cell contains bytes, Hugging Face's `{bytes, path}`, or a path. Rows with numbered columns (`jpg_0` and
+`model_0`, `jpg_1` and `model_1`, as in Pick-a-Pic) have one image per number.
 """
 
 import hashlib
@@ -41,14 +41,14 @@ from plumbline.pipelines.sources.shards import BINARY, is_table
 ENDINGS = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16
 EMBEDDED = ("image", "jpg", "png", "webp")
-"""Usual names of the column with embedded images, before a column of paths."""
+"""Usual names of the column with embedded images; they take precedence over a column of paths."""
 NUMBERED = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
-"""Names of the columns of several images in a row, counted from 0."""
+"""Column names if a row has several images, which are counted from 0."""
 
 
 class ImageTableSource(SampleSource):
     def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
-        """Yield a table's images in order; a bad row is rejected by itself, damage loses all rows after it."""
+        """Yield a table's images in order. A bad row is rejected on its own; damage loses all later rows."""
         line = 0
         try:
             with _open_table(file.place, file.size) as (schema, batches):
@@ -63,7 +63,7 @@ class ImageTableSource(SampleSource):
                             yield self._read_sample(file, row, line, names, name, others)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             remedy = "it may be truncated: write or download it again"
-            message = f"not readable after row {line} ({first_line(error)}): what is after it is lost; {remedy}"
+            message = f"not readable after row {line} ({first_line(error)}): all later rows are lost; {remedy}"
             yield Refused(DAMAGED_TABLE, message).at(file.place.url)
 
     def _read_sample(
@@ -107,7 +107,7 @@ class ImageTableSource(SampleSource):
             return Origins(origin, origin)
 
     def skip_unnamed(self) -> list[Rejection]:
-        """Skip the image files of a folder of tables that no row names."""
+        """Skip image files in a folder of tables if no row refers to them."""
         place = self.config.storage.locate(str(self.config.table))
         if self.config.images is not None or not place.is_folder():
             return []
@@ -120,7 +120,7 @@ class ImageTableSource(SampleSource):
 
 
 def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
-    """Return the table of an ingest, or the tables below a folder, by name; None for a table of another kind.
+    """Return the table of an ingest, or the tables below a folder by name; None if the tables have another format.
 
     Raises ConfigError if a link leads out of the folder of tables.
     """
@@ -148,9 +148,9 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
 
 
 def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return a unique name for each table, used in the ids of rows that have none.
+    """Return a unique name for each table, which is used in the ids of rows that have none.
 
-    The name of a/b.parquet is a-b, followed by a digest if there is also an a-b.parquet.
+    The table a/b.parquet is named a-b, followed by a digest if there is also an a-b.parquet.
     """
     names: dict[str, str] = {}
     used: set[str] = set()
@@ -167,7 +167,7 @@ def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
 def _open_table(
     place: Place, size: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Open a table; yield its schema and its batches of rows, in Parquet only those of `columns`."""
+    """Open a table; yield its schema and its batches of rows. Parquet tables are read with only the given columns."""
     with open_for_arrow(place, "table", size=size) as stream:
         if place.path.lower().endswith(".parquet"):
             parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
@@ -181,21 +181,21 @@ def _open_table(
 
 
 class TableInspection(NamedTuple):
-    """The columns of a table that concern its images, from its schema and first rows."""
+    """Properties of a table's image columns, found from its schema and first rows."""
 
     several: bool = False
     """True if a row has several images."""
     generator: str | None = None
-    """Column of the generators, of the first image if a row has several."""
+    """Column with the generators; if a row has several images, that of the first image."""
     paths: bool = False
-    """True if the table contains paths of images and no image."""
+    """True if the table contains paths to images, and no images."""
     image: str | None = None
     prompt: str | None = None
     """Columns of the images and prompts; None if the table has none of the configured or usual names."""
 
 
 def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
-    """Inspect a table; the result is empty if the table cannot be read, which is reported when it is ingested."""
+    """Inspect a table. The result is empty if the table cannot be read; the ingest reports that later."""
     try:
         with _open_table(place) as (schema, batches):
             names = find_names(schema.names, columns)
@@ -218,7 +218,7 @@ def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
 
 
 def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
-    """Yield the addresses of the image files that a table's rows name, up to any damage."""
+    """Yield the addresses of the image files that the table refers to, up to the first damaged row."""
     folder = config.storage.locate(file.place.url.rpartition("/")[0])
     with suppress(pa.ArrowException, OSError, UnicodeDecodeError, ConfigError):
         with _open_table(file.place, file.size) as (schema, _):
@@ -235,7 +235,7 @@ def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
 
 
 def _count_images(available: Sequence[str]) -> int:
-    """Return the number of images in a row, by the numbered columns; 0 if these are not numbered."""
+    """Return the number of images per row, judging by the numbered columns; 0 if there are none."""
     count = 0
     while _numbered_column("image", count, available) is not None:
         count += 1
@@ -247,7 +247,7 @@ def _numbered_column(role: str, number: int, available: Sequence[str]) -> str | 
 
 
 def _columns_by_image(available: Sequence[str], config: IngestConfig) -> list[InputColumnsConfig]:
-    """Return the columns of each image of a row; raises ConfigError if a required column is missing."""
+    """Return the columns of each image in a row; raise ConfigError if a required column is missing."""
     count = _count_images(available) if config.columns.image is None else 0
     embedded = next((name for name in EMBEDDED if name in available), None)
     asked = [
@@ -267,7 +267,7 @@ def _other_columns(schema: pa.Schema, images_of_row: Sequence[InputColumnsConfig
 
 
 def _read_cell(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
-    """Return the image's bytes in a cell, or in the file that it names; raises Refused if there are none."""
+    """Return the image bytes from a cell, or from the file that the cell names; raise Refused if there are none."""
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):

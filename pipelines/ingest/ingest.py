@@ -1,4 +1,4 @@
-"""Ingests image files with a table, Parquet tables or WebDataset tars into the sharded Parquet that a sweep reads."""
+"""Converts image files with a table, Parquet tables or WebDataset tars to the sharded Parquet that a sweep reads."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -30,12 +30,14 @@ class Ingested(NamedTuple):
     rejected: list[Rejection]
     prompts: int
     unfinished: list[str]
-    """Generators of other ingests into the same output that were started and have not finished."""
+    """Generators of other, unfinished ingests into the same output."""
     exit_code: int
-    """0 complete, 2 with some rows rejected within `max_failed`, 1 above it or if an unknown number of rows is lost."""
+    """0 if complete, 2 if at most `max_failed` of the rows were rejected, 1 if more, or an unknown number of rows, were
+    lost.
+    """
     origins: Origins
     source_columns: list[str]
-    """Columns of the shards with the source images of edits."""
+    """Columns in the shards that contain the source images of edits."""
     skipped: list[Rejection]
     """Images that were left out on purpose, such as contact sheets."""
     pairs: list[ExamplePair]
@@ -43,7 +45,7 @@ class Ingested(NamedTuple):
 
     @property
     def n_found(self) -> int:
-        """Number of images, and of rows without one, that were found; each is ingested, rejected or skipped."""
+        """Number of images found, including rows without an image; each is ingested, rejected or skipped."""
         return self.rows + len(self.rejected) + len(self.skipped)
 
     @property
@@ -65,7 +67,7 @@ class Ingested(NamedTuple):
 
     @property
     def damaged(self) -> list[str]:
-        """Damaged files, which lost an unknown number of rows."""
+        """Damaged files, from which an unknown number of rows was lost."""
         return sorted({rejection.file for rejection in self.rejected if rejection.kind in DAMAGED})
 
     @property
@@ -83,7 +85,7 @@ def ingest(
 ) -> Ingested:
     """Write the missing shards, then the prompts, the rejected rows and the manifest.
 
-    Raises ConfigError if a source or the output cannot be reached, or if the output contains other shards under the
+    Raises ConfigError if a source or the output cannot be reached, or if the output contains different shards with the
     same names.
     """
     source = _open_source(config, prompts)
@@ -120,7 +122,7 @@ def ingest(
 
 
 def _open_source(config: IngestConfig, prompts: PromptsOutside | None) -> Source:
-    """Return the source of an ingest; raises ConfigError if it does not exist or its columns do not fit."""
+    """Return the source of an ingest; raise ConfigError if it does not exist or does not have the required columns."""
     if config.tars is not None:
         return open_tars(config)
     if (tables := open_image_tables(config)) is not None:
@@ -153,9 +155,9 @@ def _read_example_pairs(shards: Shards, written: list[ShardRecord]) -> list[Exam
 
 
 def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
-    """Write the record of this ingest, then the tables and the manifest of all ingests of the output.
+    """Write the record of this ingest, then the tables and the manifest for all ingests into the output.
 
-    If another ingest ends meanwhile, the tables and the manifest are written again. Returns the generators of
+    If another ingest ends in the meantime, the tables and the manifest are written again. Returns the generators of
     unfinished ingests.
     """
     shards.refresh()
@@ -169,7 +171,7 @@ def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
 
 
 def _make_record(source: Source, ended: Ingested) -> Record:
-    """Return the record of this ingest, which does not say which of the shards this run wrote."""
+    """Return the record of this ingest, which does not depend on which of the shards were written in this run."""
     shards = [record._asdict() for record in ended.shards]
     manifest = {
         "source": source.config.addresses,

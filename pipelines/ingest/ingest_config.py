@@ -13,7 +13,7 @@ from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
 VERSION = 1
-"""Version of the ingest, raised when the same input makes other shards."""
+"""Version of the ingest, raised when the same input would produce different shards."""
 InputAddresses = Mapping[str, str | None]
 """Addresses of an ingest's input (its table and images, or its tars), and its generator; they identify the ingest
 within an output."""
@@ -25,18 +25,19 @@ class IngestLimits(BoundsChecked):
 
     section: ClassVar[str] = "limits."
     max_bytes: Positive = 64_000_000
-    """Largest encoded size."""
+    """Maximum encoded size in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkersConfig(BoundsChecked):
-    """The machines that make the shards."""
+    """The machines that write the shards."""
 
     section: ClassVar[str] = "cluster."
     address: str | None = None
     """A running Ray cluster (`auto`, or host:port); null uses RAY_ADDRESS, or else this machine."""
     num_cpus: Positive | None = None
-    """Number of shards that are made at once on this machine; its number of CPUs by default. With 1, Ray is not used.
+    """Number of shards that are written at once on this machine; the number of its CPUs by default. With 1, Ray is not
+    used.
     """
 
 
@@ -47,39 +48,46 @@ class IngestConfig(BoundsChecked):
     output: str
     """Folder or cloud prefix for <generator>/00000.parquet and so on, prompts.parquet and manifest.json."""
     table: str | None = None
-    """CSV, TSV or JSON Lines with a row for each image file, or Parquet or Arrow with the images in it; or use `tars`.
+    """CSV, TSV or JSON Lines with a row per image file, or Parquet or Arrow that contains the images. Alternatively,
+    set `tars`.
     """
     images: str | None = None
-    """Folder that the table's paths start from, by default the table's own. Without a table, a folder that contains its
-    prompts: in metadata.jsonl, prompts.txt, a .txt next to each image, or the images' names (docs/ingest.md)."""
+    """Folder that the table's paths are relative to; by default the table's own folder. Without a table, a folder that
+    also contains the prompts: in metadata.jsonl, prompts.txt, a .txt next to each image, or the image names
+    (docs/ingest.md).
+    """
     tars: str | None = None
-    """A WebDataset tar, a folder of tars, or a pattern with *; or use `table`."""
+    """A WebDataset tar, a folder of tars, or a pattern with *. Alternatively, set `table`."""
     prompts_from: PromptsFrom | None = None
-    """The layout of such a folder; null uses the first layout that fits. The images' names are used only from a folder
-    without tables, and if the names of each generator differ."""
+    """The layout of a folder that contains its own prompts; null uses the first layout that fits. Image names are used
+    as prompts only if the folder has no tables and the names of each generator differ.
+    """
     images_inside: str | None = None
-    """Name of inner folders: if the folder of image files has any of this name, only the images in these are ingested,
-    such as `en` for edits by instructions in two languages."""
+    """Name of inner folders: if the image folder has any with this name, only the images in them are ingested. For
+    example, `en` for edits with instructions in two languages.
+    """
     copy: bool = True
-    """True to copy images into the shards; false to keep the addresses of their files, which must then stay there."""
+    """True to copy images into the shards; false to store only their addresses, in which case the files must stay in
+    place.
+    """
     link_roots: tuple[str, ...] = ()
-    """Local folders, besides the input's own, that links in the input may lead to."""
+    """Local folders that links in the input may lead to, in addition to the input's own folders."""
     generator: str | None = None
-    """The generator of all rows; by default it is in a column of the table or a field of a sample's JSON."""
+    """The generator of all rows; by default it is read from a column of the table or a field of a sample's JSON."""
     columns: InputColumnsConfig = field(default_factory=InputColumnsConfig)
     shard_rows: Positive = 1024
-    """Number of rows of the input in a shard."""
+    """Number of input rows per shard."""
     row_group_rows: Positive = 256
     """Maximum number of rows in a row group, which is a sweep's unit of work."""
     row_group_bytes: Positive = 64_000_000
-    """Maximum bytes of images in a row group, and so in memory; a larger image is a row group of its own."""
+    """Maximum bytes of images per row group, and so in memory; a larger image gets a row group of its own."""
     limits: IngestLimits = field(default_factory=IngestLimits)
     on_change: Literal["fail", "replace"] = "fail"
-    """Action if the output has a shard that was made from other input: `fail`, or `replace` it."""
+    """What to do if the output has a shard that was made from different input: `fail`, or `replace` it."""
     max_failed: Share = 0.01
-    """Maximum fraction of rejected rows for which the exit code is 2 and not 1; a damaged tar always exceeds it."""
+    """Maximum fraction of rejected rows for which the exit code is 2 instead of 1; a damaged tar always gives 1."""
     cluster: WorkersConfig = field(default_factory=WorkersConfig)
-    """The machines that make the shards; several workers on Ray are used if the ingest takes longer than seconds."""
+    """The machines that write the shards; Ray starts several workers if the ingest takes longer than a few seconds."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -122,7 +130,7 @@ class IngestConfig(BoundsChecked):
 
     @property
     def folder(self) -> Place:
-        """Folder that the images' paths start from."""
+        """Folder that image paths are relative to."""
         if self.images is not None:
             return self.storage.locate(self.images)
         return self.storage.locate(str(self.table)).parent

@@ -1,4 +1,4 @@
-"""Files of an output: the shards of its ingests, a record of how each ended, and the tables of all."""
+"""Files in the output of ingests: the shards, a record of each finished ingest, and the tables of all ingests."""
 
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,11 +29,11 @@ PROMPTS = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), SKILLS])
 
 
 class OutputError(ConfigError):
-    """An output's file that is damaged, missing, or not written by an ingest."""
+    """Raised if a file in the output is damaged or missing, or was not written by an ingest."""
 
 
 class Footer(NamedTuple):
-    """The metadata of a shard, besides its rows."""
+    """The metadata that a shard has in addition to its rows."""
 
     key: str
     """Hash of the input and the options that the shard was made from."""
@@ -43,7 +43,7 @@ class Footer(NamedTuple):
 
 
 class OutputShard(NamedTuple):
-    """A shard as it is listed, with its metadata."""
+    """A listed shard with its metadata."""
 
     size: int
     etag: str
@@ -54,15 +54,15 @@ class OutputPrompt(NamedTuple):
     prompt_id: str
     text: str
     skills: Sequence[str]
-    """Skills of all rows with this prompt, of any generator, sorted."""
+    """Skills of all rows with this prompt, across generators, sorted."""
 
 
 def read_output_shards(
     output: Place, known: Mapping[str, OutputShard] = MappingProxyType({})
 ) -> dict[str, OutputShard]:
-    """Return the shards by path; a shard that is `known` and has not changed is not read again.
+    """Return the shards by path; shards in `known` that have not changed are not read again.
 
-    Raises ConfigError for a Parquet file in a generator's folder that is damaged, or was not written by an ingest.
+    Raises ConfigError for a Parquet file in a generator's folder that is damaged or was not written by an ingest.
     """
 
     def read(path: str, entry: Entry) -> OutputShard:
@@ -88,7 +88,7 @@ def _list(folder: Place) -> dict[str, Entry]:
 
 
 def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
-    """Read a shard's metadata; raises ConfigError if the file is damaged, or was not written by an ingest."""
+    """Read a shard's metadata; raise ConfigError if the file is damaged, or was not written by an ingest."""
     with convert_damage(output, path), open_for_arrow(output / path, "output", size=size, cache_type="none") as stream:
         values = decode_json((pq.read_metadata(stream).metadata or {})[INGESTED].decode())
         return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
@@ -96,7 +96,7 @@ def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
 
 @contextmanager
 def convert_damage(output: Place, path: str) -> Iterator[None]:
-    """Raise OutputError with the file's name for errors of reading a file that is damaged, or that no ingest wrote."""
+    """Convert errors from a file that is damaged, or not written by an ingest, to an OutputError naming the file."""
     try:
         yield
     except (pa.ArrowException, DamagedError, ValueError, KeyError, TypeError, Refused) as error:
@@ -106,7 +106,7 @@ def convert_damage(output: Place, path: str) -> Iterator[None]:
 
 
 def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, list[OutputPrompt]]]:
-    """Yield each shard's path with its prompts; raises ConfigError if a shard is damaged."""
+    """Yield each shard's path with its prompts; raise ConfigError if a shard is damaged."""
 
     def read(path: str) -> list[OutputPrompt]:
         rows = read_columns(output, path, ["prompt_id", "prompt", "skills"])
@@ -120,7 +120,7 @@ def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, lis
 
 
 def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, Any]]:
-    """Return the rows of a shard with those of the columns that it has; raises ConfigError if it is damaged."""
+    """Return the rows of a shard with those columns of `names` that it has; raise ConfigError if it is damaged."""
     with convert_damage(output, path), open_for_arrow(output / path, "output", cache_type="none") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
@@ -129,9 +129,9 @@ def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, A
 
 @contextmanager
 def open_for_arrow(place: Place, what: str, **options: Any) -> Iterator[Any]:
-    """Open a file for a reader of Arrow's, which raises ArrowException for damaged content.
+    """Open a file for an Arrow reader, which raises ArrowException if the content is damaged.
 
-    Raises ConfigError, which calls the file `what`, if the file cannot be reached.
+    Raises ConfigError if the file cannot be reached; the message calls the file `what`.
     """
     with readable_errors(place, what), place.open(**options) as stream:
         try:
@@ -144,7 +144,7 @@ def open_for_arrow(place: Place, what: str, **options: Any) -> Iterator[Any]:
 
 class Record(NamedTuple):
     manifest: Mapping[str, Any]
-    """The input and the shards made from it; the same after an interrupted ingest as after an undisturbed one."""
+    """The input and the shards made from it. Interrupting and resuming an ingest does not change it."""
     rejected: Sequence[Rejection]
 
     @property
@@ -153,10 +153,10 @@ class Record(NamedTuple):
 
 
 class Records:
-    """The records in an output; one of them is this ingest's own."""
+    """The records of all ingests into an output, including this ingest's own."""
 
     def __init__(self, output: Place, source: InputAddresses) -> None:
-        """Open the records; raises OutputError if the manifest names an ingest without a record."""
+        """Open the records; raise OutputError if the manifest names an ingest that has no record."""
         self.output = output
         self.source = source
         self._own = _record_path(source)
@@ -173,12 +173,12 @@ class Records:
             missing = {*named} - {self._own, *self.list_etags()}
         if missing:
             raise OutputError(
-                f"{output / RECORDS}: an ingest that manifest.json names has no record there; "
-                "copy .ingest along with its output, or choose another output"
+                f"{output / RECORDS}: the record of an ingest that is listed in manifest.json is missing; "
+                "copy .ingest together with its output, or choose another output"
             )
 
     def list_etags(self) -> dict[str, str]:
-        """Return the etag of each record by its path below the output."""
+        """Return the ETag of each record by its path relative to the output."""
         return {f"{RECORDS}/{name}": entry.etag for name, entry in _list(self.output / RECORDS).items()}
 
     def write(self, record: Record) -> None:
@@ -186,14 +186,14 @@ class Records:
         (self.output / self._own).write(encode_json(record._asdict()).encode())
 
     def forget(self) -> None:
-        """Remove the record of this ingest before one of its shards changes: no manifest may name a changed shard."""
+        """Remove this ingest's record before any of its shards changes: no manifest may list a changed shard."""
         with readable_errors(self.output, "output"):
             if self._own in self.list_etags():
                 self._write_manifest([record for path, record in self._read() if path != self._own], [])
                 (self.output / self._own).remove()
 
     def publish(self, prompts: Iterator[OutputPrompt], shards: Collection[str]) -> list[str]:
-        """Write the output's tables and manifest; return the generators of shards without a record.
+        """Write the output's tables and manifest; return the generators whose shards have no record.
 
         `prompts` are sorted by id; `shards` are the paths of all shards in the output.
         """

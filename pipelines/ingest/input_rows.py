@@ -1,4 +1,4 @@
-"""Rows of images that are ingested: their columns, ids, settings, and the reasons why a row is refused."""
+"""Rows of ingested images: their columns, ids and settings, and the reasons for refusing a row."""
 
 import hashlib
 import json
@@ -22,18 +22,19 @@ from plumbline.pipelines.sources.shards import text_id
 COLUMNS = pa.schema(
     [("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary()), ("prompt", pa.string())]
 )
-"""Columns of every shard; the table's other columns follow."""
+"""Columns of every shard, which precede the table's other columns."""
 ADDRESS = pa.field("uri", pa.string())
-"""Column in place of the image if the image stays in its file."""
+"""Column that replaces the image column if images are not copied."""
 SKILLS = pa.field("skills", pa.list_(pa.string()))
 """Column of shards whose input contains skills."""
 SOURCE = pa.field("source", pa.list_(pa.binary()))
-"""Column of shards of edits: the images that each was edited from."""
+"""Column in shards of edits: the source images of each edit."""
 KEPT_SETTINGS = pa.field(COLUMN, settings_type(SETTINGS))
-"""Settings of generation, from the image's own texts and from usual columns of its row; a column of every shard unless
-the input has a column of this name."""
+"""Generation settings, from the image's embedded texts and from the usual columns of its row. Every shard has this
+column unless the input has a column of the same name.
+"""
 SOURCE_ADDRESS = pa.field("source_uri", pa.list_(pa.string()))
-"""Column in place of SOURCE if the images stay in their files."""
+"""Column that replaces SOURCE if images are not copied."""
 
 IMAGES = (
     *("png", "jpg", "jpeg", "jfif", "webp", "avif", "gif", "bmp", "tif", "tiff"),
@@ -41,19 +42,20 @@ IMAGES = (
 )
 """Suffixes of image files and videos."""
 FOREIGN_VIDEOS = ("ts", "m2ts", "mts", "mpg", "mpeg", "wmv", "flv", "ogv")
-"""Suffixes of videos in formats that are not decoded."""
+"""Suffixes of video formats that cannot be decoded."""
 FOREIGN_IMAGES = ("heic", "heif", "jxl", "jp2", "psd", "exr", "hdr", "svg", "tga", "ico", "dng", "cr2", "nef", "arw")
-"""Suffixes of images in formats that are not decoded."""
+"""Suffixes of image formats that cannot be decoded."""
 FOREIGN = (*FOREIGN_IMAGES, *FOREIGN_VIDEOS)
 EDIT_SOURCES = ("source", "source_image", "input", "input_image", "original", "original_image")
 EDIT_RESULTS = ("result", "output", "output_image", "edited", "edited_image")
-"""Names of the source of an edit, and of the edit: 0.source.png next to 0.png in a tar, or 0.original_image.jpg next to
-0.edited_image.jpg, like InstructPix2Pix's columns."""
+"""Names for an edit's source, and for its result: 0.source.png next to 0.png in a tar, or 0.original_image.jpg next to
+0.edited_image.jpg, like the columns of InstructPix2Pix.
+"""
 MAX_NAME_BYTES = 200
 
 
 class Candidate(NamedTuple):
-    """An image's row before its image is read."""
+    """The row of an image whose file has not been read yet."""
 
     file: str
     line: int | None
@@ -70,7 +72,7 @@ class Candidate(NamedTuple):
         return refused.at(self.file, self.line, **ids)
 
     def row(self, image: bytes | str, sources: Sequence[bytes | str]) -> dict[str, Any]:
-        """Return the row of a shard, with the bytes of the image and its sources, or with their addresses."""
+        """Return the shard row, with the image and its sources as bytes or as addresses."""
         columns = ("image", SOURCE.name) if isinstance(image, bytes) else (ADDRESS.name, SOURCE_ADDRESS.name)
         row = {"image_id": self.image_id, "prompt_id": self.prompt_id, "prompt": self.prompt}
         images = dict(zip(columns, (image, list(sources)), strict=True))
@@ -80,25 +82,29 @@ class Candidate(NamedTuple):
 def require_names(
     available: list[str], columns: InputColumnsConfig, generator: str | None, url: str
 ) -> InputColumnsConfig:
-    """Return the table's columns by role; raises ConfigError naming the first required column that is missing."""
+    """Return the table's columns by role; raise ConfigError naming the first required column that is missing."""
     names = find_names(available, columns)
     listed = ", ".join(available) or "none"
     for role in DEFAULT_NAMES:
         if getattr(columns, role) and getattr(names, role) is None:
             raise ConfigError(f"columns.{role}: no column {getattr(columns, role)!r} in {url}; found {listed}")
     if names.image is None:
-        raise ConfigError(f"{url}: which column names the image files? found {listed}; set columns.image=NAME")
+        raise ConfigError(
+            f"{url}: cannot tell which column contains the image files (found {listed}); set columns.image=NAME"
+        )
     if names.prompt is None and names.prompt_id is None:
-        raise ConfigError(f"{url}: which column has the prompts? found {listed}; set columns.prompt=NAME")
+        raise ConfigError(
+            f"{url}: cannot tell which column contains the prompts (found {listed}); set columns.prompt=NAME"
+        )
     if names.generator is None and generator is None:
-        raise ConfigError(f"{url}: no column names the generator; set generator=NAME, or columns.generator=COLUMN")
+        raise ConfigError(f"{url}: no column contains the generator; set generator=NAME, or columns.generator=COLUMN")
     return names
 
 
 def column_origins(
     several: Sequence[InputColumnsConfig], available: Sequence[str], generator: str | None, url: str
 ) -> Origins:
-    """Describe the columns with the prompts and generators; `several` has the columns of each image of a row."""
+    """Describe where prompts and generators come from; `several` has the columns of each image in a row."""
     read = {name for names in several for role, name in asdict(names).items() if role != "generator" or not generator}
     columns = ", ".join(dict.fromkeys(repr(names.generator) for names in several))
     generators = f"generator={generator}" if generator else f"the column {columns} of {url}"
@@ -109,18 +115,18 @@ def column_origins(
 
 
 def refuse_foreign(name: str) -> None:
-    """Raise Refused for an image or video file of a format that is not decoded."""
+    """Raise Refused if the file is an image or video in a format that cannot be decoded."""
     ending = PurePosixPath(name).suffix
     if ending[1:].lower() in FOREIGN_VIDEOS:
-        raise Refused("foreign_format", f"videos in {ending} are not decoded here; convert it to MP4 or WebM")
+        raise Refused("foreign_format", f"videos in {ending} format are not supported; convert it to MP4 or WebM")
     if ending[1:].lower() in FOREIGN_IMAGES:
-        raise Refused("foreign_format", f"images in {ending} are not decoded here; convert it to PNG, JPEG or WebP")
+        raise Refused("foreign_format", f"images in {ending} format are not supported; convert it to PNG, JPEG or WebP")
 
 
 def read_known_ids(
     values: Mapping[str, Any], names: InputColumnsConfig, generator: str | None, default_id: str | None = None
 ) -> dict[str, str | None]:
-    """Return the ids of a rejected row, as Refused.at takes them; None for each that is missing or unusable."""
+    """Return the ids of a rejected row as arguments for Refused.at; None for ids that are missing or unusable."""
     with suppress(Refused):
         generator = generator or check_generator(text_or_none(values, names.generator))
     prompt = text_or_none(values, names.prompt)
@@ -132,7 +138,7 @@ def read_known_ids(
 
 
 def text_or_none(values: Mapping[str, Any], name: str | None) -> str | None:
-    """Return a value as text; None if it is missing or not a text."""
+    """Return a value if it is text; None if it is missing or of another type."""
     with suppress(Refused):
         return _text(values, name)
     return None
@@ -148,7 +154,7 @@ def make_candidate(
     default_id: str,
     extras: dict[str, Any],
 ) -> Candidate:
-    """Return the row that these values describe; raises Refused if they contain no prompt or no generator."""
+    """Return the row that these values describe; raise Refused if there is no prompt or no generator."""
     prompt = _text(values, names.prompt)
     prompt_id = _text(values, names.prompt_id)
     prompt = prompt if prompt and prompt.strip() else None
@@ -176,7 +182,7 @@ def make_candidate(
 
 
 def _text(values: Mapping[str, Any], name: str | None) -> str | None:
-    """Return a value as text, None if it is empty; whole numbers are ids that lost their quotes."""
+    """Return a value as text, or None if it is empty. Integers are accepted, because ids often lose their quotes."""
     value = values.get(name) if name else None
     if value is None or value == "":
         return None
@@ -187,18 +193,20 @@ def _text(values: Mapping[str, Any], name: str | None) -> str | None:
 
 
 def check_generator(name: str | None) -> str:
-    """Return a generator's name; raises Refused if it cannot be a folder's name."""
+    """Return the generator's name; raise Refused if it cannot be used as a folder name."""
     if not name:
         raise Refused("no_generator", "the row names no generator; fill it in, or set generator=NAME")
     if name.startswith(".") or set(name) & {"/", "\\", "\0"} or len(name.encode()) > MAX_NAME_BYTES:
-        raise Refused("bad_generator", f"{name[:80]!r} cannot be a folder's name; use one without '/' or a first '.'")
+        raise Refused(
+            "bad_generator", f"{name[:80]!r} cannot be used as a folder name; choose one without '/' or a leading '.'"
+        )
     if name in ("prompts.parquet", "rejected.parquet", "manifest.json"):
-        raise Refused("bad_generator", f"{name!r} is a file of the output; rename the generator")
+        raise Refused("bad_generator", f"{name!r} is the name of a file in the output; rename the generator")
     return name
 
 
 def relative_path(value: Any, folder: Place) -> str:
-    """Return an image's path below the folder of images; the value may be its whole address.
+    """Return an image's path relative to the image folder; the value may also be the full address.
 
     Raises Refused if the value is empty, or if the path leads out of the folder.
     """
@@ -208,19 +216,17 @@ def relative_path(value: Any, folder: Place) -> str:
     value = value.removeprefix(f"{folder.url.rstrip('/')}/")
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts or "://" in value or "\0" in value or not path.parts:
-        raise Refused(
-            "outside_folder", f"{value[:200]!r}: expected a path below the folder of images; make it relative"
-        )
+        raise Refused("outside_folder", f"{value[:200]!r}: expected a path below the image folder; make it relative")
     return str(path)
 
 
 def link_roots(folder: str, others: Sequence[str]) -> list[Path]:
-    """Return the folders that a link in `folder` may lead to: itself and the others, with their own links resolved."""
+    """Return the folders that a link in `folder` may lead to: `folder` and the others, with links resolved."""
     return [Path(os.path.realpath(Path(root).expanduser())) for root in (folder, *others)]
 
 
 def leads_out(path: str, roots: Sequence[Path]) -> bool:
-    """Return True if a local path, with links resolved, is below none of the roots."""
+    """Return True if a local path, with links resolved, is not below any of the roots."""
     real = Path(os.path.realpath(path))
     return not any(real.is_relative_to(root) for root in roots)
 
@@ -228,7 +234,7 @@ def leads_out(path: str, roots: Sequence[Path]) -> bool:
 def digest(value: Any) -> str:
     """Return the SHA-256 of a value's JSON.
 
-    Existing shards contain these hashes, so another form of JSON would rewrite all of them.
+    Existing shards contain these hashes, so serializing to JSON differently would cause all of them to be rewritten.
     """
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()

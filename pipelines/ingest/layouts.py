@@ -1,4 +1,4 @@
-"""Layouts of folders of image files with their prompts, and such a folder as a table."""
+"""Layouts of image folders that contain their own prompts, and reading such a folder as a table."""
 
 import re
 import shlex
@@ -40,30 +40,30 @@ from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suff
 TABLES = (*SEPARATORS, *JSON_LINES, ".json", ".parquet", ".arrow", *WORKBOOKS)
 WORDS = re.compile(r"[^\W\d_]{2,}")
 PROMPTS_FILE = re.compile(r"(?!\.).*(prompt|caption|metadata).*\.(csv|tsv|jsonl?|ndjson|txt|parquet)", re.IGNORECASE)
-"""The name of a file of prompts."""
+"""File name that suggests a prompts file."""
 MIN_FOLDER_WORDS = 3
-"""Minimum number of words of a folder's name that is a prompt, unlike `run one`."""
+"""Minimum number of words in a folder name for it to be a prompt; `run one` is not one."""
 DESCRIBED_IN = "described in"
-"""The value of a FolderTable's row that contains the file and line that describe the image."""
+"""Key in a FolderTable's row for the file and line that describe the image."""
 NAMES = InputColumnsConfig(image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills")
 """The columns of a FolderTable."""
 
 
 class Layout(NamedTuple):
-    """A way of keeping prompts with the images of a folder."""
+    """A way of storing prompts together with a folder's images."""
 
     name: PromptsFrom
-    """Its name in `prompts_from`."""
+    """The layout's name in `prompts_from`."""
     contents: str
-    """Contents of such a folder, in words."""
+    """Description of what such a folder contains."""
     files: Callable[[Folder], Collection[str]]
-    """Returns the files with the prompts; none if the folder has another layout."""
+    """Function that returns the files with the prompts; none if the folder has another layout."""
     read: Callable[[Folder], Iterator[DescribedImage | Rejection]]
-    """Yields every image with its prompt, and the rejections; raises ConfigError if it cannot match them."""
+    """Function that yields every image with its prompt, and rejections; raises ConfigError if it cannot match them."""
 
 
 def _find_own_files(folder: Folder) -> dict[str, str]:
-    """Return the file with the prompt of each image: the .txt or else the .json of its name."""
+    """Return the file with the prompt of each image: the .txt, or else the .json, of the same name."""
     names = set(folder.names)
     own_files = {}
     for image in folder.images:
@@ -77,7 +77,9 @@ def _read_own_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     own_files = _find_own_files(folder)
     for image in folder.images:
         if image not in own_files:
-            message = f"no .txt or .json of its name has its prompt; write {PurePosixPath(image).stem}.txt"
+            message = (
+                f"there is no .txt or .json of the same name with its prompt; write {PurePosixPath(image).stem}.txt"
+            )
             yield folder.reject_without_prompt(image, message)
     for (image, name), content in zip(own_files.items(), folder.read_all(list(own_files.values())), strict=True):
         try:
@@ -91,7 +93,7 @@ def _read_own_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 
 
 def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
-    """Return the values in an image's own .txt or .json; raises Refused if it has no prompt."""
+    """Return the values in an image's own .txt or .json; raise Refused if it has no prompt."""
     if name.endswith(".json"):
         values = parse_object(content)
         columns = find_names(values, folder.columns)
@@ -108,9 +110,9 @@ def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, A
 
 
 def _prompt_in_name(image: str) -> str:
-    """Return the prompt in an image's name, or else in its folder's within a generator's folder; empty if none.
+    """Return the prompt given by an image's name or, within a generator's folder, by its folder's name; empty if none.
 
-    A prompt has at least two words, unlike `image_001` and `00001`. Underscores count as spaces in a name without
+    A prompt has at least two words, unlike `image_001` and `00001`. In a name without spaces, underscores count as
     spaces.
     """
     path = PurePosixPath(image)
@@ -125,15 +127,15 @@ def _prompt_in_name(image: str) -> str:
 
 
 def _images_named_by_prompt(folder: Folder) -> list[str]:
-    """Return the images whose names, or whose folders' names, could be their prompts."""
+    """Return the images whose own names or folder names could be prompts."""
     return [image for image in folder.images if _prompt_in_name(image) and not is_contact_sheet(image)]
 
 
 def _are_prompts(folder: Folder) -> bool:
-    """Return True if images' names may be used as prompts without being asked to.
+    """Return True if image names may be used as prompts without the user asking for it.
 
-    This needs a folder without tables, which could contain other prompts, and for each generator names that differ by
-    more than a number: `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png` do not.
+    The folder must not have tables, which could contain other prompts. For each generator the names must differ in more
+    than a number, unlike `sdxl_turbo_0001.png` and `sdxl_turbo_0002.png`.
     """
     prompts: dict[str, set[str]] = {}
     for image in _images_named_by_prompt(folder):
@@ -153,9 +155,9 @@ def _read_names(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 
 
 def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the ids of prompts in their names; a name that contains none is used as an id.
+    """Describe images by the prompt ids in their names; a name without a known id is itself used as an id.
 
-    Prompts without ids are numbered. Raises ConfigError if no image belongs to any prompt.
+    If the prompts have no ids, their numbers are used. Raises ConfigError if no image belongs to any prompt.
     """
     prompts = folder.prompts
     images = [image for image in folder.images if not is_contact_sheet(image)]
@@ -181,7 +183,7 @@ def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 
 
 def _require_an_id(folder: Folder, prompts: PromptsOutside, images: Sequence[str]) -> None:
-    """Raise ConfigError if no image is named by an id."""
+    """Raise ConfigError if no image name is a prompt id."""
     ids = [str(row.values["prompt_id"]) for row in prompts.rows]
     if {PurePosixPath(image).stem for image in images} & {*ids}:
         return
@@ -210,11 +212,11 @@ LAYOUTS = (
     ),
     Layout(
         name="list",
-        contents=f"a {LIST}, with a prompt a line, and the numbers of lines in the images' names",
+        contents=f"a {LIST}, with one prompt per line, and line numbers in the image names",
         files=find_lists,
         read=read_lists,
     ),
-    # img2dataset's and trainers' datasets.
+    # Datasets made by img2dataset, or for trainers.
     Layout(
         name="beside",
         contents="a .txt or .json of its name next to each image",
@@ -231,17 +233,17 @@ LAYOUTS = (
     # The name of an image is its prompt's id, as in GEdit-Bench and ImgEdit; only if the configuration asks for it.
     Layout(name="ids", contents="images", files=lambda folder: folder.images, read=_read_ids),
 )
-"""Layouts in the order of the attempts."""
+"""Layouts in the order in which they are tried."""
 
 
 def read_layout(
     folder: Folder, prompts_from: PromptsFrom | None
 ) -> tuple[Iterator[DescribedImage | Rejection], list[str]]:
-    """Read a folder by its layout; raises ConfigError if it has no images or no known layout.
+    """Read a folder in its layout; raise ConfigError if it has no images or no known layout.
 
     Returns:
-        Every image with its description, or the reason why it is left out; and the files that are ignored, because they
-        are neither images nor descriptions.
+        Every image with its description or the reason for leaving it out, and the ignored files, which are neither
+        images nor descriptions.
     """
     if not folder.images:
         kinds = count_suffixes(folder.names)
@@ -263,13 +265,13 @@ def _find_layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
         raise ConfigError(f"images {folder.place.url}: prompts_from={prompts_from} expects {contents}; found none")
     raise ConfigError(
         f"images {folder.place.url}: found no prompts for its {len(folder.images)} images.{_give_hints(folder)} "
-        "Add a table images.csv with the columns file, prompt and generator; or prompts.txt with a prompt a line, for "
-        "images that are numbered; or a .txt next to each image (docs/ingest.md)"
+        "Add a table images.csv with the columns file, prompt and generator; or prompts.txt with one prompt per line, "
+        "for images that are numbered; or a .txt next to each image (docs/ingest.md)"
     )
 
 
 def _describe_all(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
-    """Yield the images of a layout, then the rejections of images that it does not read."""
+    """Yield the images of a layout, then rejections of the images that the layout does not cover."""
     described: set[str] = set()
     for each in layout.read(folder):
         if isinstance(each, DescribedImage):
@@ -291,7 +293,7 @@ def _describe_all(folder: Folder, layout: Layout) -> Iterator[DescribedImage | R
 
 
 def _give_hints(folder: Folder) -> str:
-    """Name the files and columns that could contain the prompts, each with the command or option that reads it."""
+    """Return hints about files and columns that may contain the prompts, with the command or option to read each."""
     hints = ""
     other_tables = [folder.url(name) for name in folder.names if name.lower().endswith(TABLES)]
     if folder.text_tables:
@@ -299,22 +301,22 @@ def _give_hints(folder: Folder) -> str:
         try:
             columns = ", ".join(read_column_names(folder.place / table))
             hints += (
-                f" {table} has the columns {columns}, and none whose values are in the images' names, such as "
-                f"{folder.images[0]}: name the column of files or ids by columns.image=NAME or columns.prompt_id=NAME, "
-                "and that of prompts by columns.prompt=NAME."
+                f" {table} has the columns {columns}, but none has values that occur in the image names, such as "
+                f"{folder.images[0]}: set columns.image=NAME or columns.prompt_id=NAME to the column of files or ids, "
+                "and columns.prompt=NAME to the column of prompts."
             )
         except ConfigError as error:
             hints += f" {error}."
     elif prompts := next(iter(other_tables or _find_prompt_files(folder)), None):
         command = shlex.join(["plumbline", "score", f"images={folder.place.url}", f"prompts={prompts}"])
-        hints += f" If the ids or numbers of {prompts} are in their names: {command}."
+        hints += f" If the image names contain the ids or numbers of {prompts}, run: {command}."
     if images := _images_named_by_prompt(folder):
         hints += f" prompts_from=names uses the images' names, such as {_prompt_in_name(images[0])!r}."
     return hints
 
 
 def _find_prompt_files(folder: Folder) -> list[str]:
-    """Return the files next to the folder that are named like prompt files."""
+    """Return the files next to the folder whose names suggest prompts files."""
     with suppress(ConfigError), readable_errors(folder.place.parent, "images"):
         names = sorted(name for name, entry in folder.place.parent.list().items() if entry.type == "file")
         return [f"{folder.place.parent.url}/{name}" for name in names if PROMPTS_FILE.fullmatch(name)]
@@ -323,19 +325,19 @@ def _find_prompt_files(folder: Folder) -> list[str]:
 
 @dataclass(slots=True)
 class SeenSources:
-    """Origins of the sources in a folder of edits, and the edits without a source."""
+    """Where the source images in a folder of edits were found, and the edits without a source."""
 
     columns: dict[str, None] = field(default_factory=dict)
-    """Columns of sources, in words."""
+    """Descriptions of the columns that name sources."""
     used: dict[str, None] = field(default_factory=dict)
-    """Sources that were found by the names of edits."""
+    """Source images that were matched to edits by name."""
     without: dict[str, None] = field(default_factory=dict)
     """Edits for which no source was found."""
     with_several: dict[str, None] = field(default_factory=dict)
     """Edits for which several sources were found."""
 
     def describe(self) -> str:
-        """Return a line for people; empty without any sources."""
+        """Return a line for the user; empty if there are no sources."""
         lines = list(self.columns)
         if self.used:
             folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.used))
@@ -350,27 +352,27 @@ class SeenSources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FolderTable(Table):
-    """A folder of images as a table with the columns of NAMES; it has no others, as descriptions have many forms."""
+    """A folder of images as a table with the columns in NAMES, and no others, because descriptions take many forms."""
 
     columns: InputColumnsConfig
     prompts_from: PromptsFrom | None = None
     images_inside: str | None = None
     prompts: PromptsOutside | None = None
-    """The prompts file of the Folder."""
+    """The prompts file that is passed to Folder."""
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _ignored: list[str] = field(default_factory=list)
     _listed: list[Folder] = field(default_factory=list)
-    """The folder, from when its columns are asked for until its rows are."""
+    """The listed folder, cached between the calls of `names` and `rows`."""
     _sources: SeenSources = field(default_factory=SeenSources)
     _warnings: dict[str, None] = field(default_factory=dict)
 
     @property
     def files(self) -> list[SourceFile]:
-        """Return no files: a folder may grow between two commands."""
+        """No files, because a folder may grow between two commands."""
         return []
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
-        """Return the names of the columns of `rows`."""
+        """Return the column names that `rows` uses."""
         self._listed[:] = [self._list()]
         return replace(NAMES, source="source" if self._listed[0].source_paths or self.columns.source else None)
 
@@ -379,22 +381,22 @@ class FolderTable(Table):
         return replace(folder, prompts=self.prompts)
 
     def origins(self, config: IngestConfig) -> Origins:
-        """Return the origins of prompts and generators of the rows that were read."""
+        """Return the origins of prompts and generators in the rows read so far."""
         return self._seen.origins(config.generator)._replace(
             passed_over=pass_over(self._ignored), sources=self._sources.describe(), warnings=list(self._warnings)
         )
 
     def locate_row(self, row: Row) -> tuple[str, int | None]:
-        """Return the file, and its line, that describes an image; the image file if no other does."""
+        """Return the file and line that describe an image, or the image file itself if there are none."""
         described: tuple[str, int | None] = row.values[DESCRIBED_IN]
         return described
 
     def hashed(self, candidate: Candidate) -> Candidate:
-        """Return a row without the line of its description, because lines may move while an image is unchanged."""
+        """Return a row without the line of its description, because lines can move while the image stays the same."""
         return candidate._replace(file=f"{self.url}/{candidate.image_id}", line=None)
 
     def rows(self, image: str) -> Iterator[Row | Rejection]:
-        """Yield every image, under the usual names of columns; raises ConfigError for a folder of no known layout."""
+        """Yield every image as a row with the usual column names; raise ConfigError if the layout is unknown."""
         folder = self._listed.pop() if self._listed else self._list()
         descriptions, self._ignored[:] = read_layout(folder, self.prompts_from)
         for number, each in enumerate(descriptions, start=1):
@@ -402,7 +404,7 @@ class FolderTable(Table):
         self._warnings.update(folder.warnings)
 
     def _read_values(self, description: DescribedImage, folder: Folder) -> dict[str, Any]:
-        """Return a row's values by the columns of NAMES, and note their origins."""
+        """Return a row's values under the columns in NAMES, and record their origins."""
         image, values, origin = description.image, description.values, description.origin
         names = find_names(values, self.columns)
         roles = {"prompt": names.prompt, "prompt_id": names.prompt_id, "skills": names.skills}

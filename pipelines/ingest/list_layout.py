@@ -1,8 +1,8 @@
-"""Folders with a list of prompts, whose lines the images belong to by the numbers in their names.
+"""Folders with a list of prompts, in which a number in an image's name gives the line of its prompt.
 
-If a folder's name is a number alone, this is the number of its images. Otherwise it is the number that the image's name
-begins with, or else the last number, or the only number that differs between names. An image whose number is doubtful
-gets none, because a wrong number would give it another image's prompt.
+If a folder's name is just a number, this number applies to its images. Otherwise the image's number is the one that its
+name begins with, or else the last one, or the only one that differs between names. An image whose number is uncertain
+gets none, because a wrong number would assign it another image's prompt.
 """
 
 import re
@@ -28,7 +28,7 @@ NO_NUMBER = f"no number in its name shows its line; number it, {WRITE_TABLE}"
 def find_lists(folder: Folder) -> list[str]:
     """Return every prompts.txt, inner folders first: an image belongs to the nearest list above it.
 
-    Without one, a table that has prompts and nothing else is a list, whose rows are lines.
+    If there are none, return tables that contain only prompts; each row counts as a line.
     """
     lists = [name for name in folder.names if PurePosixPath(name).name.lower() == LIST]
     for table in folder.text_tables if not lists else ():
@@ -52,24 +52,24 @@ def read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 
 class Lines(NamedTuple):
     name: str
-    """The file's path below the folder of images, for messages."""
+    """The file's path relative to the image folder, for messages."""
     url: str
     texts: Sequence[str]
     numbers: Sequence[int | None]
-    """Number of each line in the file, from 1; None if unknown."""
+    """Line number of each prompt in the file, counted from 1; None if unknown."""
 
 
 def describe_by_numbers(
     folder: Folder, lines: Lines, images: Sequence[str], base: str = ""
 ) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the lines of their numbers; `base` is the folder of the list."""
+    """Describe images by the lines with their numbers; `base` is the folder that contains the list."""
     foreign = [image for image in folder.foreign if image.startswith(base)]
     numbered = [image.removeprefix(base) for image in (*images, *foreign) if not is_contact_sheet(image)]
     generators = folder.find_generators_in_names(lines.texts)
     numbers = find_numbers(numbered, {image.removeprefix(base) for image in generators if image.startswith(base)})
     n_lines = len(lines.texts)
     first = _find_first_number(numbers, n_lines, lines.url)
-    # Lines after the highest number show that the list belongs to other images, or contains more than prompts.
+    # Lines beyond the highest number indicate that the list belongs to other images, or contains more than prompts.
     highest = max((number for number in numbers.values() if isinstance(number, int)), default=first - 1)
     if (left := n_lines - (highest - first + 1)) > 0:
         problem = f"no image belongs to the last {plural(left, 'line')} of {lines.name}"
@@ -80,7 +80,7 @@ def describe_by_numbers(
             yield folder.reject_without_prompt(image, number)
         elif not 0 <= number - first < n_lines:
             message = f"{lines.url} has {n_lines} lines, from number {first}, and none of number {number}"
-            yield folder.reject_without_prompt(image, f"{message}; add it, or number the image otherwise")
+            yield folder.reject_without_prompt(image, f"{message}; add it, or change the image's number")
         elif not lines.texts[number - first].strip():
             refused = Refused("empty_prompt", f"the line is empty, and {image} has its number; write a prompt there")
             ids = {"generator": generators.get(image) or folder.generator(image), "image_id": image}
@@ -92,7 +92,7 @@ def describe_by_numbers(
 
 
 def _read_list(folder: Folder, name: str) -> Lines:
-    """Read the prompts of a list, or of a table with nothing else; raises ConfigError if it cannot be read whole."""
+    """Read the prompts in a list, or in a table of prompts alone; raise ConfigError if any line is unreadable."""
     url = folder.url(name)
     if name.lower().endswith((*SEPARATORS, *JSON_LINES)):
         texts, numbers = [], []
@@ -116,9 +116,9 @@ def _read_list(folder: Folder, name: str) -> Lines:
 
 
 def find_numbers(images: Sequence[str], of_generators: Container[str] = ()) -> dict[str, int | str]:
-    """Return each image's number, or why it has none; paths are relative to the folder of the list.
+    """Return each image's number, or the reason why it has none; paths are relative to the folder of the list.
 
-    Names of images in `of_generators` are a generator's name and a number (Folder.find_generators_in_names).
+    The names of images in `of_generators` consist of a generator's name and a number (Folder.find_generators_in_names).
     """
     numbers: dict[str, int | str] = {}
     folders: dict[str, list[str]] = defaultdict(list)
@@ -145,7 +145,7 @@ def find_numbers(images: Sequence[str], of_generators: Container[str] = ()) -> d
 
 
 def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str) -> int:
-    """Return 0 or 1, the number of the list's first line.
+    """Return the number of the list's first line: 0 or 1.
 
     Raises ConfigError if folders of images disagree, or if both numbers are possible.
     """
@@ -154,7 +154,7 @@ def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str)
         if isinstance(number, int):
             folder = _numbered_folder(image) or PurePosixPath(image)
             folders[str(folder.parent)].add(number)
-    # A folder decides it if it has an image of number 0 or of the last number, and not both.
+    # A folder decides it if it has an image with number 0 or one with the last number, but not both.
     firsts = {folder: 0 if 0 in known else 1 for folder, known in folders.items() if (0 in known) != (n_lines in known)}
     if len(set(firsts.values())) == 1 or not folders:
         return next(iter(firsts.values()), 0)
@@ -171,7 +171,7 @@ def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str)
 
 
 def _numbered_folder(image: str) -> PurePosixPath | None:
-    """Return the folder named by a number that contains an image, directly or in a folder such as `samples`."""
+    """Return the folder named by a number that contains the image, directly or in a folder such as `samples`."""
     for folder in PurePosixPath(image).parents:
         if folder.name.isdecimal():
             return folder
@@ -181,9 +181,9 @@ def _numbered_folder(image: str) -> PurePosixPath | None:
 
 
 def _find_last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
-    """Return the last number of each name, or the only one that differs among names of the same words.
+    """Return the last number in each name, or the only number that differs among names with the same words.
 
-    Of images with different words that have the same number, only those whose words are the most frequent get it.
+    If images with different words have the same number, only those with the most frequent words get it.
     """
     numbers: dict[str, int | str] = {}
     words = {image: NUMBER.sub("#", stem) for image, stem in stems.items()}

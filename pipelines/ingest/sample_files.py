@@ -1,4 +1,4 @@
-"""Files that contain images, tars and tables: their samples become shards, with one row group in memory at a time."""
+"""Tars and tables that contain images: their samples become shards, with one row group in memory at a time."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,23 +18,22 @@ from plumbline.pipelines.sources.origins import Origins, combine
 from plumbline.pipelines.store.checksums import DamagedError, decode_json, encode_json
 
 RECEIPT_VERSION = 1
-"""Version of the receipts, raised when other images of the same file are rejected or skipped, so that it is read again.
-"""
+"""Version of the receipts, raised when a file's rejected or skipped images would change, so that it is read again."""
 MAX_INSPECTED = 16
-"""Files, or samples of a file, that are read to describe where prompts come from."""
+"""Maximum number of files, and of samples per file, that are read to describe where prompts come from."""
 EXTRAS = pa.schema([("sample", pa.string())])
-"""Column with a sample's JSON as in the tar, or with a row's other columns as JSON."""
+"""Column with a sample's JSON as stored in the tar, or with a row's other columns as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """A file that contains images, as it is listed."""
+    """A listed file that contains images."""
 
     place: Place
     size: int
     etag: str
     name: str
-    """Name without its ending, for the ids of images that have none."""
+    """File name without extension, used in the ids of images that have none."""
 
     def __str__(self) -> str:
         return self.place.url
@@ -48,16 +47,16 @@ class ImageSample(NamedTuple):
     sources: Sequence[bytes]
     """Readable source images of an edit."""
     settings: Mapping[str, str]
-    """Settings that it was generated with, from its fields."""
+    """Settings that the image was generated with, from the sample's fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSource(Source):
-    """Sample files; each makes shards of its own."""
+    """Input of sample files, each of which is converted to shards of its own."""
 
     sample_files: Sequence[SampleFile]
     edited: bool
-    """True if samples have source images of edits."""
+    """True if samples are edits with source images."""
     labelled: bool = False
     """True if columns contain class labels."""
 
@@ -67,10 +66,10 @@ class SampleSource(Source):
 
     @abstractmethod
     def describe(self, file: SampleFile) -> Origins:
-        """Return the origins of a file's prompts and generators, by its columns or its first samples."""
+        """Return the origins of a file's prompts and generators, judging by its columns or first samples."""
 
     def skip_unnamed(self) -> list[Rejection]:
-        """Return rejections of the image files next to the sample files that belong to no sample."""
+        """Return rejections of image files that are next to the sample files and belong to no sample."""
         return []
 
     @property
@@ -83,16 +82,16 @@ class SampleSource(Source):
 
     @property
     def origins(self) -> Origins:
-        """Origins in the first files; the other files are assumed to be alike."""
+        """Origins found in the first files; the other files are assumed to be alike."""
         return combine([self.describe(file) for file in self.sample_files[:MAX_INSPECTED]])
 
     def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
-        """Yield the files by name."""
+        """Yield the files sorted by name."""
         rejected += self.skip_unnamed()
         return iter(self.sample_files)
 
     def outline(self, file: SampleFile, shards: Shards) -> Drafted | None:
-        """Return the shards of a file that was read to its end before; None if it has no valid receipt."""
+        """Return the shards of a file that was read completely by an earlier run; None if it has no valid receipt."""
         key = self._key(file)
         with readable_errors(shards.output, "output"):
             try:
@@ -109,7 +108,7 @@ class SampleSource(Source):
             return None
 
     def draft(self, file: SampleFile, begin: Begin) -> list[Rejection]:
-        """Draft a file's shards, numbered in the order of their first rows; return the rejections of its samples."""
+        """Draft a file's shards, numbered by their first rows; return the rejections of its samples."""
         key = self._key(file)
         current: dict[str, ShardDraft] = {}
         n_begun = 0
@@ -127,7 +126,7 @@ class SampleSource(Source):
         return rejected
 
     def end(self, file: SampleFile, drafted: Drafted, output: Place) -> None:
-        """Write a receipt that the file was read to its end, so that it need not be read again."""
+        """Write a receipt that the file was read completely, so that it need not be read again."""
         generators = [shard.generator for shard in drafted.shards]
         receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
         (output / _receipt_path(self._key(file))).write(encode_json(receipt).encode())
@@ -141,6 +140,6 @@ def _receipt_path(key: str) -> str:
 
 
 def remove_ending(path: str, endings: Sequence[str]) -> str:
-    """Return the name of a file without the longest of these endings."""
+    """Return a file's name without the longest matching ending of `endings`."""
     name = path.rpartition("/")[2]
     return next((name.removesuffix(one) for one in sorted(endings, key=len, reverse=True) if name.endswith(one)), name)

@@ -1,4 +1,4 @@
-"""Ingests the images of a sweep, in folders of image files or in tars, into its store so that it can score them."""
+"""Ingestion of a sweep's image files or tars into its store, so that the sweep can score them."""
 
 import shlex
 from dataclasses import Field, replace
@@ -28,11 +28,11 @@ from plumbline.pipelines.sources.shards import ShardSize, is_table, text_id
 from plumbline.pipelines.store.store import open_store
 
 FOLDER = "ingested"
-"""Folder of the ingested images in a store."""
+"""Folder of a store that contains ingested images."""
 
 
 class ImagesConfig(Protocol):
-    """The fields of a configuration whose images are ingested."""
+    """The fields that a configuration needs for its images to be ingested."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -60,9 +60,9 @@ def ingest_images(config: Config) -> tuple[Config, Ingested | None]:
 
     Returns:
         A configuration whose images are Parquet tables, and the result of the ingest; the given configuration and None
-        if its images are Parquet tables already.
+        if its images already are Parquet tables.
 
-    Raises ConfigError if the images come without prompts.
+    Raises ConfigError if the images have no prompts.
     """
     benchmark = config.benchmark
     if benchmark.images is None:
@@ -81,7 +81,7 @@ def ingest_images(config: Config) -> tuple[Config, Ingested | None]:
         found = replace(benchmark.columns, image=image, prompt=prompt)
         return replace(config, benchmark=replace(benchmark, columns=found)), None
     ingest_config = _make_ingest_config(config, place, options)
-    open_store(config).check()  # before the output is, because its error names the key that people typed
+    open_store(config).check()  # before the output is checked, because this error names the key that the user typed
     ingested = _ingest(ingest_config)
     sources: dict[str, Any] = {name: name for name in ingested.source_columns}
     benchmark = replace(
@@ -96,13 +96,13 @@ def ingest_images(config: Config) -> tuple[Config, Ingested | None]:
 
 
 def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config, Ingested | None]:
-    """Ingest image files whose names contain ids of the benchmark's prompts; tables are unchanged."""
+    """Ingest image files whose names contain ids of the benchmark's prompts; return tables unchanged."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return config, None
     ingest_config = _make_ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
     pairs = pairs_of(open_prompts(config.benchmark, config.storage, ShardSize()).table)
     texts = read_texts_without_ids(config.benchmark, config.storage)
-    if texts is not None:  # images have the numbers of their rows, so that rows count even if their texts repeat
+    if texts is not None:  # image names contain row numbers, so rows with repeated texts count too
         pairs = [(text_id(text), text) for text in texts]
     rows = [Row(line, {"prompt_id": prompt_id, "prompt": text}) for line, (prompt_id, text) in enumerate(pairs, 1)]
     prompts = PromptsOutside(str(config.benchmark.prompts), rows, has_ids=texts is None)
@@ -115,9 +115,9 @@ def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config
 
 
 def _options_for_table(place: Place, columns: InputColumnsConfig) -> dict[str, Any] | None:
-    """Return the options to ingest a CSV or JSON Lines table of image files; None for any other input.
+    """Return the options for ingesting a CSV or JSON Lines table of image files; None for any other input.
 
-    If no column names the generator, the generator is named after the table.
+    If no column contains the generator, the table's name is used as the generator.
     """
     if not place.path.lower().endswith(TEXT_TABLES):
         return None
@@ -125,15 +125,15 @@ def _options_for_table(place: Place, columns: InputColumnsConfig) -> dict[str, A
     names = find_names(types, columns)
     if names.image is None and names.prompt is not None and columns.image is None:
         raise ConfigError(
-            f"images {place.url}: no column names image files (found {name_some(list(types))}); name it by "
-            "columns.image=NAME, or name the folder of images, and this file as prompts: "
+            f"images {place.url}: cannot tell which column contains the image files (found {name_some(list(types))}); "
+            "set columns.image=NAME, or give the image folder, with this file as its prompts: "
             f"plumbline score {shlex.join([f'images={place.parent.url}', f'prompts={place.url}'])}"
         )
     return {"table": place.url, "copy": False, "generator": None if names.generator else _remove_ending(place)}
 
 
 def _inspect(place: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
-    """Inspect the first table of a folder; None for a folder without tables of images."""
+    """Inspect the first table in a folder; return None if the folder has no tables of images."""
     tables = [name for name in folder.names if is_table(name, TABLES)]
     if not tables:
         return None
@@ -144,9 +144,9 @@ def _inspect(place: Place, folder: Folder, columns: InputColumnsConfig) -> Table
 def _options_for_images(
     config: ImagesConfig, place: Place, folder: Folder, inspection: TableInspection | None
 ) -> dict[str, Any] | None:
-    """Return the options to ingest the images; None for tables that sweeps read themselves.
+    """Return the options for ingesting the images; None if they are tables that sweeps can read directly.
 
-    Sweeps read Parquet files of one generator, or in a folder for each generator.
+    Sweeps can read the Parquet files of one generator, or one folder of them per generator.
     """
     if inspection is not None:
         one_folder = len({name.rpartition("/")[0] for name in folder.names if is_table(name, TABLES)}) == 1
@@ -157,7 +157,7 @@ def _options_for_images(
         unreadable = arrow or named or (one_folder and (inspection.several or inspection.paths))
         return {"table": place.url, "generator": None if named else _remove_ending(place)} if unreadable else None
     if folder.images and folder.place.is_file():
-        raise ConfigError(f"benchmark.images {place.url}: is one image; name the folder that it lies in")
+        raise ConfigError(f"benchmark.images {place.url}: this is a single image; give the folder that contains it")
     if folder.images:
         return {"images": place.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
     if any(name.endswith(TARS) for name in folder.names):
@@ -171,7 +171,7 @@ def _options_for_images(
 
 
 def _make_ingest_config(config: ImagesConfig, place: Place, options: dict[str, Any]) -> IngestConfig:
-    """Return the configuration of an ingest, whose output is its own for each input and each way to read it."""
+    """Return the configuration of an ingest, with a separate output for each input and each way of reading it."""
     benchmark, cluster = config.benchmark, config.cluster
     without_output = IngestConfig(
         output=config.store,
@@ -191,7 +191,7 @@ def _make_ingest_config(config: ImagesConfig, place: Place, options: dict[str, A
 
 
 def _ingest(config: IngestConfig, prompts: PromptsOutside | None = None) -> Ingested:
-    """Ingest the input as it is now; remove an output first that an earlier command left damaged."""
+    """Ingest the input in its current state; first remove the output if an earlier command left it damaged."""
     try:
         return ingest(config, prompts=prompts)
     except OutputError:
@@ -200,7 +200,7 @@ def _ingest(config: IngestConfig, prompts: PromptsOutside | None = None) -> Inge
 
 
 def _configured_columns(columns: ColumnsConfig) -> InputColumnsConfig:
-    """Return the configured names of columns that differ from the defaults; the usual names are looked for anyway."""
+    """Return only the column names that differ from the defaults; the usual names are tried anyway."""
     usual, roles = ColumnsConfig(), ("image", "prompt", "prompt_id", "image_id", "generator")
     own = {role: getattr(columns, role) for role in roles if getattr(columns, role) != getattr(usual, role)}
     return InputColumnsConfig(**own, source=next(iter(columns.sources), None))

@@ -1,4 +1,4 @@
-"""Drafts of shards: written to disk one row group at a time, and committed whole once they have a path."""
+"""Drafts of shards: written to disk one row group at a time, and committed as a whole once they have a path."""
 
 import struct
 import uuid
@@ -20,25 +20,25 @@ from plumbline.pipelines.sources.shards import INGESTED
 from plumbline.pipelines.store.checksums import encode_json
 
 PAGE_BYTES = 16 << 10
-"""Bytes after which a page of a column ends: a larger image has a page of its own, and can be read alone."""
+"""Page size limit of a column in bytes. A larger image gets a page of its own and can be read separately."""
 
 
 class ShardRecord(NamedTuple):
     """A shard in the output."""
 
     path: str
-    """Below the output."""
+    """Path relative to the output."""
     generator: str
     rows: int
     bytes: int
     key: str
     """Hash of the input and the options that the shard was made from."""
     written: bool
-    """True if this run wrote it."""
+    """True if the shard was written in this run."""
 
 
 ShardReport = Callable[[ShardRecord], None]
-"""Called with every shard once it is in the output."""
+"""Function that is called with each shard as soon as it is in the output."""
 
 
 class DraftedShard(NamedTuple):
@@ -48,30 +48,31 @@ class DraftedShard(NamedTuple):
     content: str
     """Hash of the input that the draft was made from."""
     rows: Sequence[Candidate | Rejection] = ()
-    """Rows of the input in order; rejections for rows that could not be drafted. Empty for a shard that may be in the
-    output already."""
+    """Rows in input order, with rejections in place of rows that could not be drafted. Empty if the shard may already
+    be in the output.
+    """
 
 
 class Drafted(NamedTuple):
-    """The shards of a unit of the input."""
+    """The shards of one unit of the input."""
 
     shards: Sequence[DraftedShard]
     rejected: Sequence[Rejection]
-    """Rejected rows that are in no shard."""
+    """Rejected rows that are not part of any shard."""
 
 
 class Placement(NamedTuple):
-    """The path of a draft in the output, and how to commit it there."""
+    """Where and how to commit a draft in the output."""
 
     path: str
-    """Below the output."""
+    """Path relative to the output."""
     content: str
-    """The draft's `content`, which a commit compares."""
+    """The draft's `content`, which is compared when the draft is committed."""
     footer: Footer
     refused: Collection[int]
-    """Numbers of the drafted rows, counted without rejections, that are left out."""
+    """Indices of drafted rows that are left out; rejections are not counted."""
     replace: bool
-    """True if it replaces another shard."""
+    """True if the draft replaces another shard."""
 
 
 class ShardDraft:
@@ -84,7 +85,7 @@ class ShardDraft:
         self.generator = generator
         self.content = content
         self.rows: list[Candidate | Rejection] = []
-        """The added rows, without their `extras`, which are only in the draft."""
+        """The rows added so far, without `extras`, which are stored only in the draft file."""
         self._group: list[Mapping[str, Any]] = []
         self._group_bytes = 0
         self._file: Path | None = None
@@ -97,9 +98,9 @@ class ShardDraft:
     def add(
         self, candidate: Candidate, image: bytes | str, sources: Sequence[bytes | str], settings: Mapping[str, str]
     ) -> None:
-        """Add a row with its image, the sources of an edit, and the settings that the image was generated with.
+        """Add a row with its image, the source images of an edit, and the settings that the image was generated with.
 
-        Images are bytes, or addresses if they stay in their files.
+        Images are bytes, or addresses if they are not copied.
         """
         self.rows.append(candidate._replace(extras={}))
         self._write({KEPT_SETTINGS.name: dict(settings) or None, **candidate.row(image, sources)})
@@ -107,7 +108,7 @@ class ShardDraft:
             self._flush()
 
     def finish(self) -> DraftedShard:
-        """Write the last row group; return the draft's rows."""
+        """Write the last row group, and return the draft's rows."""
         self._flush()
         return DraftedShard(self.generator, self.content, self.rows)
 
@@ -145,15 +146,15 @@ class ShardDraft:
                 write_page_checksum=True,
                 write_page_index=True,  # so that a reader of a few images need not read their whole row group
                 data_page_size=PAGE_BYTES,
-                write_batch_size=1,  # rows after which the size of a page is compared with the limit
+                write_batch_size=1,  # number of rows after which the page size is compared with the limit
             )
         return self._writer
 
     def commit(self, placement: Placement) -> int:
-        """Commit the draft to its place without the refused rows; return the file's size in bytes.
+        """Commit the draft to its path without the refused rows; return the file's size in bytes.
 
-        Raises ConfigError if another shard has been written to that path meanwhile, or if the draft is not the placed
-        one, because its worker died and the input changed.
+        Raises ConfigError if another shard has been written to the path in the meantime, or if the draft is not the one
+        that was placed, because its worker died and the input changed.
         """
         if placement.content != self.content:
             raise ConfigError(f"{self.output / placement.path}: the input changed while it was read; run again")
@@ -170,11 +171,11 @@ class ShardDraft:
             created = commit_file(self._file, self.output / path, replace=placement.replace)
             is_ours = created or read_footer(self.output, path).key == footer.key
         if not is_ours:
-            raise ConfigError(f"{self.output / path}: another ingest wrote it meanwhile; choose another output")
+            raise ConfigError(f"{self.output / path}: another ingest wrote it in the meantime; choose another output")
         return size
 
     def _remove_rows(self, refused: Collection[int]) -> None:
-        """Rewrite the draft without these rows, with row groups as if they had never been there."""
+        """Rewrite the draft without these rows, with the same row groups as if the rows had never been added."""
         self._flush()
         assert self._file is not None and self._writer is not None
         file, writer = self._file, self._writer
@@ -189,7 +190,7 @@ class ShardDraft:
             file.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        with suppress(OSError):  # where the disk is full, closing fails as writing did
+        with suppress(OSError):  # if the disk is full, closing fails just as writing did
             if self._writer is not None:
                 self._writer.close()
         if self._file is not None:
@@ -202,7 +203,7 @@ def _wrap_bytes(value: bytes) -> pa.Array:
 
 
 def commit_file(draft: Path, place: Place, *, replace: bool) -> bool:
-    """Move a local file to its path as a whole; return False if another file was there first."""
+    """Move a complete local file to `place`; return False if another file was there first."""
     try:
         return place.move_draft(draft, replace=replace)
     finally:

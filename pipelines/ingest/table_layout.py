@@ -1,8 +1,8 @@
-"""Folders whose tables describe their images: a row belongs to images that it names, or whose names contain its id.
+"""Folders whose tables describe their images: a row belongs to the images that it names, or whose names contain its id.
 
-An image's name contains the value of a column if the value is the file's path or name, with or without the ending and
-the numbers of samples behind it (`p7.png`, `p7_0.png` and `p7_seed3.png` are of p7), the number in it, or the name of a
-folder above it. One column and one such way are used for a whole table: those that match the most images.
+An image's name contains a value if the value is the file's path or name, with or without the extension and sample
+numbers at the end (`p7.png`, `p7_0.png` and `p7_seed3.png` all contain p7), or the number in the name, or the name of a
+folder above the file. A whole table uses one column and one of these ways: the pair that matches the most images.
 """
 
 import re
@@ -31,35 +31,35 @@ from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_n
 
 METADATA = ("metadata.jsonl", "metadata.csv")
 FILE_NAMES = re.compile(r"(?:.+_)?file_names|.+_file_name")
-"""Hugging Face's columns of image files, besides `file_name`."""
+"""Hugging Face's names for columns of image files, other than `file_name`."""
 TARGETS = frozenset({*EDIT_RESULTS, *RESULTS, "target", "target_image", "image"})
-"""Words that name the column of an image, but not a generator."""
+"""Words in a column's name that refer to the image itself and are not names of generators."""
 UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
-"""Words that name the column of an edit's source or mask."""
+"""Words in a column's name that refer to the source or mask of an edit."""
 ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
-"""Names of columns of ids, in any case; the last two are pandas' index."""
+"""Names of id columns, in any case; the last two are pandas' index."""
 FILE_PARTS, FOLDERS, NUMBERS = "images' names", "folders' names", "images' numbers"
 
 
 class RowMatch(NamedTuple):
-    """The rows that images belong to."""
+    """The match between images and the rows of a table."""
 
     column: str
-    """The column whose values are in the images' names."""
+    """The column whose values occur in the image names."""
     way: str
-    """The part of the name that contains the values, in words."""
+    """The part of the path in which the values occur, in words."""
     rows: Mapping[str, Row]
-    """The row of each image; images with no row, or with rows of several prompts, are left out."""
+    """The row of each image; images that match no row, or rows with different prompts, are left out."""
     all_rows: Sequence[Row]
-    """All rows of the table, also those without an image."""
+    """All rows of the table, including those without an image."""
     generators_in_names: Mapping[str, str]
-    """The folder's generators by image, if names of images contain them."""
+    """Generator of each image in the folder, if image names contain the generators."""
 
     def name_generators(self, default: str) -> Mapping[str, str]:
-        """Return each image's generator if the first folder of its path, or its name, shows the prompt too; else none.
+        """Return each image's generator if the image's name or first folder also gives its prompt; else nothing.
 
-        In folders of prompts they are the folders within, or the images' names if images of several prompts share any;
-        else the default.
+        In folders named by prompt, the generators are the subfolders, or the image names if some name occurs for
+        several images; otherwise all images get the default.
         """
         if self.way == NUMBERS:
             return self.generators_in_names
@@ -76,8 +76,8 @@ class RowMatch(NamedTuple):
 def find_tables(folder: Folder) -> list[str]:
     """Return the tables that describe images.
 
-    They are metadata files, and others with columns of image files and prompts, or of prompts and of ids in the images'
-    names.
+    These are metadata files, and tables with columns for image files and prompts, or for prompts and ids that occur in
+    image names.
     """
     return [name for name in folder.text_tables if _is_metadata(name) or _describes_images(folder, name)]
 
@@ -99,13 +99,13 @@ def _describes_images(folder: Folder, table: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _match_table(folder: Folder, table: str) -> RowMatch | None:
-    """Match the images of a folder with the rows of a table that names no files."""
+    """Match a folder's images to the rows of a table that names no files."""
     rows = [row for row in read_rows(folder.place / table) if isinstance(row, Row)]
     return _match_own_images(folder, table, rows)
 
 
 def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMatch | None:
-    """Match rows with the images in their table's folder, or with all if there are none."""
+    """Match rows to the images in their table's folder, or to all images if that folder has none."""
     names = find_names(dict.fromkeys(name for row in rows for name in row.values), folder.columns)
     if names.prompt is None or (len(rows) == 1 and _is_metadata(table)):
         return None
@@ -119,13 +119,13 @@ def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMat
 
 
 def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the rows that name their paths, then those whose names contain a row's id, then the others.
+    """Describe images by the rows that name their paths, then by rows whose ids are in image names.
 
-    The others are described by the nearest metadata file whose row names none.
+    The remaining images are described by the nearest metadata file whose row names no image.
     """
     left = dict.fromkeys(folder.images)
     nameless: dict[str, _Nameless] = {}
-    """Metadata files whose rows name no images, by folder."""
+    """Metadata files whose rows name no image, by folder."""
     matches: dict[str, RowMatch] = {}
     tables = find_tables(folder)
     for table in tables:
@@ -141,7 +141,7 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
                 if isinstance(cell.path, str) and cell.path
             )
             unnamed.append(row)
-            if names_files:  # until such a row, the table may be one of ids
+            if names_files:  # before such a row, the table may still turn out to contain ids
                 for waiting in unnamed:
                     yield from _describe_named(folder, waiting, table, left)
                 unnamed = []
@@ -162,7 +162,7 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 def _describe_named(
     folder: Folder, row: Row, table: str, left: dict[str, None]
 ) -> Iterator[DescribedImage | Rejection]:
-    """Describe the images that a row names, whether they exist or not, and remove them from those that are left."""
+    """Describe the images that a row names, including missing ones, and remove them from `left`."""
     cells = _image_cells(row.values, folder.columns) or []
     paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
     name, url = PurePosixPath(table).name, folder.url(table)
@@ -185,7 +185,7 @@ def _describe_named(
 def _describe_matches(
     folder: Folder, left: dict[str, None], matches: Mapping[str, RowMatch]
 ) -> Iterator[DescribedImage | Rejection]:
-    """Describe images by the rows whose ids are in their names: by those of the nearest table, or of the best one."""
+    """Describe images by the rows whose ids are in their names, preferring the nearest table, then the best match."""
     for table, match in sorted(matches.items(), key=lambda each: (-each[0].count("/"), -len(each[1].rows))):
         origin = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.way}"
         generators = match.name_generators(folder.own_generator)
@@ -214,20 +214,20 @@ class _Nameless(NamedTuple):
 
     table: str
     row: Row
-    """Its first row."""
+    """The table's first row."""
     problem: str
-    """Reason why the row is not the prompt of all images of its folder; empty if it is."""
+    """Reason why the row does not describe all images in its folder; empty if it does."""
 
 
 def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
-    """Return why rows that name no image are not the prompt of a folder; empty for a single one without a file."""
+    """Return why rows that name no image do not describe a folder; empty for a single row without a file name."""
     values = [value for row in rows for value in row.values.values()]
     if len(rows) == 1 and not any(isinstance(value, str) and is_image(value) for value in values):
         return ""
     columns = ", ".join(dict.fromkeys(name for row in rows for name in row.values))
     return (
         f"{table} has {plural(len(rows), 'row')} and no known column of image files (found {columns}); "
-        "name it by columns.image=NAME"
+        "set columns.image=NAME"
     )
 
 
@@ -240,7 +240,7 @@ def _describe_nameless(
     for image in sorted(images):
         base = next((base for base in _folders_above(image) if base in nameless), None)
         if base is None:
-            message = f"no row of {PurePosixPath(first_table).name} has its prompt; add one"
+            message = f"no row in {PurePosixPath(first_table).name} has its prompt; add one"
             yield folder.reject_without_prompt(image, message)
             continue
         used.add(base)
@@ -263,24 +263,24 @@ def _folders_above(image: str) -> list[str]:
 
 
 class _ImageCell(NamedTuple):
-    """A cell of a table that names an image."""
+    """A table cell that names an image."""
 
     path: Any
     generator: str | None = None
     """The image's generator, if the column's name contains it."""
     unscored_column: str = ""
-    """The column, if it names no image that is scored, but its source or mask."""
+    """The column, if it names the source or mask of an edit and not an image to score."""
 
 
 def list_file_name_columns(available: Iterable[str], columns: InputColumnsConfig) -> list[str]:
-    """Return Hugging Face's columns of image files other than `file_name`, unless another column was chosen."""
+    """Return Hugging Face's image file columns other than `file_name`, unless the configuration names a column."""
     return [] if columns.image else [name for name in available if FILE_NAMES.fullmatch(name)]
 
 
 def _image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) -> list[_ImageCell] | None:
-    """Return the cells of a row that name images; None if no column is known to name any.
+    """Return the cells of a row that name images; None if there is no column of image files.
 
-    Of several columns such as `flux_file_name` and `sdxl_file_name`, each is named after its generator.
+    If there are several columns such as `flux_file_name` and `sdxl_file_name`, each is named after its generator.
     """
     image = find_names(values, columns).image
     others = list_file_name_columns(values, columns)
@@ -300,7 +300,7 @@ def _paths(value: Any) -> list[Any]:
 
 
 def _find_image(folder: Folder, named: str, table: str) -> str:
-    """Return the image of a path relative to the table's folder, to the folder of images, or to its parent."""
+    """Return the image at a path that is relative to the table's folder, the image folder or the parent of that."""
     named = named.removeprefix(f"{folder.place.url.rstrip('/')}/")
     below = str(PurePosixPath(named))
     own_name = PurePosixPath(folder.place.path).name
@@ -309,7 +309,7 @@ def _find_image(folder: Folder, named: str, table: str) -> str:
 
 
 def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values with `skills`; GenEval calls them tags."""
+    """Return the values with a `skills` field, which GenEval calls `tag`."""
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
 
 
@@ -320,10 +320,10 @@ def match_rows(
     asked: str | None,
     folder: Folder,
 ) -> RowMatch | None:
-    """Return the rows that images belong to; None if no column matches.
+    """Match images to rows; return None if no column matches.
 
-    `names` has the table's columns by role; rows that name a generator belong to its images alone. If a column was
-    `asked` for, only that column is matched. Raises ConfigError if two columns match equally many images and disagree.
+    `names` are the table's columns by role. Rows that name a generator match only images of that generator. If a column
+    is `asked` for, no other column is tried. Raises ConfigError if two columns match equally many images and disagree.
     """
     generators_in_names = folder.find_generators_in_names([_cell(row, names.prompt or "") for row in rows])
     paths = {image: PurePosixPath(normalize("NFC", image)) for image in images}
@@ -334,7 +334,7 @@ def match_rows(
         for image, number in find_numbers(images, generators_in_names).items()
     }
     folders = {image: [above.name for above in path.parents] for image, path in paths.items()}
-    # The likeliest way first: each with the names of images by it, and what turns a cell into such a name.
+    # The likeliest way first. Each way has the image names to match, and a function that turns a cell into such a name.
     ways: list[tuple[str, Mapping[str, Sequence[str]], Callable[[str], str]]] = [
         (FILE_PARTS, stems, str),
         (FILE_PARTS, folded, str.casefold),
@@ -346,7 +346,7 @@ def match_rows(
     by_generator = not named_generators.isdisjoint(image_generators.values())
 
     def choose(image: str, candidates: Sequence[Row]) -> Row | None:
-        """Return the row of an image's generator; None without one, or if there are several prompts."""
+        """Return the row for an image's generator; None if there is none, or if the rows have different prompts."""
         if by_generator and names.generator:
             candidates = [row for row in candidates if _cell(row, names.generator) == image_generators[image]]
         prompts = {(row.values.get(names.prompt or ""), row.values.get(names.prompt_id or "")) for row in candidates}
@@ -354,8 +354,8 @@ def match_rows(
 
     matches: list[RowMatch] = []
     for column in [asked] if asked else _list_columns(rows, names):
-        # Values that are all numbers must be in the names of all images, and those of a column that is not called ids
-        # in half of them. Otherwise they may count from another number, or be in a name by accident.
+        # If all values are numbers, every image name must contain one. For a column that is not named like an id, half
+        # of the image names must. Otherwise the numbers may start elsewhere, or values may be in names by accident.
         texts = [(text, row) for row in rows if (text := _cell(row, column))]
         numeric = all(_is_number(text) for text, _ in texts)
         least = len(images) if numeric else 1 if _is_id(column) else (len(images) + 1) // 2
@@ -377,8 +377,8 @@ def match_rows(
     rival = next(equal, None)
     if rival is not None and rival.column != best.column:
         raise ConfigError(
-            f"the columns {best.column!r} and {rival.column!r} are both in the images' names, and disagree; choose one "
-            f"by columns.prompt_id={best.column} or columns.prompt_id={rival.column}"
+            f"the image names contain values of both columns {best.column!r} and {rival.column!r}, which disagree; set "
+            f"columns.prompt_id={best.column} or columns.prompt_id={rival.column}"
         )
     return best
 
@@ -392,7 +392,7 @@ def _is_number(text: str) -> bool:
 
 
 def _stems(path: PurePosixPath, name: str | None = None) -> list[str]:
-    """Return a name, the same without its ending, and without each number of a sample behind it."""
+    """Return a name, the name without its extension, and that name with one sample number after the other removed."""
     found = [name or path.name]
     stem = found[0].removesuffix(path.suffix)
     while stem and stem not in found:
@@ -402,7 +402,7 @@ def _stems(path: PurePosixPath, name: str | None = None) -> list[str]:
 
 
 def _list_columns(rows: Sequence[Row], names: InputColumnsConfig) -> list[str]:
-    """Return the columns that may match, image files and ids first; a column of numbers must be named like ids."""
+    """Return the columns to try, image files and ids first; a column of integers must be named like an id."""
     present = dict.fromkeys(name for row in rows for name in row.values)
     others = [name for name in present if name not in (names.prompt, names.generator, names.skills, names.source)]
     texts = [name for name in others if not all(_is_number(text) for row in rows if (text := _cell(row, name)))]
@@ -411,6 +411,6 @@ def _list_columns(rows: Sequence[Row], names: InputColumnsConfig) -> list[str]:
 
 
 def _cell(row: Row, column: str) -> str:
-    """Return the text or whole number in a cell; empty for anything else."""
+    """Return a cell that contains text or an integer as text; empty for anything else."""
     value: Any = row.values.get(column)
     return normalize("NFC", str(value).strip()) if isinstance(value, str | int) and value is not True else ""

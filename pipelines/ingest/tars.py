@@ -1,4 +1,4 @@
-"""WebDataset tars: files whose names agree up to the first dot are a sample; a tar is read once, front to back."""
+"""WebDataset tars: files with the same name up to the first dot form a sample. A tar is read once, front to back."""
 
 import bz2
 import gzip
@@ -45,29 +45,31 @@ from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 TEXTS = ("json", "txt")
 FIELD_NAME = re.compile("[a-z_]+")
-"""Name of a further image of a sample, such as `depth` in 0.depth.png; 0.v2.png may be an image of its own."""
+"""Name of an additional image in a sample, such as `depth` in 0.depth.png; 0.v2.png may be an image in its own right.
+"""
 MAX_RATIO = 100
-"""Bytes that a compressed tar may unpack to per stored byte, beyond FREE_BYTES; images hardly shrink at all."""
+"""Maximum ratio of unpacked to compressed bytes of a tar, beyond FREE_BYTES; images can hardly be compressed further.
+"""
 FREE_BYTES = 2**24
-"""Bytes that any compressed tar may unpack to."""
+"""Number of bytes that any compressed tar may unpack to."""
 MAX_TEXT_BYTES = 2**20
-"""Bytes of a sample's .json or .txt."""
+"""Maximum bytes of a sample's .json or .txt."""
 MAX_HEADER_BYTES = 2**20
-"""Bytes of a long name or other extended header, which tarfile reads whole."""
+"""Maximum bytes of a long name or other extended header, which tarfile reads into memory as a whole."""
 OPENERS: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
-"""Decompressors by the first bytes of a tar."""
-UNKNOWN_LOSS = "and how many rows that is cannot be known"
+"""Decompressors by the magic bytes at the start of a tar."""
+UNKNOWN_LOSS = "and the number of lost rows is unknown"
 
 
 def _find_tars(config: IngestConfig) -> list[SampleFile]:
-    """Return one tar, the tars below a folder, or those that match a pattern with *, by name.
+    """Return a single tar, the tars below a folder, or the tars that match a pattern with *, sorted by name.
 
-    Raises ConfigError if there are none, or if a link leads out of the named folder and of `link_roots`. A tar that was
-    named itself may be a link to anywhere.
+    Raises ConfigError if there are none, or if a link leads out of the given folder and `link_roots`. A tar that is
+    given by its own path may be a link to anywhere.
     """
     place = config.storage.locate(str(config.tars))
     with readable_errors(place, "tars"):
@@ -92,7 +94,10 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
 
 
 class Damage(Refused):
-    """A tar cannot be read further: the sample of this key may be incomplete, and all samples after it are lost."""
+    """Raised if a tar cannot be read further.
+
+    The sample with this key may be incomplete, and all later samples are lost.
+    """
 
     def __init__(self, problem: str, key: str) -> None:
         lost = f"the sample {key[:200]!r} and everything after it are" if key else "everything in it is"
@@ -105,14 +110,14 @@ class Member(NamedTuple):
     """A file of a sample."""
 
     key: str
-    """The path up to the first dot of its last part."""
+    """The path up to the first dot in the file name."""
     suffix: str
-    """The rest of the name after that dot, in lower case."""
+    """The file name after that dot, in lower case."""
     content: bytes | Refused
 
 
 def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection]:
-    """Yield the files of a tar in order; raises Damage if it cannot be read further."""
+    """Yield the files of a tar in order; raise Damage if it cannot be read further."""
     key = ""
     with readable_errors(tar.place, "tars"), _open_tar(tar) as stream:
         try:
@@ -135,18 +140,18 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
                 joined = stream.has_more()
         except PlumblineError:
             raise
-        except Exception as error:  # the standard library raises anything at all for bytes that are no tar
+        except Exception as error:  # the standard library may raise any exception for bytes that are not a tar
             raise Damage(str(error) or type(error).__name__, key) from error
     if joined:
         message = (
-            "the tar goes on after its end mark, as tars do that were joined by cat: what is after the mark is lost, "
+            "the tar continues after its end mark, like tars joined by cat: everything after the mark is lost, "
             f"{UNKNOWN_LOSS}; give each tar a file of its own"
         )
         yield Refused(DAMAGED_TAR, message).at(tar.place.url)
 
 
 class _Stored(io.RawIOBase):
-    """A stored file that raises ConfigError if its storage fails, so that no reader mistakes this for damage."""
+    """Stream that raises ConfigError if the storage fails, so that no reader mistakes the failure for damage."""
 
     def __init__(self, stream: IO[bytes], place: Place) -> None:
         self._stream = stream
@@ -176,14 +181,14 @@ def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
 
 
 class _ForwardStream:
-    """A tar's bytes for tarfile, which reads the headers by `read`; we read only the contents that we want.
+    """Stream of a tar for tarfile, which calls `read` only for headers; we read only the contents that we need.
 
-    tarfile stops at damage as silently as at the end mark. It loops forever at some broken headers, and reads extended
-    headers of any size into memory.
+    On its own, tarfile stops at damage as silently as at the end marker. It also loops forever on some broken headers,
+    and reads extended headers of any size into memory.
     """
 
     def __init__(self, stream: IO[bytes], limit: float = math.inf) -> None:
-        """Wrap a stream; `limit` is the number of unpacked bytes that a tar of images does not reach."""
+        """Wrap a stream; `limit` is a number of unpacked bytes that no genuine tar of images reaches."""
         self._stream = stream
         self._limit = limit
         self._position = 0
@@ -193,14 +198,14 @@ class _ForwardStream:
         return self._position
 
     def read(self, size: int) -> bytes:
-        """Return a header; raise ReadError for an extended one that is too large."""
+        """Return a header; raise ReadError if it is an extended header that is too large."""
         if not 0 <= size <= MAX_HEADER_BYTES + tarfile.BLOCKSIZE:
             raise tarfile.ReadError(f"an extended header of {size} bytes")
         self._last_header = self.read_content(size)
         return self._last_header
 
     def read_content(self, size: int) -> bytes:
-        """Return the next bytes, which are fewer only at the end of the file; raises ReadError above the limit."""
+        """Return the next `size` bytes, or fewer at the end of the file; raise ReadError above the limit."""
         chunks = []
         while size > 0 and (chunk := self._stream.read(min(size, BLOCK_BYTES))):
             chunks.append(chunk)
@@ -211,7 +216,7 @@ class _ForwardStream:
         return b"".join(chunks)
 
     def seek(self, position: int) -> None:
-        """Read on to a position; raise ReadError if it lies behind, or beyond the end."""
+        """Read forward to a position; raise ReadError if it has been passed, or is beyond the end."""
         if position < self._position:
             raise tarfile.ReadError("a header of negative size")
         while (left := position - self._position) > 0:
@@ -219,12 +224,12 @@ class _ForwardStream:
                 raise tarfile.ReadError("unexpected end of data")
 
     def require_end_mark(self) -> None:
-        """Raise ReadError unless the last block that was read as a header is empty and whole."""
+        """Raise ReadError unless the last block read as a header is empty and complete."""
         if len(self._last_header) != tarfile.BLOCKSIZE or any(self._last_header):
             raise tarfile.ReadError("it has no end-of-archive mark")
 
     def has_more(self) -> bool:
-        """Return True if anything but padding is left."""
+        """Return True if there is anything left except padding."""
         while content := self.read_content(BLOCK_BYTES):
             if content.strip(b"\0"):
                 return True
@@ -232,13 +237,13 @@ class _ForwardStream:
 
 
 def _read_content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, max_bytes: int) -> bytes | Refused:
-    """Return the content of an image or text, why it is refused, or nothing for a file of any other kind."""
+    """Return the content of an image or text file, or the reason for refusing it; empty for any other kind of file."""
     role, _, ending = suffix.rpartition(".")
     suffix = ending if role in EDIT_SOURCES + EDIT_RESULTS else suffix
     if suffix not in IMAGES + TEXTS:
         return b""
     if not header.isreg() or header.issparse():
-        message = f"{header.name!r}: only plain files are read from a tar; put the file itself in"
+        message = f"{header.name!r}: only regular files are read from a tar; add the file itself"
         return Refused("refused_member", message)
     limit, setting = (max_bytes, "limits.max_bytes") if suffix in IMAGES else (MAX_TEXT_BYTES, "the text's limit")
     if header.size > limit:
@@ -253,7 +258,7 @@ def _read_content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, 
 
 @dataclass(kw_only=True, slots=True)
 class _Sample:
-    """The members of one sample, by the endings of their names."""
+    """The files of one sample, by the suffixes of their names."""
 
     key: str
     config: IngestConfig
@@ -261,13 +266,13 @@ class _Sample:
     sources: dict[str, bytes | Refused] = field(default_factory=dict)
     """Source images of an edit."""
     results: list[tuple[str, bytes | Refused]] = field(default_factory=list)
-    """Images that are named as results of edits, which are the sample's if no image has an ending alone."""
+    """Images with the name of an edit's result, used if no image consists of the key and a file extension alone."""
     other_images: list[str] = field(default_factory=list)
-    """Files that look like images and have more than an ending after the first dot."""
+    """Files that look like images but have more than a file extension after the first dot."""
     texts: dict[str, bytes] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     refused: Refused | None = None
-    """The first text that is refused."""
+    """The first text file that was refused."""
 
     def add(self, member: Member) -> None:
         role, _, ending = member.suffix.rpartition(".")
@@ -288,7 +293,7 @@ class _Sample:
 
     @property
     def candidates(self) -> list[tuple[str, bytes | Refused]]:
-        """The sample's image; if there are several, all are rejected."""
+        """Candidates for the sample's image; if there are several, all are rejected."""
         return self.images or self.results
 
     @property
@@ -296,12 +301,12 @@ class _Sample:
         return parse_object(self.texts["json"]) if "json" in self.texts else {}
 
     def names(self, fields: Mapping[str, Any]) -> InputColumnsConfig:
-        """Return the names of its fields by role; without a prompt in its .json, its .txt is the field `prompt`."""
+        """Return the names of the sample's fields by role, with the .txt as `prompt` if the .json has no prompt."""
         names = find_names(fields, self.config.columns)
         return replace(names, prompt="prompt") if names.prompt is None and "txt" in self.texts else names
 
     def describe(self) -> tuple[dict[str, Any], InputColumnsConfig]:
-        """Return its fields, its .txt among them, and their names by role; raises Refused if they are unreadable."""
+        """Return the sample's fields, including the .txt, and their names by role; raise Refused if unreadable."""
         fields = self.fields
         names = self.names(fields)
         if names.prompt is None or names.prompt in fields:
@@ -313,7 +318,7 @@ class _Sample:
         return {**fields, names.prompt: prompt}, names
 
     def reject(self, refused: Refused, url: str) -> Rejection:
-        """Return a rejection with the ids in its .json or .txt."""
+        """Return a rejection with the ids from the sample's .json or .txt."""
         ids: dict[str, str | None] = {"generator": self.config.generator}
         with suppress(Refused):
             fields, names = self.describe()
@@ -325,8 +330,8 @@ class TarSource(SampleSource):
     def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
         """Yield a tar's samples in order, one in memory at a time; write nothing to disk.
 
-        A refused member (a link, a device, a file that is too large) costs only its sample. Damage costs its sample and
-        everything after it.
+        If a member is refused (a link, a device, a file that is too large), only its sample is lost. Damage loses its
+        sample and everything after it.
         """
         for sample in _read_samples(file, self.config):
             if isinstance(sample, Rejection):
@@ -335,7 +340,7 @@ class TarSource(SampleSource):
                 yield from _ingest_sample(sample, file)
 
     def describe(self, file: SampleFile) -> Origins:
-        """Return the origins of the prompts, generators and sources of a tar's first samples."""
+        """Return the origins of the prompts, generators and sources in a tar's first samples."""
         seen, in_json, sources = SeenOrigins(), "in each sample's .json", dict[str, None]()
         for sample in _read_first_samples(file, self.config):
             sources |= dict.fromkeys(sample.sources)
@@ -351,14 +356,14 @@ class TarSource(SampleSource):
 
 
 def open_tars(config: IngestConfig) -> TarSource:
-    """Return the tars of an ingest; they have sources of edits if any of the first tar's first samples has one."""
+    """Return the tars of an ingest; they count as edits if a source image is among the first tar's first samples."""
     tars = _find_tars(config)
     edited = any(sample.sources for sample in _read_first_samples(tars[0], config))
     return TarSource(config=config, sample_files=tars, edited=edited)
 
 
 def has_generators(config: IngestConfig) -> bool:
-    """Return True if any of the first tar's first samples names its generator."""
+    """Return True if any of the first samples of the first tar names its generator."""
     for sample in _read_first_samples(_find_tars(config)[0], config):
         with suppress(Refused):
             if sample.names(sample.fields).generator is not None:
@@ -372,7 +377,7 @@ def _read_first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Samp
 
 
 def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | Rejection]:
-    """Yield the members of each sample together, one sample in memory at a time."""
+    """Yield each sample with all its files, one sample in memory at a time."""
     sample: _Sample | None = None
     try:
         for member in read_members(tar, config.limits.max_bytes):
@@ -393,7 +398,7 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
 
 
 def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | Rejection]:
-    """Yield a sample's image with the row that its JSON and text describe, and a rejection for each other image."""
+    """Yield a sample's image with the row described by its JSON and text, and a rejection for each other image."""
     url = f"{tar.place.url}/{sample.key}"
     if len(sample.candidates) > 1:
         message = f"the sample has {len(sample.candidates)} images; give each a sample of its own"
@@ -414,15 +419,15 @@ def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | R
         else:
             reason = Refused(
                 "dotted_name",
-                "in a tar, what comes before the first dot names the sample: here "
-                f"{PurePosixPath(sample.key).name!r}, and {ending!r} is none of its endings; write the image's name "
+                "in a tar, the name up to the first dot identifies the sample: here "
+                f"{PurePosixPath(sample.key).name!r}, and {ending!r} is not a known extension; rename the image "
                 "without that dot",
             )
         yield sample.reject(reason, f"{url}.{ending}")
 
 
 def _read_image(sample: _Sample, tar: SampleFile, url: str) -> ImageSample:
-    """Return a sample's image; raises Refused if it or a text of the sample is missing or unusable."""
+    """Return a sample's image; raise Refused if the image or a text of the sample is missing or unusable."""
     if sample.refused:
         raise sample.refused
     if not sample.candidates:

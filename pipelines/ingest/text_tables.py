@@ -1,9 +1,9 @@
-"""Tables of image files in CSV or JSON: their rows, and the type of each column.
+"""CSV and JSON tables of image files: their rows, and the type of each column.
 
-A table of pairs has two images and two captions in a row, as Winoground and EqBen. Each image is paired with each
-caption: sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`, and the protocols `winoground` and
-`eqben` judge scores by these ids. The generator `matched` has each image with its own caption, and `swapped` with the
-other, so that each of them has an image's id once.
+A table of pairs has two images and two captions per row, as in Winoground and EqBen. Each image is paired with each
+caption: sample 7 has the images `7_i0` and `7_i1` and the prompts `7_c0` and `7_c1`. The protocols `winoground` and
+`eqben` use these ids to judge scores. The generator `matched` has each image with its own caption, and `swapped` with
+the other caption, so that an image's id occurs once per generator.
 """
 
 import json
@@ -40,12 +40,12 @@ from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
 TEXT_TABLES = (*SEPARATORS, *JSON_LINES, ".json")
-"""Suffixes of these tables."""
+"""Suffixes of supported tables."""
 N_FIRST_ROWS = 8
 """Number of rows of a JSON file that are read to list its columns."""
 MAX_LIST_BYTES = 256 * 2**20
 MAX_EXACT = 2**53
-"""A float represents all whole numbers that are not larger."""
+"""Limit up to which a float represents all integers exactly."""
 TYPES = {
     "null": pa.string(),
     "bool": pa.bool_(),
@@ -58,19 +58,19 @@ TYPES = {
 }
 """Arrow types by the common type of a column's values; values without a common type are kept as JSON text."""
 PAIR_COLUMNS = ("image_{}", "caption_{}"), ("image{}", "caption{}")
-"""Names of a row's images and captions, which are numbered 0 and 1: Winoground's and EqBen's."""
+"""Column names for a row's images and captions, numbered 0 and 1: first Winoground's, then EqBen's."""
 LABELLED_COLUMNS = {"image", "caption", "private_info"}
-"""Columns of EqBen's labelled annotation, which has a row for each pairing."""
+"""Columns of EqBen's labelled annotation, which has one row per pairing."""
 PAIRING_TYPES = dict.fromkeys(("image", "prompt", "image_id", "prompt_id", "generator"), "text")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table with a row for each image."""
+    """A table with one row per image."""
 
     place: Place
     types: Mapping[str, str] = field(default_factory=dict)
-    """Type of each column, a key of TYPES, in the order of the file."""
+    """Type of each column as a key of TYPES, in file order."""
 
     @property
     def url(self) -> str:
@@ -81,7 +81,7 @@ class Table:
         return [source_file(self.place, "table")]
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
-        """Return its columns by role; raises ConfigError if a required column is missing."""
+        """Return the table's columns by role; raise ConfigError if a required column is missing."""
         return require_names(list(self.types), config.columns, config.generator, self.url)
 
     def origins(self, config: IngestConfig) -> Origins:
@@ -93,11 +93,11 @@ class Table:
         return self.url, row.line
 
     def hashed(self, candidate: Candidate) -> Candidate:
-        """Return the part of a row that is in the key of its shard."""
+        """Return the part of a row that contributes to the key of its shard."""
         return candidate
 
     def rows(self, image: str) -> Rows:
-        """Yield every row; `image` is the column of the image files."""
+        """Yield every row; `image` is the column with the image files."""
 
         def is_row(values: Values) -> bool:
             return PurePosixPath(values[image].removesuffix('"')).suffix[1:].lower() in IMAGES
@@ -114,10 +114,10 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairTable(Table):
-    """A CSV or JSON file of pairs, as a table with a row for each image under each caption."""
+    """A CSV or JSON file of pairs, read as a table with one row for each image and caption."""
 
     def names(self, config: IngestConfig) -> InputColumnsConfig:
-        """Return the names of the values of `rows`; raises ConfigError if the configuration fixes one generator."""
+        """Return the column names that `rows` uses; raise ConfigError if the configuration sets a single generator."""
         if config.generator is not None:
             raise ConfigError(
                 f"generator: a table of pairs has the generators matched and swapped, got {config.generator!r} for "
@@ -140,7 +140,7 @@ class PairTable(Table):
 
 
 def open_table(place: Place) -> Table:
-    """Read a CSV's header, or the types of a JSON file's values; raises ConfigError for any other file."""
+    """Read the header of a CSV, or the value types of a JSON file; raise ConfigError for any other file."""
     if not place.path.lower().endswith(TEXT_TABLES):
         known = ", ".join(TEXT_TABLES)
         raise ConfigError(f"table {place.url}: expected a file that ends in {known}; rename or convert it")
@@ -165,7 +165,7 @@ def _is_csv(place: Place) -> bool:
 
 
 def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: False) -> Rows:
-    """Yield the rows of a CSV, of JSON Lines or of a JSON list of objects; open_csv describes `is_row`."""
+    """Yield the rows of a CSV, JSON Lines or a JSON list of objects; see open_csv for `is_row`."""
     with open_file(place) as stream:
         if is_json_lines(place.path):
             yield from read_json_lines(stream, place.url)
@@ -176,12 +176,14 @@ def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: Fa
 
 
 def _read_list(content: bytes, url: str) -> Rows:
-    """Yield the objects of a JSON list, counted from 1; raises SourceError for any other file."""
+    """Yield the objects of a JSON list, counted from 1; raise SourceError for any other file."""
     if len(content) > MAX_LIST_BYTES:
         raise SourceError(f"{url}: over {MAX_LIST_BYTES >> 20} MiB, the limit of a JSON list; write JSON Lines")
     values = read_json(content, url)
     if not isinstance(values, list):
-        raise SourceError(f"{url}: expected a list of objects, found {type(values).__name__}; is it a table of images?")
+        raise SourceError(
+            f"{url}: expected a list of objects, found {type(values).__name__}; check that it is a table of images"
+        )
     for number, value in enumerate(values, 1):
         if isinstance(value, dict):
             yield Row(number, value)
@@ -191,7 +193,7 @@ def _read_list(content: bytes, url: str) -> Rows:
 
 
 def read_column_names(place: Place) -> list[str]:
-    """Return a CSV's columns, or the fields of a JSON file's first rows; raises ConfigError for any other file."""
+    """Return a CSV's columns, or the fields in a JSON file's first rows; raise ConfigError for any other file."""
     if _is_csv(place):
         with open_file(place) as stream:
             return open_csv(stream, place.url).names
@@ -200,7 +202,7 @@ def read_column_names(place: Place) -> list[str]:
 
 
 def source_file(place: Place, what: str) -> SourceFile:
-    """Return a file with its size and etag; raises ConfigError if it does not exist."""
+    """Return a file with its size and ETag; raise ConfigError if it does not exist."""
     with readable_errors(place, what):
         entry = place.entry()
     return SourceFile(place.url, entry.size, entry.etag)
@@ -208,7 +210,7 @@ def source_file(place: Place, what: str) -> SourceFile:
 
 @contextmanager
 def open_file(place: Place) -> Iterator[Any]:
-    """Open a table's bytes; raises ConfigError if the table as a whole cannot be read."""
+    """Open a table for reading bytes; raise ConfigError if the table as a whole is unreadable."""
     try:
         with readable_errors(place, "table"), place.open(block_size=BLOCK_BYTES) as stream:
             yield stream
@@ -239,13 +241,13 @@ def _convert(value: Any, value_type: str) -> Any:
     try:
         return json.dumps(value, ensure_ascii=False)
     except RecursionError as error:
-        raise Refused("bad_value", "a value is nested too deep; make it flat") from error
+        raise Refused("bad_value", "a value is nested too deeply; flatten it") from error
 
 
 def _pair_images(values: Values, number: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each image under each caption of a sample; raises Refused if one of them is missing.
+    """Yield a row for each combination of image and caption in a sample; raise Refused if one of them is missing.
 
-    A sample without an id is named by its row `number` in the table, from 0.
+    If a sample has no id, its row `number` in the table (from 0) is used.
     """
     if "private_info" in values:
         label = values["private_info"]

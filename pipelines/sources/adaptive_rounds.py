@@ -1,4 +1,4 @@
-"""Sources of an adaptive sweep in rounds of prompts; a shard of a round has some of the rows of a file's shard."""
+"""Sources of an adaptive sweep in rounds of prompts; a round's shard has some of the rows of a file's shard."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,22 +22,22 @@ FIRST_PROMPTS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rounds:
-    """A benchmark's prompts in random order, and its shards divided by the round of their prompts."""
+    """A benchmark's prompts in random order, with its shards divided by the rounds of their prompts."""
 
     order: Places
-    """(looks, per_look): indices in `prompt_ids`."""
+    """Indices into `prompt_ids`, of shape (looks, per_look)."""
     ends: Sequence[int]
     """Number of looks after which each round ends."""
     prompt_ids: Sequence[str]
     sources: Sources
-    """All rounds."""
+    """The sources of all rounds."""
     round_of: Mapping[tuple[str, str], int]
-    """Round of each shard, by its group and name."""
+    """Round of each shard, by the shard's group and name."""
     round_of_prompt: NDArray[np.int64]
-    """Round of each row of the sources' prompts."""
+    """Round of each row in the table of prompts."""
 
     def up_to(self, round: int) -> Sources:
-        """Return the sources as if there were only the prompts of the rounds up to `round`."""
+        """Return the sources restricted to the prompts of all rounds up to `round`."""
         whole = self.sources
 
         def is_in(shard: Shard) -> bool:
@@ -53,7 +53,7 @@ class Rounds:
         )
 
     def round_with(self, prompts: int) -> int:
-        """Return the first round after which this number of prompts is included."""
+        """Return the first round by which at least this number of prompts is included."""
         included = [int((self.order[:end] != NOBODY).sum()) for end in self.ends]
         return int(np.searchsorted(included, min(prompts, included[-1])))
 
@@ -61,7 +61,10 @@ class Rounds:
 def split_rounds(
     sources: Sources, benchmark: BenchmarkConfig, uris: Uris, options: Adaptive, memory: FileMemory
 ) -> Rounds:
-    """Draw the order, and divide every shard by it; this reads the images' prompt ids again, but no image."""
+    """Draw the order of the prompts, and divide every shard accordingly.
+
+    The images' prompt ids are read again, but no images.
+    """
     ids = sorted(sources.prompts.column("prompt_id").to_pylist())
     skills = sources.skills
     order = balanced_order(["\0".join(sorted(skills.find(prompt_id))) for prompt_id in ids], options.seed)
@@ -71,7 +74,7 @@ def split_rounds(
     round_of_id: dict[str, int] = {}
     for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
         round_of_id |= {ids[index]: number for index in order[first:end].ravel() if index != NOBODY}
-    last = len(ends) - 1  # images of prompts that the benchmark does not have come in the last round
+    last = len(ends) - 1  # images whose prompts are not in the benchmark are in the last round
     pieces = list(split_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), memory))
     prompts = None
     if benchmark.prompts is not None:

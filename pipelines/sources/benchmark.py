@@ -1,4 +1,4 @@
-"""Configuration of a benchmark: where its tables are, and the names of their columns."""
+"""Configuration of a benchmark: the location of its tables, and the names of their columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,76 +15,84 @@ from plumbline.pipelines.sources.question_packs import PackConfig
 IMAGE_COLUMNS = ("image_id", "prompt_id", "image", "uri")
 PROMPT_COLUMNS = ("prompt_id", "text", "skills")
 GENERATORS = ("generator", "model", "model_name")
-"""Usual names of a column that names each row's generator."""
+"""Usual names for the column with each row's generator."""
 
 
 def generator_of_folder(name: str) -> str:
-    """Return the generator in a folder's name; Spark and DuckDB name the folders of partitions COLUMN=GENERATOR."""
+    """Return the generator from a folder's name; Spark and DuckDB name partition folders COLUMN=GENERATOR."""
     column, mark, value = name.partition("=")
     return unquote(value) if mark and value and column.lower() in GENERATORS else name
 
 
 def name_generators(folders: Iterable[str]) -> dict[str, str]:
-    """Return the generator of each folder; the folders' own names if two folders would have the same generator."""
+    """Return the generator of each folder, or the folders' own names if two folders would have the same generator."""
     named = {folder: generator_of_folder(folder) for folder in folders}
     return named if len({*named.values()}) == len(named) else dict(zip(named, named, strict=True))
 
 
 PromptsFrom = Literal["tables", "list", "beside", "names", "ids"]
-"""Layouts of a folder of image files: where its prompts are (pipelines/ingest/layouts.py)."""
+"""Layouts of a folder of image files, which differ in where the prompts are (pipelines/ingest/layouts.py)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnsConfig:
-    """Names of the columns of the images' tables."""
+    """Names of columns in the image tables."""
 
     image_id: str = "image_id"
-    """The image's id; may be absent."""
+    """The image's id; the column is optional."""
     prompt_id: str | None = "prompt_id"
-    """The id of the image's prompt. If the rows contain their own prompts, it may be absent, or null to be ignored."""
+    """The id of the image's prompt. If the rows contain their own prompts, the column is optional, and null ignores it.
+    """
     image: str = "image"
-    """Encoded bytes, or the {bytes, path} of Hugging Face datasets."""
+    """Encoded image bytes, or {bytes, path} as in Hugging Face datasets."""
     uri: str = "uri"
-    """A path or an address, used if `image` is absent or null."""
+    """A path or an address of an image, used if `image` is absent or null."""
     source: str | None = None
-    """Column of the source of an edited image: encoded bytes, as in `image`. It is in the images' tables, or else in
-    the prompts file; null without sources."""
+    """Column with the source of an edited image: encoded bytes, as in `image`. It can be in the image tables or in the
+    prompts file; null if there are no sources.
+    """
     source_uri: str | None = None
-    """The path or address of the source, as in `uri`; in a prompts file also its path relative to the file's folder."""
+    """The path or address of the source, as in `uri`; in a prompts file, the path may also be relative to the file's
+    folder.
+    """
     mask: str | None = None
-    """Column of the mask of an edited image: encoded bytes of a black-and-white image as large as the source, white in
-    the area of the edit. Metrics that compare pixels use those outside (plugins/edits/README.md); null without
-    masks."""
+    """Column with the mask of an edited image: encoded bytes of a black-and-white image of the same size as the source,
+    white in the edited area. Metrics that compare pixels use only the pixels outside this area
+    (plugins/edits/README.md); null if there are no masks.
+    """
     mask_uri: str | None = None
-    """The path or address of the mask, as of the source."""
+    """The path or address of the mask, in the same form as for the source."""
     source_caption: str | None = None
-    """A description of the source, for metrics that compare the change of the image with the change of the words; a
-    column of the images' tables, or else of the prompts file."""
+    """A description of the source, for metrics that compare the change in the image with the change in the caption. The
+    column can be in the image tables or in the prompts file.
+    """
     target_caption: str | None = None
-    """A description of the intended edited image."""
+    """A description of the edited image as it should be."""
     prompt: str = "prompt"
-    """The text of the row's own prompt; read only if benchmark.prompts is null."""
+    """The text of the row's own prompt; used only if benchmark.prompts is null."""
     words: str | None = None
-    """Column of the prompts file with the texts to be written in a prompt's images: a text, or a list of texts
-    (plugins/words_in_images/README.md)."""
+    """Column of the prompts file with the text that should be written in a prompt's images: a string or a list of
+    strings (plugins/words_in_images/README.md).
+    """
     generator: str | None = None
-    """Column of each row's generator for jobs.score; null looks for generator, model or model_name."""
+    """Column with each row's generator for jobs.score; null tries generator, model and model_name."""
     extra: tuple[str, ...] | Literal["*"] = ()
     """Further columns to copy into scores.parquet; "*" copies all except the ids, image and uri."""
     settings: tuple[str, ...] | Mapping[str, str] | None = None
-    """The columns with the settings of generation, such as [guidance_scale, steps, lora], or {name: column, ...}; null
-    looks for the usual columns (docs/decide.md), [] for none."""
+    """The columns with generation settings, such as [guidance_scale, steps, lora], or {name: column, ...}; null tries
+    the usual column names (docs/decide.md), [] uses none.
+    """
 
     def __post_init__(self) -> None:
         check_extra([name for name in self.extra if self.extra != "*"])
         if any(getattr(self, name) for name in MASKS) and not self.sources:
             raise ConfigError(
-                "benchmark.columns.mask: a mask belongs to a source image; name the sources by "
-                "benchmark.columns.source or benchmark.columns.source_uri"
+                "benchmark.columns.mask: a mask belongs to a source image; set benchmark.columns.source "
+                "or benchmark.columns.source_uri"
             )
 
     def renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
-        """Return our name and the file's name of each column with another name in the file.
+        """Return pairs of our name and the file's name for each column that has a different name in the file.
 
         The columns of sources, masks and captions are always included, and `prompt` if the rows contain `prompts`.
         """
@@ -97,23 +105,28 @@ class ColumnsConfig:
 
     @property
     def edit_columns(self) -> dict[str, str]:
-        """Names in the file of the columns with sources, masks and captions, by our names."""
+        """The file's names for the columns with sources, masks and captions, by our names."""
         return {name: getattr(self, name) for name in EDIT_COLUMNS if getattr(self, name)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptColumnsConfig:
-    """Names of the columns of the prompts file."""
+    """Names of columns in the prompts file."""
 
     prompt_id: str = "prompt_id"
-    """The prompt's id; a CSV or JSON file may also call it id, item_id or index, or have none (docs/benchmarks.md)."""
+    """The prompt's id. In a CSV or JSON file the column may also be called id, item_id or index, or be absent
+    (docs/benchmarks.md).
+    """
     text: str = "text"
-    """The prompt; a CSV or JSON file may also call it prompt, caption or prompt_en (docs/benchmarks.md)."""
+    """The prompt. In a CSV or JSON file the column may also be called prompt, caption or prompt_en
+    (docs/benchmarks.md).
+    """
     skills: str = "skills"
-    """A list of text, or text separated by semicolons; may be absent."""
+    """A list of strings, or one string separated by semicolons; the column is optional."""
     where: tuple[str, ...] = ()
-    """Conditions COLUMN:VALUE; only prompts that meet all of them are used. A list meets a condition if it contains the
-    value."""
+    """Conditions of the form COLUMN:VALUE; only prompts that meet all of them are used. A list meets a condition if it
+    contains the value.
+    """
 
     def __post_init__(self) -> None:
         for condition in self.where:
@@ -121,54 +134,63 @@ class PromptColumnsConfig:
                 raise ConfigError(f"benchmark.prompt_columns.where: expected COLUMN:VALUE, got {condition!r}")
 
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """Return pairs of our name and the file's name of each column whose names differ."""
+        """Return pairs of our name and the file's name for each column that has a different name in the file."""
         return _renamed_columns(self, PROMPT_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchmarkConfig(PackConfig):
-    """The prompts, and the images that each generator made of them."""
+    """The prompts, and the images that each generator made from them."""
 
     section: ClassVar[str] = "benchmark."
     pack_key: ClassVar[str] = "benchmark.question_pack"
     name: str
     """The benchmark's name, such as genai_bench."""
     prompts: str | None
-    """Parquet file or folder, or a .csv, .tsv, .json or .jsonl file, with ids and texts, or a .txt with a text a line,
-    whose hashes are the ids; null if the rows of images contain their prompts."""
+    """Parquet file or folder, or a .csv, .tsv, .json or .jsonl file, with ids and texts; or a .txt with one prompt per
+    line, whose hashes become the ids. null if the image tables contain their own prompts.
+    """
     images: str | None
-    """Folder with a folder of Parquet files for each generator; or the file, or the folder of files, of one generator.
+    """Folder with a subfolder of Parquet files for each generator; or the file, or folder of files, of a single
+    generator.
     """
     generators: tuple[str, ...] | Mapping[str, str] | None = None
-    """Folders of `images` to use, all by default; or {name: file or folder, ...}, with images=null."""
+    """Subfolders of `images` to use, by default all; or {name: file or folder, ...}, with images=null."""
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)
-    """Names of the columns of the images' tables."""
+    """Names of columns in the image tables."""
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
-    """Names of the columns of the prompts file."""
+    """Names of columns in the prompts file."""
     uri_roots: Roots = ()
-    """Folders and cloud prefixes below which rows may name images, besides the images' own."""
+    """Folders and cloud prefixes, in addition to those of the images themselves, from which rows may reference images.
+    """
     prompts_from: PromptsFrom | None = None
-    """Layout of the folder of image files that jobs.score is given (docs/ingest.md); null takes the first layout that
-    fits. The images' names are taken only from a folder without tables, and if the names of each generator differ."""
+    """Layout of the folder of image files that is passed to jobs.score (docs/ingest.md); null uses the first layout
+    that fits. Image names are used as prompts only if the folder has no tables and the names of each generator differ.
+    """
     images_inside: str | None = None
-    """Name of inner folders: if the folder of image files that jobs.score is given has any of this name, only the
-    images in these are scored."""
+    """Name of inner folders: if the folder of image files that is passed to jobs.score has any with this name, only the
+    images in them are scored.
+    """
     require_every_prompt: bool = True
-    """True if a missing image of a prompt counts as a failed row."""
+    """True to count each missing image of a prompt as a failed row."""
     require_every_image: bool = True
-    """True if an image of a prompt that `prompts` does not contain counts as a failed row; false leaves such images
-    out."""
+    """True to count an image whose prompt is not in `prompts` as a failed row; false to ignore such images."""
     limit: Positive | None = None
-    """Number of prompts to score, the first in the benchmark's own order, with only their images; limit=N for short."""
+    """Number of prompts to score, the first in the benchmark's own order, together with their images. Short form:
+    limit=N.
+    """
     limit_seed: int | None = None
-    """Seed to draw the prompts of `limit` in place of the first ones; a higher limit draws the same prompts and more.
+    """Seed for choosing the prompts of `limit` at random instead of taking the first; a higher limit chooses the same
+    prompts and more.
     """
     skills: str | None = None
-    """Name of a JSON file in the folder of benchmark.prompts with the prompts of each skill, as GenAI-Bench's
-    genai_skills.json: {skill: [prompt_id, ...]}. If it is missing, prompts have the skills of their own file."""
+    """Name of a JSON file, in the folder of benchmark.prompts, that lists the prompts of each skill, like GenAI-Bench's
+    genai_skills.json: {skill: [prompt_id, ...]}. If there is no such file, skills are read from the prompts file.
+    """
     questions: str | None = None
-    """The released file or folder with the benchmark's own questions; if it equals benchmark.prompts, the prompts are
-    read from it too."""
+    """The released file or folder with the benchmark's own questions; if it is the same as benchmark.prompts, the
+    prompts are read from it too.
+    """
 
     def __post_init__(self) -> None:
         PackConfig.__post_init__(self)
@@ -184,7 +206,8 @@ class BenchmarkConfig(PackConfig):
             )
         if self.prompts is not None and self.columns.prompt_id is None:
             raise ConfigError(
-                "benchmark.columns.prompt_id: expected a name, got None; null fits benchmark.prompts=null"
+                "benchmark.columns.prompt_id: expected a name, got None; null is only allowed with "
+                "benchmark.prompts=null"
             )
         if self.prompts is not None and self.prompts_from is not None:
             raise ConfigError(
@@ -212,7 +235,7 @@ def _renamed_columns(config: Any, names: Sequence[str]) -> tuple[tuple[str, str]
 
 
 def check_extra(names: Sequence[str]) -> None:
-    """Raise ConfigError for a further column with the name of a column of scores."""
+    """Raise ConfigError if an extra column has the name of a column of scores."""
     for name in names:
         if name in schemas.SCORES.names:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Sources, masks and captions of edits that are in the prompts file, and so shared by the images of all generators."""
+"""Sources, masks and captions of edits that are in the prompts file, and are therefore shared by all generators."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +16,10 @@ from plumbline.pipelines.store.cells import Shard, digest
 
 
 def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTables:
-    """Return the prompts with a digest of their sources, masks and captions, for the keys of stages that read these.
+    """Return the prompts with a digest of their sources, masks and captions, for the keys of stages that use them.
 
-    No image is read: addresses are looked up, and images and captions in the file only change with the file. Raise
-    ConfigError for an address that is not text.
+    No image is read: addresses are looked up without reading, and embedded images and captions change only if their
+    file changes. Raise ConfigError if an address is not a string.
     """
     objects, shards = StoredObjects(locate), list[Shard]()
     for shard in prompts.shards:
@@ -39,9 +39,9 @@ def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTab
 
 
 def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
-    """Return the images with the sources, masks and captions of their prompts, unless their own table has such columns.
+    """Return the images with their prompts' sources, masks and captions, unless the image table has such columns.
 
-    Only the ids and the needed row groups of the prompts' files are read.
+    Only the ids and the required row groups of the prompts' files are read.
     """
     shards = tuple(shard for shard in prompts if shard.edit_columns and not shard.contains_prompts)
     kinds = (SOURCES, MASKS, *((name,) for name in CAPTIONS))
@@ -65,14 +65,14 @@ def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
 
 @lru_cache(maxsize=1)
 def _number_shards(shards: tuple[Shard, ...]) -> dict[str, int]:
-    """Return the index of the shard with each prompt, by prompt_id."""
+    """Return the index of the shard that contains each prompt, by prompt_id."""
     return {
         record["prompt_id"]: number for number, shard in enumerate(shards) for record in read_edit_columns(shard, ())
     }
 
 
 def read_edit_columns(shard: Shard, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ids of a shard's prompts with these columns; relative addresses start from the file's folder."""
+    """Return the ids and these columns for a shard's prompts; relative addresses start at the file's folder."""
     folder = shard.place.parent.url
     records = prompt_records(shard, ("prompt_id", *columns))
     for row, record in enumerate(records):

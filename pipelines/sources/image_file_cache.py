@@ -1,7 +1,8 @@
-"""Memory of a benchmark's image files in a store, so that a plan only opens files that are new or have changed.
+"""Cache of a benchmark's image files in a store, so that a plan opens only files that are new or have changed.
 
-It has the footer of each file, and the ids and texts of its rows' prompts if its rows have no addresses. A file is
-identified by its address, size and etag, as in the keys of its cells. Files without a valid entry are read again.
+The cache contains each file's footer and, if its rows contain no addresses, the prompt ids and texts of its rows. A
+file is identified by its address, size and ETag, as in the keys of its cells. Files without a valid entry are read
+again.
 """
 
 import io
@@ -28,19 +29,21 @@ SCHEMA = pa.schema(
         ("prompt", pa.list_(pa.string())),
     ]
 )
-"""One row per file of a generator. The lists have an id or text for each row; null means that the file must be read."""
+"""One row per file of a generator. The lists have one id or text per row of the file; null means that the file itself
+must be read.
+"""
 MEMORY = "sources"
-"""Folder of the memory in a store; below it are the benchmark, a digest of the names of columns, and the generator."""
+"""Folder of the cache in a store; below it are the benchmark, a digest of the column names, and the generator."""
 PROMPT = ("prompt_id", "prompt")
 VERSION = 1
-"""Version of the memory, raised when its content changes."""
+"""Version of the cache, raised when its content changes."""
 
 
 class Known(NamedTuple):
     footer: bytes
-    """A Parquet file of the footer alone."""
+    """A Parquet file that consists of the footer alone."""
     prompts: pa.Table | None = None
-    """The columns prompt_id and, if rows contain their prompts, prompt; None if these must be read from the file."""
+    """The column prompt_id and, if rows contain their own prompts, prompt; None if these must be read from the file."""
 
     @property
     def metadata(self) -> pq.FileMetaData:
@@ -48,7 +51,7 @@ class Known(NamedTuple):
 
 
 class FileMemory:
-    """The image files of a benchmark, read from a store's memory or else from the files."""
+    """The image files of a benchmark, read from a store's cache if possible, and otherwise from the files."""
 
     def __init__(self, store: Store | None, benchmark: BenchmarkConfig) -> None:
         names = benchmark.columns.renamed(prompts=benchmark.prompts is None)
@@ -56,10 +59,10 @@ class FileMemory:
         self.folder = f"{MEMORY}/{benchmark.name}/{digest([VERSION, names])[:8]}"
         self.tables: dict[str, pa.Table] = {}
         self.row_of: dict[tuple[str, str, int, str], int] = {}
-        """Row of a file in its generator's table, by generator, address, size and etag."""
+        """Row of a file in its generator's cache table, by generator, address, size and ETag."""
         self.seen: dict[tuple[str, str, int, str], Known] = {}
         self.changed: set[str] = set()
-        """Generators with files that were read, and whose tables must be written."""
+        """Generators whose cache tables must be written, because some of their files had to be read."""
 
     def load(self, generators: Iterable[str]) -> None:
         if self.store is None:
@@ -75,7 +78,7 @@ class FileMemory:
                 self.row_of |= {(name, *key): row for row, key in enumerate(keys)}
 
     def footer(self, file: ListedFile) -> pq.FileMetaData:
-        """Return a file's footer; raise SourceError, which names the file, if it has none."""
+        """Return a file's footer; raise SourceError naming the file if it has none."""
         key = (file.group, resolve_links(file.place), file.size, file.etag)
         if (known := self._recall(key)) is not None:
             self.seen[key] = known
@@ -88,7 +91,7 @@ class FileMemory:
         return footer
 
     def read(self, shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
-        """Read columns of one file's shards as `read_each` does; a file with remembered prompts is not opened."""
+        """Read columns of one file's shards like `read_each`, without opening the file if its prompts are cached."""
         key = (shards[0].group, resolve_links(shards[0].place), shards[0].size, shards[0].etag)
         known = self.seen.get(key) or self._recall(key)
         if known is None:
@@ -100,7 +103,7 @@ class FileMemory:
             parts = [table.slice(shard.first_row, None if shard.picked else shard.rows) for shard in shards]
             return [picked_rows(part, shard) for part, shard in zip(parts, shards, strict=True)]
         tables = read_each(shards, columns, known.metadata)
-        # only if addresses were asked for, their absence shows that the rows have none
+        # the absence of addresses only shows that rows have none if they were requested
         prompts = _join_shards(shards, tables, known.metadata.num_rows) if set(ADDRESSES) <= set(columns) else None
         if prompts is not None:
             self.seen[key] = known._replace(prompts=prompts)
@@ -126,7 +129,7 @@ class FileMemory:
 
 
 def _make_list(known: Known, column: str) -> pa.ListArray:
-    """Return a column of one file as an array of one list, or of one null."""
+    """Return a column of one file as an array with a single element: a list or null."""
     if known.prompts is None or column not in known.prompts.column_names:
         return pa.nulls(1, pa.list_(pa.string()))
     values = known.prompts.column(column).combine_chunks()
@@ -134,7 +137,7 @@ def _make_list(known: Known, column: str) -> pa.ListArray:
 
 
 def _join_shards(shards: Sequence[Shard], tables: Sequence[pa.Table | SourceError], rows: int) -> pa.Table | None:
-    """Return the ids and texts of all rows of a file; None if the shards lack some rows or name images by address."""
+    """Return the ids and texts of all rows of a file; None if the shards lack some rows or contain addresses."""
     read = [table for table in tables if isinstance(table, pa.Table)]
     names = set(read[0].column_names) if read else set()
     if len(read) < len(shards) or any(shard.picked for shard in shards) or sum(map(len, read)) != rows:

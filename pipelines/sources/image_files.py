@@ -65,20 +65,21 @@ from plumbline.pipelines.store.store import MARK, Store, is_store
 
 PARQUET = (".parquet",)
 REJECTED_FILE = "rejected.parquet"
-"""File with the rejected rows of an ingest, next to the folders of its generators."""
+"""File in which an ingest lists its rejected rows, next to the generators' folders."""
 MAX_REJECTED, MAX_REJECTED_BYTES = 1_000_000, 256 * 2**20
-"""Rejected rows that a sweep reads at most, and their bytes, compressed or not."""
+"""Maximum number of rejected rows that a sweep reads, and of their bytes, whether compressed or not."""
 MAX_SIZE = ShardSize(rows=32_768, bytes=512 << 20)
-"""Largest shard. Its scores are about 1 MB, and a worker keeps the bytes of two or three shards in memory."""
+"""Maximum size of a shard. Its scores take about 1 MB, and a worker keeps the bytes of two or three shards in memory.
+"""
 MIN_SHARDS = 128
-"""Minimum number of shards of a benchmark, unless they would have fewer rows than the default."""
+"""Minimum number of shards per benchmark, unless shards would have fewer rows than the default."""
 
 
 class ImageFiles(NamedTuple):
-    """The listed files of all generators; none is opened."""
+    """The listed files of all generators, none of which has been opened."""
 
     places: Mapping[str, Place]
-    """Folder or file of each generator, in the order of names or of the configuration."""
+    """Folder or file of each generator, in alphabetical order or in the order of the configuration."""
     listings: Mapping[str, Listing]
     siblings: list[str]
     """Files next to the generators' folders that are not tables."""
@@ -107,9 +108,9 @@ class Images(NamedTuple):
     rejected: tuple[Rejection, ...]
     generators: list[str]
     extra: pa.Schema
-    """Further columns for the scores."""
+    """Extra columns that are copied to the scores."""
     settings: Mapping[str, Ways]
-    """Columns that may contain the settings of generation."""
+    """Columns that may contain generation settings."""
     origins: Origins
 
 
@@ -120,7 +121,7 @@ class _ImagesFile(NamedTuple):
 
 
 def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFiles:
-    """List the files of every generator; raise ConfigError if there are none or they cannot be listed."""
+    """List the files of every generator; raise ConfigError if there are none, or if they cannot be listed."""
     if isinstance(benchmark.generators, Mapping):
         places, siblings = {name: storage.locate(url) for name, url in benchmark.generators.items()}, list[str]()
     else:
@@ -141,9 +142,9 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
 
 
 def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, Place], list[str]]:
-    """Return the folder of each generator and the other files; a Parquet file, or a folder of such, is one generator.
+    """Return the folder of each generator, and other files; a Parquet file or a folder of them is one generator.
 
-    Raise ConfigError for a store, or if Parquet files of an unknown generator are next to generators' folders.
+    Raise ConfigError for a store, or if there are Parquet files of an unknown generator next to generators' folders.
     """
     entries = images.list()
     if MARK in entries and is_store(images):
@@ -169,7 +170,7 @@ def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, 
 
 
 def _may_have_images(file: Place, benchmark: BenchmarkConfig) -> bool:
-    """Return True if a Parquet file may contain images; ingest writes other tables next to its folders."""
+    """Return True if a Parquet file may contain images; ingests also write other tables next to the folders."""
     columns = {benchmark.columns.image, benchmark.columns.uri}
     try:
         (listed,) = list_files(file, "", PARQUET).tables
@@ -183,15 +184,15 @@ def _no_tables(benchmark: BenchmarkConfig, others: Sequence[str]) -> ConfigError
     inside = "" if benchmark.prompts is None else ", with the prompts in that folder itself (docs/ingest.md)"
     return ConfigError(
         f"benchmark.images {images}: expected one folder per generator, or Parquet files, found "
-        f"{count_suffixes(others) or 'none'}; image files and tars are scored by plumbline score "
-        f"images={images}{inside}, and made into Parquet by plumbline ingest"
+        f"{count_suffixes(others) or 'none'}; to score image files or tars, use plumbline score "
+        f"images={images}{inside}; to convert them to Parquet, use plumbline ingest"
     )
 
 
 def _read_rejected(
     benchmark: BenchmarkConfig, storage: StorageConfig, generators: Container[str]
 ) -> tuple[Rejection, ...]:
-    """Return the rows of the scored generators that an ingest rejected."""
+    """Return the rows that an ingest rejected, for the generators that are scored."""
     # a trial of the first prompts has no rejected rows, because it is not known which prompts they belong to
     if benchmark.images is None or benchmark.limit is not None:
         return ()
@@ -208,7 +209,7 @@ def _read_rejected(
         if footer is None or footer.num_rows > MAX_REJECTED or size > MAX_REJECTED_BYTES:
             raise ConfigError(
                 f"{place}: more than {MAX_REJECTED:,} rows or {MAX_REJECTED_BYTES >> 20} MiB, the limit of rejected "
-                "rows; mend the input and run the ingest again, or remove the file to leave its rows out"
+                "rows; correct the input and run the ingest again, or remove the file to leave its rows out"
             )
         table = pq.read_table(io.BytesIO(content), use_threads=False)
     except pa.ArrowException as error:
@@ -228,9 +229,9 @@ def open_images(
     memory: FileMemory,
     files: ImageFiles | None = None,
 ) -> Images:
-    """Read the footers of every generator's files; a file that cannot be read affects no other.
+    """Read the footers of every generator's files; an unreadable file does not affect the others.
 
-    Columns of sources, masks and captions that `prompts` have may be absent.
+    Columns of sources, masks and captions are optional if `prompts` have them.
     """
     files = files or list_images(benchmark, storage)
     places, columns = files.places, benchmark.columns
@@ -271,7 +272,7 @@ def _open_file(
     optional: Container[str],
     footer_of: Callable[[ListedFile], pq.FileMetaData],
 ) -> _ImagesFile | BrokenFile:
-    """Read a file's schema and shards; raise ConfigError if it has several generators that the sweep would join."""
+    """Read a file's schema and shards; raise ConfigError if the sweep would mix up several generators in the file."""
     columns = benchmark.columns
     names = columns.renamed(prompts=benchmark.prompts is None)
     required = [name for name, own in names if own and name not in optional]
@@ -293,7 +294,7 @@ def _open_file(
 
 
 def _check_single_generator(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConfig) -> None:
-    """Raise ConfigError if a file's footer shows several generators and the configuration names none for the file."""
+    """Raise ConfigError if a file contains several generators, unless the configuration maps generators to files."""
     if isinstance(benchmark.generators, Mapping):
         return
     names = [benchmark.columns.generator] if benchmark.columns.generator else GENERATORS
@@ -305,15 +306,15 @@ def _check_single_generator(file: ListedFile, footer: pq.FileMetaData, benchmark
         values = [str(end) for statistics in known for end in (statistics.min, statistics.max)]
         if len(set(values)) > 1:
             raise ConfigError(
-                f"{file.url}: the column {name!r} names several generators ({min(values)!r} to {max(values)!r}), and a "
-                f"sweep would take all for one, {file.group!r}. plumbline score with "
-                f"benchmark.columns.generator={name}, or jobs.ingest with columns.generator={name}, separates them; "
-                f"benchmark.generators={{{file.group}: PATH}} with benchmark.images=null takes them as one"
+                f"{file.url}: the column {name!r} names several generators ({min(values)!r} to {max(values)!r}), "
+                f"which a sweep would treat as one, {file.group!r}. To separate them, use plumbline score with "
+                f"benchmark.columns.generator={name}, or plumbline ingest with columns.generator={name}; to treat them "
+                f"as one, set benchmark.generators={{{file.group}: PATH}} and benchmark.images=null"
             )
 
 
 def _list_columns_to_read(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
-    """Return the names, in an images file, of the columns that are read."""
+    """Return the columns to read, by their names in an image file."""
     columns = benchmark.columns
     names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
     extra = schema.names if columns.extra == "*" else columns.extra
@@ -322,9 +323,9 @@ def _list_columns_to_read(benchmark: BenchmarkConfig, schema: pa.Schema) -> list
 
 
 def _find_settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, Ways]:
-    """Return the columns that may contain settings; none if no file has any.
+    """Return the columns that may contain generation settings; empty if no file has any.
 
-    Raise ConfigError for a configured column that no file has.
+    Raise ConfigError if no file has a configured column.
     """
     ways = setting_ways(columns.settings)
     found = {name for schema in schemas for name in columns_in(schema.names, ways)}
@@ -338,7 +339,7 @@ def _find_settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict
 
 
 def _make_extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema], settings: Mapping[str, Ways]) -> pa.Schema:
-    """Return the further columns of all files; raise ConfigError for a column that is missing or has several types."""
+    """Return the extra columns of all files; raise ConfigError if a column is missing or has different types."""
     used = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.edit_columns.values()}
     used |= {COLUMN} if settings else set()
     names = dict.fromkeys(name for schema in schemas for name in schema.names)
@@ -355,7 +356,7 @@ def _make_extra_schema(columns: ColumnsConfig, schemas: Sequence[pa.Schema], set
         if len(types) > 1:
             raise ConfigError(
                 f"benchmark.columns.extra: {name!r} is {types[0]} in one images table and {types[1]} in another; "
-                "write them with one type, or leave it out"
+                "use the same type in both, or leave the column out"
             )
         fields.append(pa.field(name, types[0]))
     return pa.schema([*fields, *([pa.field(COLUMN, settings_type(settings))] if settings else [])])
@@ -368,7 +369,7 @@ def _describe_origins(
     tables: Sequence[_ImagesFile],
     settings: Mapping[str, Ways],
 ) -> Origins:
-    """Return the origins of prompts, generators, sources and settings, and the columns and files that are not read."""
+    """Return the origins of prompts, generators, sources and settings, and the columns and files that are ignored."""
     columns, schemas = benchmark.columns, [table.schema for table in tables]
     root = storage.locate(benchmark.images) if benchmark.images is not None else None
     all_ingested = root is not None and bool(tables) and all(table.is_ingested for table in tables)
@@ -399,7 +400,10 @@ def _describe_origins(
 
 
 def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict[str, str]:
-    """Return the columns of sources, by our names, of the first readable table of images if an ingest wrote it."""
+    """Return the source columns, under our names, that an ingest wrote; empty if none.
+
+    Only the first readable image table is checked.
+    """
     for listing in list_images(benchmark, storage).listings.values():
         for file in listing.tables:
             try:
@@ -414,8 +418,9 @@ def ingested_sources(benchmark: BenchmarkConfig, storage: StorageConfig) -> dict
 def load_shard_size(benchmark: str, images: ImageFiles, store: Store, *, remember: bool) -> ShardSize:
     """Return the size of a benchmark's shards in a store.
 
-    It is chosen when the benchmark first comes to the store, and then kept, because keys depend on it. If the note
-    about it is lost, the size comes from the newest run whose configuration does not set it in rows alone.
+    The size is chosen when a benchmark is first used with a store and does not change afterwards, because keys depend
+    on it. If the file with the size is lost, the size is taken from the newest run whose configuration also limits the
+    bytes of a shard.
     """
     note = f"cuts/{benchmark}.json"
     if known := store.read_json(note):
@@ -428,9 +433,9 @@ def load_shard_size(benchmark: str, images: ImageFiles, store: Store, *, remembe
 
 
 def choose_shard_size(images: ImageFiles) -> ShardSize:
-    """Return a size that gives enough shards for many workers, and neither small nor long shards."""
+    """Return a size that gives enough shards for many workers without making shards too short or too long."""
     n_rows = 0
-    for listing in images.listings.values():  # the largest file of a generator shows how many rows a byte has
+    for listing in images.listings.values():  # the generator's largest file gives the number of rows per byte
         largest = max(listing.tables, key=lambda file: file.size, default=None)
         if largest is not None:
             with suppress(SourceError):

@@ -1,4 +1,4 @@
-"""Usual column names of tables with a row for each image."""
+"""Usual column names in tables with one row per image."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,23 +21,24 @@ class InputColumnsConfig:
     """Names of a table's columns, or of the fields in a sample's JSON; null tries the usual names."""
 
     image: str | None = None
-    """The image's path below the folder of images: file, file_name, image, filename, image_path or path."""
+    """The image's path relative to the image folder. Usual names: file, file_name, image, filename, image_path, path.
+    """
     prompt: str | None = None
-    """The prompt's text: prompt, text or caption."""
+    """The prompt's text. Usual names: prompt, text, caption."""
     prompt_id: str | None = None
-    """The prompt's id; without one it is a hash of the text."""
+    """The prompt's id; if there is none, a hash of the text is used."""
     image_id: str | None = None
-    """The image's id; without one it is the path, or the tar's name and the sample's."""
+    """The image's id; if there is none, its path is used, or the names of the tar and the sample."""
     generator: str | None = None
-    """The generator's name, unless `generator` fixes one for all rows: generator, model or model_name."""
+    """The generator's name, unless `generator` sets one for all rows. Usual names: generator, model, model_name."""
     skills: str | None = None
-    """The prompt's skills, a list or a text with semicolons between them: skills. May be absent."""
+    """The prompt's skills: a list, or a string separated by semicolons. Optional. Usual name: skills."""
     source: str | None = None
-    """The source of an edit, in the form of `image`, or a list of several; only read if it is set."""
+    """The source of an edit, in the same form as `image`, or a list of several sources; read only if this is set."""
 
 
 def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
-    """Return the available name for each role: the configured name, or the first usual name (in any case), or None."""
+    """Return the available name for each role: the configured name, or the first usual name in any case, or None."""
     exact = {name: name for name in available}
     lower = {name.lower(): name for name in reversed(exact)} | exact
     chosen: dict[str, str | None] = {}

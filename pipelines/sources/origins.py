@@ -1,4 +1,4 @@
-"""Origins of prompts and generators in words, and example pairs: every job that reads images shows them first."""
+"""Origins of prompts and generators in words, and example pairs, which every job that reads images shows first."""
 
 import json
 from bisect import bisect_right
@@ -21,32 +21,32 @@ from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.store.cells import Shard
 
 MANIFEST = "manifest.json"
-"""Name of the manifest of an ingest's output."""
+"""Name of the manifest in an ingest's output."""
 MAX_NAMED = 8
-"""Maximum number of generators, columns or file endings that a line names."""
+"""Maximum number of generators, columns or file suffixes that are named in a line."""
 MAX_CHARACTERS = 100
-"""Characters of a prompt that are shown."""
+"""Maximum number of characters of a prompt that are shown."""
 
 
 class Origins(NamedTuple):
-    """Origins of prompts and generators, and the columns and files that were ignored."""
+    """Where prompts and generators were found, and which columns and files were ignored."""
 
     prompts: str
-    """Origin of the prompts in words, such as: the column 'caption' of images.csv."""
+    """Where the prompts were found, in words, for example: the column 'caption' of images.csv."""
     generators: str
     unread: Sequence[str] = ()
     """Columns or fields that were not read."""
     passed_over: str = ""
     """Number of files that were not read, by suffix, with an example."""
     sources: str = ""
-    """Number and origin of the sources of edits, in words."""
+    """Number of source images of edits and where they were found, in words."""
     settings: str = ""
-    """The settings of generation, with the columns that contain them."""
+    """The generation settings, with the columns that contain them."""
     warnings: Sequence[str] = ()
-    """Warnings to check before trusting the pairs."""
+    """Warnings for the user to check before relying on the pairs."""
 
     def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
-        """Return lines for people; `images` is the number of images of each generator."""
+        """Return lines for the user; `images` is the number of images per generator."""
         lines = [f"prompts: {prompts}, from {self.prompts}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
@@ -59,9 +59,9 @@ class Origins(NamedTuple):
 
 
 def read_origins(folder: Place) -> Origins | None:
-    """Return the origins that ingests recorded in their output; None without a record.
+    """Return the origins that ingests recorded in their output; None if there is no record.
 
-    Raise ConfigError if the storage does not answer.
+    Raise ConfigError if the storage cannot be reached.
     """
     with readable_errors(folder, "benchmark.images"):
         try:
@@ -74,7 +74,7 @@ def read_origins(folder: Place) -> Origins | None:
 
 @dataclass(slots=True)
 class SeenOrigins:
-    """Origins of rows that are read one after the other; each origin once, in order of appearance."""
+    """Collector for the origins of rows that are read one by one; contains each origin once, in order of appearance."""
 
     prompts: dict[str, None] = field(default_factory=dict)
     generators: dict[str, None] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class SeenOrigins:
         self.unread.update(dict.fromkeys(unread))
 
     def origins(self, generator: str | None) -> Origins:
-        """Return the recorded origins; `generator` is the configured generator of every row, if there is one."""
+        """Return the recorded origins; `generator` is the configured generator of all rows, if there is one."""
         generators = f"generator={generator}" if generator else " and ".join(self.generators)
         return Origins(" and ".join(self.prompts), generators, list(self.unread))
 
@@ -102,18 +102,18 @@ def combine(origins: Sequence[Origins]) -> Origins:
 
 
 def pass_over(paths: Sequence[str]) -> str:
-    """Describe files that are not read: their number by suffix, and an example."""
+    """Describe files that are ignored: their number by suffix, and an example."""
     return f"{count_suffixes(paths)}, such as {min(paths)}" if paths else ""
 
 
 def count_suffixes(paths: Iterable[str]) -> str:
-    """Return the number of files of each suffix in words: 3 .heic, 1 .zip."""
+    """Return the number of files per suffix in words, such as: 3 .heic, 1 .zip."""
     suffixes = Counter(PurePosixPath(path).suffix.lower() or "without an ending" for path in paths)
     return name_some([f"{count} {suffix}" for suffix, count in suffixes.most_common()])
 
 
 def name_some(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
+    """Return the first few names, and how many more there are."""
     others = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {others} others" if others > 0 else "")
 
@@ -122,11 +122,11 @@ class ExamplePair(NamedTuple):
     """An image and the prompt that it is scored against."""
 
     image: str
-    """The image's id, its address, or its file and row."""
+    """The image's id or address, or else its file and row."""
     generator: str
     prompt_id: str
     prompt: str | None
-    """None if the prompt's text is not known."""
+    """The prompt's text; None if it is not known."""
 
     def __str__(self) -> str:
         text = self.prompt or ""
@@ -136,14 +136,14 @@ class ExamplePair(NamedTuple):
 
 
 def ends_and_middle(count: int) -> list[int]:
-    """Return the numbers of the first, the middle and the last of `count` items, each once."""
+    """Return the indices of the first, the middle and the last of `count` items, without duplicates."""
     return sorted({0, count // 2, count - 1}) if count else []
 
 
 def read_pairs(images: Sequence[Shard], prompts: pa.Table) -> list[ExamplePair]:
-    """Return three of the pairs that will be scored, without reading images; `prompts` has the schema PROMPTS.
+    """Return three of the pairs to be scored, without reading images; `prompts` has the schema PROMPTS.
 
-    A file that cannot be read gives no pair: its rows fail, and the plan reports them.
+    No pair is returned for an unreadable file: its rows fail, and the plan reports them.
     """
     ends = list(accumulate(shard.rows for shard in images))
     pairs: list[ExamplePair] = []

@@ -1,4 +1,4 @@
-"""Prompt files as benchmarks release them: CSV with a header, JSON, JSON Lines, and text with a prompt per line."""
+"""Prompts files in the formats that benchmarks release: CSV with a header, JSON, JSON Lines, and a prompt per line."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,40 +25,40 @@ SUFFIXES = (*SEPARATORS, *JSON_LINES, ".json", LIST)
 MAX_BYTES = 256 * 2**20
 MAX_PROMPTS = 1_000_000
 GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
-"""Columns that identify Gecko2K's prompts.csv."""
+"""Columns by which Gecko2K's prompts.csv is recognised."""
 DEFAULT_NAMES = {"prompt_id": "prompt_id", "text": "text", "skills": "skills"}
 TEXT_COLUMNS = (("text",), ("prompt", "prompts"), ("caption", "captions"), ("prompt_en", "prompt_cn", "prompt_zh"))
-"""Names of the column of prompts in releases, in any case. The first group with a column in the file decides."""
+"""Names of the prompt column in releases, in any case. The first group with a column in the file is used."""
 ID_COLUMNS = ("id", "item_id", "index")
-"""Further names of the column of ids in releases."""
+"""Other names of the id column in releases."""
 LIST_FIELDS = ("data", "data_list", "prompts")
-"""Fields of a JSON object with the list of all its prompts."""
+"""Fields of a JSON object that may contain the list of all prompts."""
 TEXT_HINTS = ("prompt", "caption", "description", "text")
-"""Words in the names of columns that a message suggests as the prompts."""
+"""Words in column names; a message suggests such columns as the prompt column."""
 MAX_NAMES = 12
-"""Columns that a message names."""
+"""Maximum number of columns that a message lists."""
 
 
 class PromptColumns(NamedTuple):
-    """Names of a prompts file's columns, from a configuration."""
+    """Column names of a prompts file, from a configuration."""
 
     names: Mapping[str, str]
     """The file's names by our names."""
     key: str = "benchmark.prompt_columns"
-    """Section of the configuration, for messages."""
+    """Section of the configuration that messages refer to."""
     needs_ids: bool = True
-    """True if a configured column of ids must be in the file."""
+    """True if the file must have an id column that is configured."""
 
     def is_default(self, name: str) -> bool:
-        """Return True if the column has its default name; the file may then use another usual name."""
+        """Return True if the column has its default name, so that the file may use another usual name instead."""
         return self.names[name] == DEFAULT_NAMES[name]
 
 
 def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
-    """Read a file's prompts in its order, by our names; raise SourceError, which names the file and the row (from 0).
+    """Read the prompts of a file in file order, under our column names.
 
-    If the file lacks the default columns, TEXT_COLUMNS and ID_COLUMNS are tried. If no column has ids, the prompts have
-    no `prompt_id`.
+    If the file lacks the default columns, TEXT_COLUMNS and ID_COLUMNS are tried. If there is no id column, the prompts
+    have no `prompt_id`. Raise SourceError naming the file and the row (counted from 0).
     """
     table = _read_table(content, url, columns.names["skills"], columns.names["text"])
     text = _text_column(table, columns, url)
@@ -74,9 +74,9 @@ def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[
 
 
 def read_prompts_with_ids(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
-    """Read a file's prompts by our names; without ids in the file, each text once, with its hash as the id.
+    """Read a file's prompts under our column names; if there are no ids, use hashes and drop repeated texts.
 
-    Raise SourceError, which names the file and the row, for a row that cannot be read or has neither id nor text.
+    Raise SourceError naming the file and the row if a row cannot be read, or has neither id nor text.
     """
     if url.lower().endswith(LIST):
         lines = dict.fromkeys(_read_prompt_lines(content, url))
@@ -91,7 +91,7 @@ def read_prompts_with_ids(content: bytes, url: str, columns: PromptColumns) -> l
 
 
 def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first row of each prompt, because a file with a row for each question repeats its prompts."""
+    """Return the first row of each prompt; a file with one row per question repeats its prompts."""
     first: dict[str | None, dict[str, Any]] = {}
     for prompt in prompts:
         first.setdefault(id_text(prompt["prompt_id"]), prompt)
@@ -99,7 +99,7 @@ def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
-    """Return the file's name for the column of prompts; raise SourceError, with the option to set, if it is unclear."""
+    """Return the file's name for the prompt column; raise SourceError with the option to set if it is unclear."""
     configured = columns.names["text"]
     if not columns.is_default("text"):
         return configured
@@ -116,13 +116,13 @@ def _text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
     offered = [name for name in offered if _has_texts(table.rows, name)] or ["COLUMN"]
     known = ", ".join(name for group in TEXT_COLUMNS for name in group)
     raise SourceError(
-        f"{url}: expected one column with the prompts ({known}), found {', '.join(table.names[:MAX_NAMES])}; name the "
-        f"column by {' or '.join(f'{columns.key}.text={name}' for name in offered[:MAX_NAMES])}"
+        f"{url}: expected one column of prompts ({known}), found {', '.join(table.names[:MAX_NAMES])}; set "
+        f"{' or '.join(f'{columns.key}.text={name}' for name in offered[:MAX_NAMES])}"
     )
 
 
 def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
-    """Return the file's name for the column of ids, or None; an unconfigured column must distinguish prompts."""
+    """Return the file's name for the id column, or None; unless configured, the column must distinguish prompts."""
     configured = columns.names["prompt_id"]
     if configured in table.names or (columns.needs_ids and not columns.is_default("prompt_id")):
         return configured
@@ -133,12 +133,12 @@ def _id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | 
 
 
 def _has_texts(records: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return True if a column contains a text; any other value in the column is then the fault of its row."""
+    """Return True if a column contains any text; a value of another type is then an error of its row."""
     return any(isinstance(record.get(name), str) for record in records)
 
 
 def _has_ids(records: Iterable[Mapping[str, Any]], name: str, text: str) -> bool:
-    """Return True if each row has a text or whole number in a column, and rows with equal ids have equal prompts."""
+    """Return True if every row has text or an integer in the column, and rows with equal ids have equal prompts."""
     prompts: dict[str, Any] = {}
     for record in records:
         value = record.get(name)
@@ -150,17 +150,19 @@ def _has_ids(records: Iterable[Mapping[str, Any]], name: str, text: str) -> bool
 
 
 def check_size(size: int, url: str) -> None:
-    """Raise SourceError if a file is too large to be read whole."""
+    """Raise SourceError if a file is too large to be read at once."""
     if size > MAX_BYTES:
         limit = f"{MAX_BYTES // 2**20} MiB"
-        raise SourceError(f"{url}: over {limit}, the limit of prompts that are not Parquet; write the file as Parquet")
+        raise SourceError(
+            f"{url}: larger than {limit}, the limit for prompts files other than Parquet; write the file as Parquet"
+        )
 
 
 def read_skills(content: bytes, url: str) -> dict[str, list[str]]:
     """Return the skills of each prompt from a JSON file of prompts by skill, such as GenAI-Bench's genai_skills.json.
 
-    The file is `{skill: [prompt, ...]}`. A prompt is an id, or a number: the id of five digits. Raise
-    SourceError, which names the file and the skill, for anything else.
+    The file is `{skill: [prompt, ...]}`. A prompt is given by its id, or by a number, which is padded to an id of five
+    digits. Raise SourceError naming the file and the skill for anything else.
     """
     prompts_by_skill = read_json(content, url)
     if not isinstance(prompts_by_skill, dict):
@@ -180,10 +182,10 @@ def read_skills(content: bytes, url: str) -> dict[str, list[str]]:
 
 
 def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Read a file's prompts in its order, with its own column names; a CSV's `skills` become a list.
+    """Read the prompts of a file in file order, keeping its column names; `skills` in a CSV become a list.
 
-    Raise SourceError, which names the file and the row (from 0), if a prompt lacks one of the `required` columns, or if
-    one of these columns occurs twice.
+    Raise SourceError naming the file and the row (counted from 0) if a prompt lacks one of the `required` columns, or
+    if the file has one of these columns twice.
     """
     table = _read_table(content, url)
     require_once(table.names, [*required, DEFAULT_NAMES["skills"]], url)
@@ -193,7 +195,7 @@ def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> 
 
 
 def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "text") -> TableRecords:
-    """Return the file's rows with its own column names; a list of texts gives rows with only the column `text`."""
+    """Return the file's rows under its own column names; a list of strings becomes rows with only the column `text`."""
     check_size(len(content), url)
     if url.lower().endswith(".json"):
         rows = list(_read_json_prompts(content, url, text))
@@ -201,7 +203,7 @@ def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "t
     else:
         table = read_records(io.BytesIO(content), url, ())
     if len(table.rows) > MAX_PROMPTS:
-        raise SourceError(f"{url}: over {MAX_PROMPTS:,} prompts; write the file as Parquet")
+        raise SourceError(f"{url}: more than {MAX_PROMPTS:,} prompts; write the file as Parquet")
     rows = table.rows
     if url.lower().endswith(tuple(SEPARATORS)):
         rows = [{**row, skills: as_list(row[skills])} if skills in row else row for row in rows]
@@ -211,7 +213,7 @@ def _read_table(content: bytes, url: str, skills: str = "skills", text: str = "t
 def read_texts_without_ids(content: bytes, url: str, columns: PromptColumns) -> list[str] | None:
     """Return every line or row, including empty and repeated ones; None if the file has ids.
 
-    Raise SourceError, which names the file and the row, for a file that cannot be read.
+    Raise SourceError naming the file and the row if the file cannot be read.
     """
     if url.lower().endswith(LIST):
         return _read_prompt_lines(content, url)
@@ -225,10 +227,10 @@ def _read_prompt_lines(content: bytes, url: str) -> list[str]:
 
 
 def _add_skills(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of Gecko2K with its skills, and any other row unchanged.
+    """Add the skills to a row of Gecko2K; return any other row unchanged.
 
-    A `dataset_id` such as `att/count:additive_2` is a skill and its sub-skill. For a Gecko(R) prompt, such as
-    `tifa_45`, it is the collection that the prompt was sampled from and the prompt's number there.
+    A `dataset_id` such as `att/count:additive_2` consists of a skill and its sub-skill. For a Gecko(R) prompt, such as
+    `tifa_45`, it consists of the collection that the prompt was sampled from, and the prompt's number there.
     """
     if "skills" in record or any(name not in record for name in GECKO_COLUMNS):
         return record
@@ -239,9 +241,9 @@ def _add_skills(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str, Any]]:
-    """Yield the prompts of a JSON file: an object of prompts by id, as in GenAI-Bench, or a list of prompts.
+    """Yield the prompts of a JSON file: an object with prompts by id, as in GenAI-Bench, or a list of prompts.
 
-    A list may contain texts, as in HPSv2, and may be in a field of LIST_FIELDS, as in CVTG-2K.
+    The items of a list may be strings, as in HPSv2, and the list may be in a field of LIST_FIELDS, as in CVTG-2K.
     """
     prompts = read_json(content, url)
     if isinstance(prompts, dict):
@@ -255,7 +257,7 @@ def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str
     are_texts = bool(prompts) and isinstance(prompts[0], str)
     for row, prompt in enumerate(prompts):
         if are_texts and not isinstance(prompt, str):
-            raise SourceError(f"{url}, row {row}: expected a text, found {type(prompt).__name__}; correct it")
+            raise SourceError(f"{url}, row {row}: expected text, found {type(prompt).__name__}; correct it")
         yield {text: prompt} if are_texts else as_object(prompt, f"{url}, row {row}")
 
 

@@ -1,4 +1,4 @@
-"""Texts that each prompt wants in its images, from a column of the prompts file, as a question pack."""
+"""Text that should be written in each prompt's images, from a column of the prompts file, as a question pack."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,13 +25,13 @@ READ_SIZE = ShardSize(10_000)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordsColumn(PackFile):
-    """The prompts file with its column of wanted texts."""
+    """The prompts file with its column of texts that should be written in the images."""
 
     by_prompt: ClassVar[bool] = True
     benchmark: BenchmarkConfig
 
     def rows(self) -> PackRows:
-        """Yield a row for each text; prompts without a text have none. Raise SourceError if no prompt has a text."""
+        """Yield a row per text; prompts without any text get no row. Raise SourceError if no prompt has a text."""
         column, has_texts = str(self.benchmark.columns.words), False
         files = list_prompt_files(self.place, self.benchmark.name)
         skills = locate_skills(self.place, self.benchmark)
@@ -51,7 +51,7 @@ class WordsColumn(PackFile):
 
 
 def words_of(benchmark: BenchmarkConfig, storage: StorageConfig) -> WordsColumn | None:
-    """Return the column of wanted texts; None if benchmark.columns.words is null."""
+    """Return the column of texts to be written in images; None if benchmark.columns.words is null."""
     if benchmark.columns.words is None:
         return None
     place = storage.locate(str(benchmark.prompts))

@@ -1,4 +1,4 @@
-"""A benchmark's prompts, from a prompts file or from the images' rows, and the shards of images that belong to them."""
+"""A benchmark's prompts, from a prompts file or the image tables, and the shards of images that belong to them."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,57 +43,61 @@ from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
 from plumbline.pipelines.store.cells import Shard, digest
 
 ReadFile = Callable[[Sequence[Shard], Sequence[str]], list[pa.Table | SourceError]]
-"""Returns columns of the shards of one file; an unreadable shard gives its error."""
+"""Function that returns columns of the shards of one file; an unreadable shard is replaced by its error."""
 FILES_AT_ONCE = 2 * FILE_READERS
-"""Number of files whose ids or prompts are in memory at once."""
+"""Number of files whose ids or prompts are in memory at the same time."""
 LEFT_OUT = -1
-"""Round of rows that are in no shard."""
+"""Round for rows that are not in any shard."""
 RoundOf = Callable[[str], int]
-"""Returns the round of a prompt's rows, from 0, or LEFT_OUT. The id is empty for a row without a prompt."""
+"""Function that returns the round of a prompt's rows, counted from 0, or LEFT_OUT. The argument is the prompt's id, or
+an empty string for a row without a prompt.
+"""
 
 
 class PromptTables(NamedTuple):
     """The prompts, and the shards that they are read from."""
 
     table: pa.Table
-    """Schema PROMPTS; the prompts of each shard, one shard after the other."""
+    """Prompts in the schema PROMPTS, shard after shard."""
     shards: list[Shard]
 
     @property
     def edit_columns(self) -> set[str]:
-        """Our names of the columns with sources, masks and captions of edits in any of the files."""
+        """Our names for the columns with sources, masks and captions of edits that are in any of the files."""
         return {name for shard in self.shards for name in shard.edit_columns}
 
 
 class UnknownPrompts(NamedTuple):
-    """Images of prompts that a benchmark does not have."""
+    """Images whose prompts are not in the benchmark."""
 
     images: int = 0
     prompt_id: str = ""
-    """The first of these prompts."""
+    """The id of the first such prompt."""
 
 
 class MatchedImages(NamedTuple):
-    """Images with the prompts that they were made from."""
+    """Images matched to the prompts that they were made from."""
 
     prompts: PromptTables
     images: Mapping[Shard, tuple[Shard, ...]]
     """Every readable shard of images, with the shards that contain its prompts."""
     named: Mapping[Shard, NDArray[np.int32]]
-    """Rows of the prompts table that each shard of images names, sorted by id; empty if rows contain their prompts."""
+    """Rows of the table of prompts that each shard of images refers to, sorted by id; empty if rows contain their
+    prompts.
+    """
     broken: list[BrokenFile]
     unknown: UnknownPrompts = UnknownPrompts()
 
 
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size: ShardSize) -> PromptTables:
-    """Read the prompts of benchmark.prompts; raise ConfigError for any fault in them, before anything is computed."""
+    """Read the prompts of benchmark.prompts; raise ConfigError for any error in them, before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.packed(storage)
     if packed is not None and packed.place == place:
         return _read_packed_prompts(packed, benchmark.name)
     with readable_errors(place, "benchmark.prompts"):
         files = list_prompt_files(place, benchmark.name)
-    # prompts have few bytes, and a model may write about each of them for long: a limit of bytes is for images
+    # prompts are small, but a model may write about each one for a long time: the byte limit is meant for images
     size = shard_size if shard_size.bytes is None else ShardSize()
     try:
         skills = locate_skills(place, benchmark)
@@ -123,7 +127,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
 
 
 def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -> list[str] | None:
-    """Return every line or row of a prompts file without ids, including empty and repeated ones; None if it has ids."""
+    """Return every line or row of a prompts file, including empty and repeated ones; None if the file has ids."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.packed(storage)
     if not place.path.lower().endswith(prompt_files.SUFFIXES) or (packed is not None and packed.place == place):
@@ -137,7 +141,7 @@ def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -
 
 
 def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
-    """Return a file, or the Parquet files below a folder; raise FileNotFoundError if it does not exist."""
+    """Return the file, or the Parquet files below a folder; raise FileNotFoundError if `place` does not exist."""
     suffixes = prompt_files.SUFFIXES if place.path.lower().endswith(prompt_files.SUFFIXES) else (".parquet",)
     return list_files(place, suite, suffixes).tables
 
@@ -171,14 +175,16 @@ def _skills_in_file(prompt_id: str | None, shard: Shard) -> Sequence[str]:
 
 
 def _read_packed_prompts(packed: PackFile, suite: str) -> PromptTables:
-    """Return the prompts of a question pack as one shard, regardless of their number."""
+    """Return the prompts of a question pack as a single shard, however many there are."""
     place = packed.place
     try:
         table = read_pack(packed, suite).prompts
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
     if not len(table):
-        raise ConfigError(f"benchmark.prompts {place.url}: no prompt can be read of it; is it a {packed.pack}?")
+        raise ConfigError(
+            f"benchmark.prompts {place.url}: no prompt can be read from it; check that it is a {packed.pack}"
+        )
     entry = place.entry()
     size, tag = (entry.size, entry.etag) if entry.type == "file" else (0, "")
     shard = Shard(
@@ -189,17 +195,17 @@ def _read_packed_prompts(packed: PackFile, suite: str) -> PromptTables:
 
 
 def pairs_of(table: pa.Table) -> list[tuple[str, str]]:
-    """Return the id and text of every prompt: everything about it that can change a result."""
+    """Return the id and text of every prompt, which is everything about a prompt that can change a result."""
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
 
 def match_prompts(
     images: Sequence[Shard], prompts: PromptTables | None, suite: str, locate_image: LocateImage, memory: FileMemory
 ) -> MatchedImages:
-    """Return the images with their prompts: the benchmark's, or the prompts in their own rows if `prompts` is None.
+    """Match the images to their prompts: the benchmark's or, if `prompts` is None, the prompts in the images' rows.
 
-    A shard of images only depends on the prompts that its rows name, so that adding or editing a prompt changes the
-    keys of these shards and no others.
+    A shard of images depends only on the prompts that its rows refer to. Adding or editing a prompt therefore changes
+    only the keys of these shards.
     """
     if prompts is None:
         return _gather_prompts(images, suite, locate_image, memory)
@@ -235,7 +241,7 @@ def match_prompts(
 def read_files(
     shards: Sequence[Shard], columns: Sequence[str], read_file: ReadFile
 ) -> Iterator[tuple[Shard, pa.Table | SourceError]]:
-    """Yield the columns of every shard; several files are read in parallel."""
+    """Yield the columns of every shard, reading several files in parallel."""
     files: dict[tuple[str, str], list[Shard]] = {}
     for shard in shards:
         files.setdefault((shard.group, shard.url), []).append(shard)
@@ -252,7 +258,7 @@ def prompt_shards(
 ) -> list[Shard]:
     """Return the shards of a prompts file; a CSV or JSON file is one shard.
 
-    Of the configured columns of sources, masks and captions, the shards have those that the file has.
+    The shards have those of the configured source, mask and caption columns that the file has.
     """
     names, edits = benchmark.prompt_columns.renamed(), benchmark.columns.edit_columns
     if not file.url.lower().endswith(prompt_files.SUFFIXES):
@@ -274,8 +280,8 @@ def prompt_shards(
     for name in columns:
         if name not in (*ADDRESSES, *CAPTIONS):
             raise SourceError(
-                f"{file.url}: {columns[name]!r} has texts, but benchmark.columns.{name} is for image bytes; name the "
-                f"column by benchmark.columns.{name}_uri"
+                f"{file.url}: {columns[name]!r} contains text, but benchmark.columns.{name} is for image bytes; set "
+                f"benchmark.columns.{name}_uri instead"
             )
     shards = [replace(whole, rows=count, columns=(*names, *columns.items()))] if count else []
     return _filter_shards(shards, benchmark.prompt_columns.where)
@@ -302,7 +308,7 @@ def _filter_shards(shards: list[Shard], conditions: Sequence[str]) -> list[Shard
 
 
 def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
-    """Raise ConfigError if a prompt has no id, an id occurs twice, or the file of skills is about other prompts."""
+    """Raise ConfigError if a prompt has no id, an id occurs twice, or the skills file is about other prompts."""
     seen: set[str] = set()
     counted: dict[str, int] = {}
     for shard, table in zip(shards, tables, strict=True):
@@ -324,10 +330,10 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
 
 
 def _gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImage, memory: FileMemory) -> MatchedImages:
-    """Gather the prompts from the images' rows; only the columns of ids and texts are read.
+    """Gather the prompts from the images' rows, reading only the columns with ids and texts.
 
-    Each shard of images gets a shard of prompts that is named by its prompts and not by its file. So shards with the
-    same prompts, such as those of two generators, share their questions.
+    Each shard of images gets a shard of prompts that is named after its prompts and not after its file. Shards with the
+    same prompts, such as those of two generators, therefore share their questions.
     """
     unique: dict[str, tuple[str, str]] = {}
     matched: dict[Shard, tuple[Shard, ...]] = {}
@@ -345,7 +351,7 @@ def _gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImag
                 other = "" if url == shard.url else f" in {url}"
                 raise ConfigError(
                     f"{shard.url}: prompt_id {prompt_id!r} has the text {text!r}, and {known!r}{other}; make ids "
-                    "unique, or set benchmark.columns.prompt_id=null: ids are then made from the texts"
+                    "unique, or set benchmark.columns.prompt_id=null to make ids from the texts"
                 )
         content = digest(sorted(pairs))
         holder = replace(shard, group=name, name=f"rows-{content[:16]}", rows=len(pairs), prompts=content)
@@ -358,7 +364,7 @@ def _gather_prompts(images: Sequence[Shard], name: str, locate_image: LocateImag
 
 
 def own_ids(images: Sequence[Shard], memory: FileMemory) -> list[str]:
-    """Return the ids of the prompts in the images' rows, each once, in order."""
+    """Return the distinct prompt ids in the images' rows, in order."""
     ids: dict[str, None] = {}
     for _, table in read_files(images, ("prompt_id",), memory.read):
         if not isinstance(table, SourceError):
@@ -372,10 +378,10 @@ def _own_pairs(table: pa.Table) -> list[tuple[str, str]]:
 
 
 def read_prompts(shard: Shard) -> pa.Table:
-    """Return a shard's prompts in the schema PROMPTS: absent columns are filled, and ids become text.
+    """Return a shard's prompts in the schema PROMPTS: absent columns are filled, and ids are converted to text.
 
-    An images shard whose rows contain their own prompts gives each id and text once. Raise SourceError, which names the
-    file, for prompts that cannot be read.
+    For a shard of images with their own prompts, each pair of id and text occurs once. Raise SourceError naming the
+    file if prompts cannot be read.
     """
     if shard.pack:
         table = picked_rows(read_pack(PackFile(pack=shard.pack, place=shard.place), shard.group).prompts, shard)
@@ -389,7 +395,7 @@ def read_prompts(shard: Shard) -> pa.Table:
 
 
 def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.Table:
-    """Return a prompts file's rows in the schema PROMPTS; raise SourceError, which names an invalid row."""
+    """Return the rows of a prompts file in the schema PROMPTS; raise SourceError naming an invalid row."""
     records = []
     for row, found in enumerate(found_rows):
         own_id = found["prompt_id"]
@@ -406,7 +412,7 @@ def prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) -> pa.T
 
 
 def prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
-    """Return the shard's rows of a prompts file, unconverted, by our names; of a Parquet file only these columns."""
+    """Return a shard's rows of a prompts file, unconverted, under our names; from Parquet, read only `columns`."""
     if not shard.url.lower().endswith(prompt_files.SUFFIXES):
         return _list_records(read_shard(shard, columns), shard)
     names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
@@ -423,7 +429,7 @@ def _list_records(table: pa.Table, shard: Shard) -> list[dict[str, Any]]:
 
 
 def _list_skills(value: Any, shard: Shard, row: int) -> list[str]:
-    """Return the skills in a cell: a list, or text separated by semicolons. Nulls in a list are left out."""
+    """Return the skills in a cell: a list, or text separated by semicolons. Nulls in a list are dropped."""
     if rows.is_missing(value):
         return []
     if isinstance(value, str):
@@ -434,12 +440,14 @@ def _list_skills(value: Any, shard: Shard, row: int) -> list[str]:
     odd = [skill for skill in value if isinstance(skill, bytes | list | dict)]
     if odd:
         found = type(odd[0]).__name__
-        raise SourceError(f"{where(shard, row)}: expected `skills` to hold text, found {found}; write skills as text")
+        raise SourceError(
+            f"{where(shard, row)}: expected `skills` to contain text, found {found}; write skills as text"
+        )
     return [str(skill) for skill in value if not rows.is_missing(skill)]
 
 
 def split_images(shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory) -> Iterator[tuple[Shard, int]]:
-    """Yield the parts of images' shards with their rounds; a shard that cannot be read is in the first round."""
+    """Split shards of images by round, and yield each part with its round; unreadable shards are in the first round."""
     # addresses are read too, because the memory keeps ids only of rows without addresses
     for shard, table in read_files(shards, ("prompt_id", *ADDRESSES), memory.read):
         if isinstance(table, SourceError):
@@ -450,7 +458,7 @@ def split_images(shards: Sequence[Shard], round_of: RoundOf, memory: FileMemory)
 
 
 def split_prompts(prompts: PromptTables, round_of: RoundOf) -> PromptTables:
-    """Return the parts of prompts' shards with their prompts, sorted by round."""
+    """Split shards of prompts by round; return the parts with their prompts, sorted by round."""
     starts = accumulate((shard.rows for shard in prompts.shards), initial=0)
     pieces: list[tuple[int, Shard, pa.Table]] = []
     for shard, start in zip(prompts.shards, starts, strict=False):
@@ -465,9 +473,9 @@ def split_prompts(prompts: PromptTables, round_of: RoundOf) -> PromptTables:
 def _split_shard(
     shard: Shard, prompt_ids: Sequence[str], round_of: RoundOf
 ) -> Iterator[tuple[Shard, int, NDArray[np.intp]]]:
-    """Yield a shard of the rows of each round, the round, and the numbers of the rows in the original shard.
+    """Yield, for each round, a shard of its rows, the round, and the rows' indices in the original shard.
 
-    A shard whose rows are all in one round stays as it is.
+    A shard whose rows are all in one round is yielded unchanged.
     """
     rounds = np.asarray([round_of(prompt_id) for prompt_id in prompt_ids])
     for round in np.unique(rounds[rounds != LEFT_OUT]):

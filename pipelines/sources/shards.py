@@ -1,4 +1,4 @@
-"""Source files: listing them, dividing them into shards by their footers, and reading shards by our column names."""
+"""Lists source files, divides them into shards based on their footers, and reads shards under our column names."""
 
 import hashlib
 import os
@@ -30,26 +30,26 @@ FILE_READERS = 16
 INGESTED = b"plumbline_ingest"
 """Key in the metadata of files that an ingest wrote."""
 MAX_ROWS_AT_ONCE = 65_536
-"""Ids and texts of a file that are read together, across shards."""
+"""Maximum number of rows of a file whose ids and texts are read together, across shards."""
 BINARY = (pa.binary(), pa.large_binary(), pa.binary_view())
 MAX_NAME_BYTES = 120
-"""Maximum bytes of a file's name in the names of its cells: a file system allows 255, and the cells add to it."""
+"""Maximum bytes of a file's name that are used in cell names: a file system allows 255, and cell names are longer."""
 HIDDEN = re.compile("(?:^|/)[._]")
-"""The start of a hidden file's or folder's name in a path."""
+"""Start of the name of a hidden file or folder in a path."""
 PART = re.compile(r"-\d{5,}\.parquet$")
-"""End of a file name that looks like a shard of another file: shards are named by their first row group."""
+"""End of a file name that could be confused with a shard of another file: shards are named by their first row group."""
 
 Read = ParamSpec("Read")
 Found = TypeVar("Found")
 
 
 class ShardSize(NamedTuple):
-    """Size limits of a shard."""
+    """Maximum size of a shard."""
 
     rows: int = 256
-    """Maximum number of rows; a larger row group is a shard of its own."""
+    """Maximum number of rows; a larger row group becomes a shard of its own."""
     bytes: int | None = None
-    """Maximum bytes; None for no limit."""
+    """Maximum number of bytes; None for no limit."""
 
 
 def run_shard_size(config: Mapping[str, Any]) -> ShardSize:
@@ -71,7 +71,7 @@ class UnreadableFile(SourceError):
 
 
 class ListedFile(NamedTuple):
-    """A source file that was listed and not opened."""
+    """A source file that was listed but not opened."""
 
     group: str
     name: str
@@ -83,12 +83,12 @@ class ListedFile(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Address, with file:// for a local file."""
+        """Address of the file, with file:// for a local file."""
         return self.place.uri
 
 
 class Listing(NamedTuple):
-    """A file, or the files below a folder except hidden files and stores."""
+    """A file, or the files below a folder, without hidden files and stores."""
 
     tables: list[ListedFile]
     others: list[str]
@@ -96,7 +96,7 @@ class Listing(NamedTuple):
 
 
 def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
-    """List a file, or the files below a folder by name; raise FileNotFoundError if it does not exist."""
+    """List a file, or the files below a folder sorted by name; raise FileNotFoundError if it does not exist."""
     found = dict(place.files())
     if not found and not place.exists():
         raise FileNotFoundError(place.url)
@@ -118,7 +118,7 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
 
 
 def digest_files(files: Iterable[ListedFile]) -> str:
-    """Return a digest of files, their sizes and etags, as in the keys of their shards."""
+    """Return a digest of files with their sizes and ETags, as in the keys of their shards."""
     seen = hashlib.sha256()
     for file in files:
         line = f"{file.group}\0{file.name}\0{resolve_links(file.place)}\0{file.size}\0{file.etag}\0{file.regular}\n"
@@ -127,19 +127,19 @@ def digest_files(files: Iterable[ListedFile]) -> str:
 
 
 def resolve_links(place: Place) -> str:
-    """Return a file's address, with all links followed if it is local."""
+    """Return a file's address; for a local file, with all links resolved."""
     return os.path.realpath(place.path) if place.is_local else place.url
 
 
 def is_table(relative: str, suffixes: tuple[str, ...]) -> bool:
-    """Return True if a file has one of the suffixes, and neither the file nor a folder in its path is hidden."""
+    """Return True if a file has one of the suffixes, and neither the file nor any folder in its path is hidden."""
     return relative.lower().endswith(suffixes) and not HIDDEN.search(relative)
 
 
 def read_again(read: Callable[Read, Found]) -> Callable[Read, Found]:
     """Decorate a function so that it reads an unreadable file a second time before it fails.
 
-    S3 sends parts of objects without a checksum, so the bytes may have been garbled on the way.
+    S3 sends byte ranges of objects without a checksum, so the bytes may have been garbled in transit.
     """
 
     @wraps(read)
@@ -158,9 +158,7 @@ def read_footer(file: ListedFile) -> pq.FileMetaData:
     if file.url != printable(file.url):
         raise SourceError(f"{printable(file.url)}: the file's name, or a folder's, is not UTF-8; rename it")
     if not file.regular:
-        raise SourceError(
-            f"{file.url}: expected a file, found a link that leads nowhere, a pipe or a device; remove it"
-        )
+        raise SourceError(f"{file.url}: expected a file, found a broken link, a pipe or a device; remove it")
     try:
         with file.place.open(size=file.size, etag=file.etag) as stream:
             return pq.read_metadata(stream)
@@ -178,24 +176,24 @@ def read_footer(file: ListedFile) -> pq.FileMetaData:
 def require_columns(
     schema: pa.Schema, required: Sequence[str], names: tuple[tuple[str, str], ...], key: str, url: str
 ) -> None:
-    """Raise SourceError, which names the configuration's key, if a file lacks a required column."""
+    """Raise SourceError naming the configuration key if a file lacks a required column."""
     for name in required:
         rows.require_columns(schema.names, [dict(names).get(name, name)], url, key=f"{key}.{name}")
 
 
 def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], url: str) -> None:
-    """Raise SourceError if a column that is read occurs twice, or if ids are neither text nor numbers."""
+    """Raise SourceError if a column to read occurs twice, or if ids are neither text nor numbers."""
     require_once(schema.names, read, url)
     for name in set(ids) & set(schema.names):
         dtype = schema.field(name).type
         if pa.types.is_nested(dtype) or dtype in BINARY or pa.types.is_fixed_size_binary(dtype):
-            raise SourceError(f"{url}: expected {name!r} to hold text or numbers, found {dtype}; write ids as text")
+            raise SourceError(f"{url}: expected {name!r} to contain text or numbers, found {dtype}; write ids as text")
 
 
 def split_file(
     file: ListedFile, footer: pq.FileMetaData, names: tuple[tuple[str, str], ...], shard_size: ShardSize
 ) -> list[Shard]:
-    """Return consecutive row groups within the size as shards; a larger row group is a shard of its own."""
+    """Return shards of consecutive row groups within the size limit; a larger row group is a shard of its own."""
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     first_rows = list(accumulate((group.num_rows for group in groups), initial=0))
     first_bytes = list(accumulate((group.total_byte_size for group in groups), initial=0))
@@ -226,17 +224,17 @@ def split_file(
 
 @read_again
 def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return a shard's rows, with the columns among `columns` (our names) that the file has.
+    """Return a shard's rows with those of the `columns` (our names) that the file has.
 
-    If rows contain their own prompts, each row gets a prompt_id. Raise SourceError, which names the file, if it cannot
-    be read or has changed since the plan was made.
+    If rows contain their own prompts, each row gets a prompt_id. Raise SourceError naming the file if it cannot be read
+    or has changed since the plan was made.
     """
     with opened(shard) as stream:
         return _read_named(ParquetReader(stream, shard.size), shard, columns)
 
 
 def read_own_files(shard: Shard) -> list[str]:
-    """Return the image file of each row if an ingest wrote the shard without copying images; else an empty list."""
+    """Return the image file of each row if the shard was ingested without copying images; otherwise an empty list."""
     if not shard.objects:
         return []
     try:
@@ -251,7 +249,10 @@ def read_own_files(shard: Shard) -> list[str]:
 
 
 def _read_named(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return the shard's rows of an open file, by our names. Rows with their own prompts get ids: theirs or a hash."""
+    """Return the shard's rows from an open file, under our column names.
+
+    Rows with their own prompts get a prompt_id: their own, or a hash of the prompt.
+    """
     if not (shard.contains_prompts and "prompt_id" in columns):
         return _read_row_groups(file, shard, own_names(shard, columns))
     table = _read_row_groups(file, shard, own_names(shard, (*columns, "prompt")))
@@ -265,7 +266,7 @@ def _read_named(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa
 
 
 def own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
-    """Return the file's names by our names; sources, masks and captions only if the benchmark configures them."""
+    """Map our names to the file's names; sources, masks and captions are included only if configured."""
     names = dict(shard.columns)
     return {name: names.get(name, name) for name in columns if name in names or name not in EDIT_COLUMNS}
 
@@ -273,9 +274,9 @@ def own_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
 def read_each(
     shards: Sequence[Shard], columns: Sequence[str], footer: pq.FileMetaData | None = None
 ) -> list[pa.Table | SourceError]:
-    """Read columns of the shards of one file; an unreadable shard gives its error, after a second attempt.
+    """Read columns from the shards of one file; a shard that fails twice is replaced by its error.
 
-    Addresses are not read if every row contains the bytes of its image.
+    Addresses are not read if every row contains its image's bytes.
     """
     tables = _read_file(shards, columns, footer)
     damaged = any(isinstance(table, UnreadableFile) for table in tables)
@@ -301,9 +302,9 @@ def _read_file(
 def _group_shards(
     footer: pq.FileMetaData, shards: Sequence[Shard]
 ) -> Iterator[tuple[tuple[int, bool], Iterator[tuple[Shard, int]]]]:
-    """Group neighbouring shards to read together: at most MAX_ROWS_AT_ONCE, all with or all without image bytes.
+    """Group neighbouring shards to read together: at most MAX_ROWS_AT_ONCE, either all with image bytes or all without.
 
-    The bool of each group's key is True if, by the footer, a row may lack the bytes of its image.
+    The bool in each group's key is True if, according to the footer, a row may lack image bytes.
     """
     image = dict(shards[0].columns).get("image", "image")
     paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
@@ -321,9 +322,9 @@ def _group_shards(
 def _read_together(
     file: ParquetReader, shards: Sequence[Shard], columns: Sequence[str]
 ) -> list[pa.Table | SourceError]:
-    """Return a table of each shard; a row group that several shards have rows of is read once.
+    """Return a table for each shard; a row group that is shared by several shards is read only once.
 
-    If reading fails, each shard is read by itself, because only one of them may be damaged.
+    If reading fails, each shard is read separately, because only one of them may be damaged.
     """
     try:
         if len(shards) == 1:
@@ -345,15 +346,15 @@ def _count_rows(footer: pq.FileMetaData, row_groups: Sequence[int]) -> int:
 
 
 def picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
-    """Return the shard's rows from the rows of its row groups or of its whole file."""
+    """Select the shard's rows from the rows of its row groups or of its whole file."""
     return table.take(pa.array(shard.picked)) if shard.picked else table
 
 
 @read_again
 def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> pa.Table:
-    """Return the columns that a shard adds to its scores, in the order of its rows; null if its file lacks them.
+    """Return the columns that a shard adds to its scores, in row order; null if the shard's file lacks them.
 
-    The column of settings is made of the columns that contain the settings of generation.
+    The settings column is assembled from the columns that contain generation settings.
     """
     with opened(shard) as stream:
         file = ParquetReader(stream, shard.size)
@@ -369,10 +370,10 @@ def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, Ways]) -> 
 
 
 def _read_row_groups(file: ParquetReader, shard: Shard, names: Mapping[str, str], *, labels: bool = False) -> pa.Table:
-    """Return the shard's rows with the columns that the file has, by our names.
+    """Return the shard's rows with the columns that the file has, under our names.
 
-    Hugging Face's class labels become their names, unless `labels` keeps the numbers. Ids keep their numbers, because
-    keys contain them.
+    Hugging Face's class labels are replaced by their names, unless `labels` keeps the numbers. Ids always keep their
+    numbers, because keys contain them.
     """
     present = {name: column for name, column in names.items() if column in file.names}
     wanted = list(dict.fromkeys(present.values()))
@@ -385,7 +386,7 @@ def _read_row_groups(file: ParquetReader, shard: Shard, names: Mapping[str, str]
 
 @contextmanager
 def opened(shard: Shard) -> Iterator[Any]:
-    """Open the shard's file; raise SourceError if it is unreadable, or no longer the file in the plan and its keys."""
+    """Open the shard's file; raise SourceError if it is unreadable, or has changed since it was planned."""
     try:
         with shard.place.open(size=shard.size, etag=shard.etag, cache_type="none") as stream:
             yield stream
@@ -404,28 +405,28 @@ def _unreadable_error(shard: Shard, error: Exception) -> UnreadableFile:
 
 
 def _check_unchanged(file: Shard | ListedFile) -> None:
-    """Raise SourceError if the file is gone, or has another size or etag than in the plan."""
+    """Raise SourceError if the file is gone, or its size or ETag differs from the plan."""
     try:
         entry = file.place.entry()
     except FileNotFoundError as error:
         raise SourceError(
-            f"{file.url}: the file was there when the run was planned and is gone; put it back and run again: "
-            "a new plan is made"
+            f"{file.url}: the file has disappeared since the run was planned; restore it and run again to "
+            "make a new plan"
         ) from error
     if (entry.size, entry.etag) != (file.size, file.etag):
         raise SourceError(
             f"{file.url}: the file has changed since the run was planned ({file.size} bytes, etag {file.etag}; now "
-            f"{entry.size} bytes, etag {entry.etag}); run again: a new plan is made"
+            f"{entry.size} bytes, etag {entry.etag}); run again to make a new plan"
         )
 
 
 def text_id(text: str) -> str:
-    """Return the id that a prompt without an id gets: a hash of its text."""
+    """Return the id of a prompt without an id of its own: a hash of its text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def column_values(table: pa.Table, name: str, shard: Shard) -> list[Any]:
-    """Return a column of a shard; raise SourceError, which names the first row whose text is not UTF-8."""
+    """Return a column of a shard; raise SourceError naming the first row whose text is not UTF-8."""
     column, values = table.column(name), []
     with suppress(UnicodeDecodeError):
         return list(column.to_pylist())
@@ -438,12 +439,12 @@ def column_values(table: pa.Table, name: str, shard: Shard) -> list[Any]:
 
 
 def where(shard: Shard, row: int) -> str:
-    """Return the name of a shard's row in messages: its file and its row number there, from 0."""
+    """Return how messages refer to a shard's row: by its file, and its row number there, counted from 0."""
     return f"{shard.url}, row {shard.row_in_file(row)}"
 
 
 def prompt_text(value: Any, shard: Shard, row: int) -> str | None:
-    """Return a prompt as text; raise SourceError, which names the row, for a value that is not text."""
+    """Return a prompt if it is text; otherwise raise SourceError naming the row."""
     if rows.is_missing(value):
         return None
     if isinstance(value, str):

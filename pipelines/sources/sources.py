@@ -42,7 +42,7 @@ PROMPTS_AT_ONCE = 4096
 
 
 class FullSize(NamedTuple):
-    """Full size of a benchmark that is only scored in part."""
+    """Full size of a benchmark that is only partly scored."""
 
     prompts: int
     images: int
@@ -52,30 +52,30 @@ class Sources(NamedTuple):
     """The inputs of a sweep."""
 
     prompts: pa.Table
-    """Schema PROMPTS, all prompts."""
+    """All prompts, in the schema PROMPTS."""
     prompt_shards: list[Shard]
     prompts_of: Mapping[Shard, tuple[Shard, ...]]
-    """The shards with the prompts of each shard of images."""
+    """The shards with the prompts for each shard of images."""
     named: Mapping[Shard, NDArray[np.int32]]
-    """Rows of `prompts` that each shard of images names, by id; empty if images contain their own prompts."""
+    """Rows of `prompts` that each shard of images refers to by id; empty if images contain their own prompts."""
     broken: list[BrokenFile]
     rejected: tuple[Rejection, ...]
     """Rows that an ingest rejected; each counts as a row without a score."""
     generators: list[str]
     extra: pa.Schema
-    """The further columns that go to the scores, the settings last."""
+    """The extra columns that are copied to the scores; the settings come last."""
     settings: Mapping[str, Ways] = {}
-    """Columns that may contain the settings of generation; empty if no file has any."""
+    """Columns that may contain generation settings; empty if no file has any."""
     packed: PackFile | None = None
     """The benchmark's own questions, with their digest."""
     pack_problems: tuple[str, ...] = ()
-    """A line for each row of the questions that is left out or not read literally."""
+    """A line for each row of questions that is left out or not read literally."""
     pack_choices: frozenset[int] = frozenset()
-    """Numbers of choices of the questions."""
+    """The different numbers of choices that questions have."""
     asked: Mapping[str, str] = {}
-    """Digest of the questions of each prompt, if they enter only the keys of their own shards."""
+    """Digest of each prompt's questions, if they affect only the keys of that prompt's shards."""
     unknown: UnknownPrompts = UnknownPrompts()
-    """Images of prompts that the benchmark does not have."""
+    """Images whose prompts are not in the benchmark."""
     full_size: FullSize | None = None
     """Full size of the benchmark, if some of its prompts are left out."""
     origins: Origins | None = None
@@ -87,27 +87,27 @@ class Sources(NamedTuple):
 
     @property
     def reads_addresses(self) -> bool:
-        """True if some rows name images, sources or masks by address, which no listing shows."""
+        """True if rows refer to images, sources or masks by address; no listing shows changes to these files."""
         return any(shard.objects or shard.sources for shard in (*self.prompt_shards, *self.prompts_of))
 
     @property
     def every_generator(self) -> list[str]:
-        """The generators, including those that only have rejected rows."""
+        """All generators, including those with only rejected rows."""
         return list(dict.fromkeys([*self.generators, *(str(row.generator) for row in self.rejected)]))
 
     @property
     def uncounted(self) -> list[str]:
-        """Files that lost an unknown number of rows."""
+        """Files from which an unknown number of rows was lost."""
         return sorted({row.file for row in self.rejected if row.kind in DAMAGED})
 
     @property
     def has_problems(self) -> bool:
-        """True if there is a problem to warn people of."""
+        """True if there is a problem that the user should be warned about."""
         return bool(self.broken or self.unknown.images or self.pack_problems)
 
     @property
     def origin_lines(self) -> list[str]:
-        """Origins of prompts and generators, as lines for people."""
+        """Lines that tell the user where prompts and generators were found."""
         if self.origins is None:
             return []
         images = Counter(dict.fromkeys(self.generators, 0))
@@ -117,7 +117,7 @@ class Sources(NamedTuple):
 
     @property
     def example_pairs(self) -> list[ExamplePair]:
-        """The first, the middle and the last image with their prompts, as they are scored."""
+        """The first, the middle and the last image with the prompts that they are scored against."""
         return read_pairs(self.image_shards, self.prompts)
 
     @property
@@ -126,12 +126,12 @@ class Sources(NamedTuple):
 
     @property
     def skill_labels(self) -> NDArray[np.uint64]:
-        """A number for each prompt that identifies its skills, the same in every sweep."""
+        """A hash of each prompt's skills, which is the same in every sweep."""
         return hash_ids(pc.binary_join(self.prompts.column("skills"), "\0").to_pylist())
 
 
 def skills_of(prompts: pa.Table) -> Skills:
-    """Return the skills of each prompt of a table with the schema PROMPTS."""
+    """Return the skills of each prompt in a table with the schema PROMPTS."""
     batches = prompts.select(["prompt_id", "skills"]).to_batches(max_chunksize=PROMPTS_AT_ONCE)
     columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
     return Skills(pair for both in columns for pair in zip(*both, strict=True))
@@ -147,8 +147,8 @@ def open_sources(
 ) -> Sources:
     """List the sources, and read their footers, the prompts, and the prompt of each image; no image is read.
 
-    Files in `memory` are not opened, and `files` that are listed already are not listed again. Raise ConfigError if
-    prompts or images are missing or cannot be reached, or if no file has the columns that the configuration names.
+    Files in `memory` are not opened, and `files` that have been listed already are not listed again. Raise ConfigError
+    if prompts or images are missing or cannot be reached, or if no file has the configured columns.
     """
     prompts = open_prompts(benchmark, storage, shard_size) if benchmark.prompts is not None else None
     uris = benchmark_uris(benchmark, storage, ImageLimits())
@@ -191,7 +191,7 @@ def open_sources(
 
 
 def with_pack(sources: Sources, packed: PackFile, suite: str) -> Sources:
-    """Return the sources with the benchmark's own questions, and the problems of these.
+    """Return the sources with the benchmark's own questions and the problems found in them.
 
     Raise ConfigError if the questions cannot be read at all.
     """

@@ -1,4 +1,4 @@
-"""Reads images by address: only regular files below the benchmark's folders, and below folders that it allows."""
+"""Reader of images by address, restricted to regular files below the benchmark's folders and other allowed folders."""
 
 import os
 import stat
@@ -21,20 +21,20 @@ from plumbline.pipelines.store.cells import digest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uris:
-    """Reader of images by address; it only reads below `roots`, for any content of a table."""
+    """Reader of images by address that never reads outside `roots`, whatever a table contains."""
 
     roots: tuple[str, ...]
-    """Folders, and prefixes of other addresses."""
+    """Folders, or prefixes of other addresses."""
     storage: StorageConfig
     max_bytes: int
-    """Bytes that are read of a file at most; one more byte shows that a file is larger."""
+    """Maximum number of bytes per file; one more byte is read to detect larger files."""
     whose: str = "the benchmark's folders"
-    """Name of the roots in a message."""
+    """What messages call the roots."""
     option: str = "benchmark.uri_roots"
     """The option that adds roots."""
 
     def locate(self, uri: str) -> Place:
-        """Return the file at an address; raise RefusedUri, before touching it, if it is outside of the roots."""
+        """Return the file at an address; raise RefusedUri without accessing it if it is outside the roots."""
         address = _resolve(uri)
         has_parents = ".." in unquote(address).split("/")
         below = (f"{address}/".startswith(root.rstrip("/") + "/") for root in _resolve_roots(self.roots))
@@ -44,7 +44,7 @@ class Uris:
         return self.storage.locate(address)
 
     def read(self, uri: str) -> bytes:
-        """Return the file's bytes; raise RefusedUri, or OSError if it cannot be read."""
+        """Return the file's bytes; raise RefusedUri, or OSError if the file cannot be read."""
         place = self.locate(uri)
         if place.is_local:
             # without O_NONBLOCK, opening a pipe would wait for its writer
@@ -57,7 +57,7 @@ class Uris:
             return place.read(self.max_bytes + 1)
         except OSError:
             raise
-        except Exception as error:  # the S3 client has errors of its own for a network that fails
+        except Exception as error:  # the S3 client has its own errors for network failures
             raise OSError(str(error)) from error
 
 
@@ -67,7 +67,7 @@ LocateImage = Callable[[str], Place]
 class StoredObjects:
     """Identities of the objects at images' addresses, found without reading the objects.
 
-    Each local file is looked up by itself, but folders on S3 are listed.
+    Local files are looked up individually; on S3, whole folders are listed.
     """
 
     def __init__(self, locate_image: LocateImage) -> None:
@@ -75,20 +75,20 @@ class StoredObjects:
         self.listings: dict[str, dict[str, str]] = {}
 
     def digest(self, images: pa.Table, column: str = "uri") -> str:
-        """Return the digest of the objects at the rows' addresses; empty if the table has no such column."""
+        """Return a digest of the objects at the rows' addresses; empty if the table has no such column."""
         if column not in images.column_names:
             return ""
         return digest([self.identify(record[column]) for record in image_records(images.select([column]))])
 
     def digest_edits(self, images: pa.Table, of_prompts: Sequence[str] = ()) -> str:
-        """Return the digest of the sources and masks of the images and their prompts; empty if there are none."""
+        """Return a digest of the sources and masks of the images and of their prompts; empty if there are none."""
         digests = [*(self.digest(images, name) for name in ADDRESSES[1:]), *of_prompts]
         return digest(digests) if any(digests) else ""
 
     def identify(self, uri: Any) -> str | list[Any]:
-        """Return the size with the ETag, or with a file's time; empty for an address without a readable object.
+        """Return an object's size and its ETag, or a file's size and modification time; empty if it is not readable.
 
-        A list of addresses gives a list.
+        For a list of addresses, return a list.
         """
         if isinstance(uri, list):
             return [self.identify(each) for each in uri]
@@ -107,7 +107,7 @@ class StoredObjects:
 
 
 def _identify_files(list_entries: Callable[[], Mapping[str, Entry]]) -> dict[str, str]:
-    """Return the identity of every file by name; empty if a folder is missing or does not answer."""
+    """Return the identity of every file by name; empty if the folder is missing or cannot be reached."""
     try:
         return {name: f"{entry.size} {entry.etag}" for name, entry in list_entries().items() if entry.type == "file"}
     except Exception as error:
@@ -117,7 +117,7 @@ def _identify_files(list_entries: Callable[[], Mapping[str, Entry]]) -> dict[str
 
 
 def benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limits: ImageLimits) -> Uris:
-    """Return a reader whose roots are the folders of images, `uri_roots`, and prompts that name sources or masks."""
+    """Return a reader with the image folders and `uri_roots` as roots, and prompts that name sources or masks."""
     generators = benchmark.generators.values() if isinstance(benchmark.generators, Mapping) else ()
     images = [benchmark.images] if benchmark.images is not None else list(generators)
     if benchmark.prompts is not None and {*ADDRESSES} & {*benchmark.columns.edit_columns}:
@@ -134,7 +134,7 @@ def _resolve_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _resolve(url: str) -> str:
-    """Return an address with all links of a local path followed."""
+    """Return an address; for a local path, with all links resolved."""
     return os.path.realpath(place) if (place := _make_absolute(url)).startswith("/") else place
 
 

@@ -327,6 +327,6 @@ def test_a_subset_of_the_prompts_is_a_benchmark(tmp_path: Path) -> None:
     known = pq.read_table(tmp_path / "own/prompts.parquet").to_pylist()[:1]
     few = put(tmp_path, {"few.csv": f'prompt_id,text\n{known[0]["prompt_id"]},"{known[0]["text"]}"\n'}) / "few.csv"
     said = sweep_them(tmp_path, few, "dry_run=true").out
-    assert "2 of 3 images are of prompts that benchmark.prompts does not have" in said
+    assert "2 of 3 images belong to prompts that are not in benchmark.prompts" in said
     assert sweep_them(tmp_path, few, "benchmark.require_every_image=false").code == 0
     assert count_scored(tmp_path) == {("flux", known[0]["text"]): 1}

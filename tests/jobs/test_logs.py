@@ -100,5 +100,5 @@ def test_a_log_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> 
     nowhere = write_log(LogConfig(format="json", file=f"{tmp_path}/no/folder/log"), NONE)
     with pytest.raises(ConfigError, match=r"log\.file .*name a file that can be written"), nowhere:
         raise AssertionError("it began")
-    with pytest.raises(ConfigError, match=r"log\.file: expected a file of this machine, got 's3://bucket/log'"):
+    with pytest.raises(ConfigError, match=r"log\.file: expected a file on this machine, got 's3://bucket/log'"):
         LogConfig(file="s3://bucket/log")

@@ -19,7 +19,7 @@ REFUSED: Refusals = {
         ("tabel=x", "unknown config key 'tabel'; did you mean table"),
         ("table=x on_change=maybe", "config key 'on_change': expected 'fail' or 'replace', got 'maybe'"),
         ("table=x max_failed=3", "max_failed: expected a share between 0 and 1, got 3"),
-        ("table=x generator=a/b", "generator: 'a/b' cannot be a folder's name"),
+        ("table=x generator=a/b", "generator: 'a/b' cannot be used as a folder name"),
     ],
     "score models=shapes dry_run=true store={out}": [
         ("", "config key 'benchmark.images' is required; set it"),

@@ -248,5 +248,5 @@ def test_a_sweep_of_unreadable_images_does_not_claim_that_all_is_in_the_store(sw
         (sweep.folder / f"images/{generator}/00000.parquet").write_bytes(b"PAR1")
     code, printed, _ = sweep.run()
     assert code == 1
-    assert "0 cells to compute: there is no image that can be read" in printed
+    assert "0 cells to compute: no image can be read" in printed
     assert "everything is in the store" not in printed

@@ -16,7 +16,7 @@ from plumbline.pipelines.sweeps.writing import public_config
 from tests.commands import config_of, refusal, run
 
 SECRET = "hush-hush"
-ALONE = "only storage.key, storage.secret and nightly.webhook take ${oc.env:...}"
+ALONE = "only storage.key, storage.secret and nightly.webhook may use ${oc.env:...}"
 
 
 @pytest.fixture(autouse=True)

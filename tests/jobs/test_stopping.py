@@ -185,7 +185,7 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
     (left,) = set(run_ids(sweep.store)) - {first}
     printed = " ".join(done.stdout.split())
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    later = re.search(r"no report: .* make it later by plumbline report (.*)$", done.stdout, re.MULTILINE)
+    later = re.search(r"no report: .* write it later with plumbline report (.*)$", done.stdout, re.MULTILINE)
     assert later and f"run={left}" in later[1], printed
     assert printed.endswith(f"run {left}, exit code 1: the report could not be made")
     assert newest_run(sweep.store) == first

@@ -51,7 +51,7 @@ def contents(bench: Bench) -> dict[Path, tuple[bytes, int]]:
 
 def cells_to_repair(ended: Ended) -> set[Path]:
     """Return the cells that a job reports as damaged or lost."""
-    return {Path(path) for path in re.findall(r"(\S+): damaged or lost, to be computed again", ended.out)}
+    return {Path(path) for path in re.findall(r"(\S+): damaged or lost, will be recomputed", ended.out)}
 
 
 def newest_scores(bench: Bench) -> pd.DataFrame:

@@ -147,8 +147,8 @@ def test_images_of_prompts_outside_a_subset_are_reported_in_one_line_with_the_re
     show_plan(make_console(), planned)
     first = prompts(1)[0]["prompt_id"]
     assert (
-        f"warning 20 of 25 images are of prompts that benchmark.prompts does not have, such as '{first}', and "
-        "fail by every metric that reads the prompt; benchmark.require_every_image=false leaves them out"
+        f"warning 20 of 25 images belong to prompts that are not in benchmark.prompts, such as '{first}', and will "
+        "fail for every metric that reads the prompt; set benchmark.require_every_image=false to leave them out"
     ) in capsys.readouterr().out
     every, *_ = run(config)
     assert every.results.n_null == 21

@@ -235,12 +235,12 @@ def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("gcs://bucket/a", "gcs://: is written gs:// here"),
-        ("abfss://container@account/a", "abfss://: is written az:// here"),
+        ("gcs://bucket/a", "gcs://: write gs:// instead"),
+        ("abfss://container@account/a", "abfss://: write az:// instead"),
         ("az://", "az://: expected az://BUCKET/PREFIX, got no bucket"),
         ("https://", "https://: expected https://HOST/PATH, got no host"),
         ("gs://key@bucket/a", "gs://: expected an address without credentials; put them into the variables"),
-        ("https://host/a.png?sig=secret", "https://host: expected an address without a query, which may hold"),
+        ("https://host/a.png?sig=secret", "https://host: expected an address without a query, which may contain"),
         ("hdfsx://host/a", "hdfsx://host: Protocol not known: hdfsx; name a local path, or an address of s3://"),
         ("gs:/bucket/a", "gs:/bucket/a: expected a local path or a URL, got one slash; write gs://"),
     ],
@@ -267,7 +267,7 @@ def test_read_only_storage_may_contain_prompts_and_images_but_no_store(tmp_path:
         ours = plan_bench(bench, tmp_path / "store", "metric=[edge_density]")
         assert len(planned.plan.missing) == len(ours.plan.missing) > 0
         assert (StorageConfig().locate(f"{url}/prompts.parquet")).read(4) == b"PAR1"
-        refused = r"files can only be read there; name a folder, or a prefix of s3://, gs:// or az://"
+        refused = r"this storage is read-only; choose a folder, or a prefix of s3://, gs:// or az://"
         with pytest.raises(ConfigError, match=rf"store: {url}/store: {refused}"):
             plan_bench(bench, f"{url}/store")
         with pytest.raises(ConfigError, match=refused):
@@ -355,5 +355,5 @@ def test_a_hubs_dataset_is_read_with_the_token_and_cannot_contain_a_store(tmp_pa
         "images/atlas/00000.parquet prompts.parquet",
         "b'PAR1' ['images']",
         "8 []",
-        "hf://datasets/acme/bench/store: files can only be read there; name a folder, or a prefix of s3://, gs:// or az://",
+        "hf://datasets/acme/bench/store: this storage is read-only; choose a folder, or a prefix of s3://, gs:// or az://",
     ], ended.stderr

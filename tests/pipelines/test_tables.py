@@ -44,10 +44,13 @@ def test_an_invalid_row_refuses_a_whole_table_but_a_stream_of_rows_continues() -
         (b"id\ttext\n", "line 1: fields are separated by tabs, expected commas; save it .* with tabs as .tsv"),
         (b'"id,text\n', "line 1: no readable header"),
         (b"id,t\xe9xt\n", "line 1: no readable header .not UTF-8 after 'idt'"),
-        (b"id,text\ra,b\r", "line 1: no readable header .*with the usual line ends"),
+        (b"id,text\ra,b\r", "line 1: no readable header .*with the usual line endings"),
         ("id,text\n".encode("utf-16"), "the file is UTF-16; save it as UTF-8"),
         (b"id,text,id\n", "2 columns are called 'id'; rename"),
-        (b"id,text\n" + b'a,"' + b"x\n" * 200 + b'"\n', r"row 0 \(line 2\): not CSV \(a quote takes in the lines"),
+        (
+            b"id,text\n" + b'a,"' + b"x\n" * 200 + b'"\n',
+            r"row 0 \(line 2\): not CSV \(an unclosed quote swallows the lines",
+        ),
     ],
 )
 def test_a_file_that_is_not_a_table_is_refused_with_the_remedy(content: bytes, complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""Choice of the filesystem of an address: a disk, an object store, or another filesystem that can only be read."""
+"""Choice of the filesystem for an address: a disk, an object store, or another filesystem that is read-only."""
 
 from functools import lru_cache
 
@@ -10,9 +10,9 @@ OBJECT_STORES = ("s3://", "gs://", "az://")
 
 
 def filesystem_of(url: str, settings: Settings) -> Filesystem:
-    """Return the filesystem of an absolute path or an address; raise ConfigError for settings that its client refuses.
+    """Return the filesystem of an absolute path or an address; raise ConfigError if its client rejects the settings.
 
-    All addresses of a cloud share a client; other addresses share a client per host.
+    All addresses of a cloud share one client; other addresses share one client per host.
     """
     store = next((store for store in OBJECT_STORES if url.startswith(store)), None)
     host = "" if url.startswith("/") else "/".join(url.split("/", 3)[:3])
@@ -21,7 +21,7 @@ def filesystem_of(url: str, settings: Settings) -> Filesystem:
 
 @lru_cache(maxsize=16)
 def open_filesystem(root: str, settings: Settings) -> Filesystem:
-    """Return the filesystem whose addresses begin with `root`; import the client's library when it is first used."""
+    """Return the filesystem for addresses that start with `root`; import the client library on first use."""
     match root:
         case "":
             return Disk()

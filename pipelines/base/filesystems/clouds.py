@@ -1,4 +1,4 @@
-"""Google Cloud Storage and Azure Blob Storage by obstore, with its errors converted to OSErrors."""
+"""Google Cloud Storage and Azure Blob Storage via obstore, with obstore's errors converted to OSErrors."""
 
 import io
 import re
@@ -17,20 +17,20 @@ from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.pipelines.base.filesystems.filesystem import UPLOAD_BYTES, Entry, ObjectStore, Settings, entry_of
 
 CLIENT = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
-"""Plain http is allowed for servers that an endpoint names; the clouds themselves use https."""
+"""Client options. Plain http is allowed for servers given by an endpoint; the clouds themselves use https."""
 MAX_RETRIES = 5
 RETRY = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(minutes=2)}
 CUT_SHORT = "Error getting list response body"
-"""Text of obstore's error for a truncated listing. Obstore does not retry this request, unlike others."""
+"""Text of obstore's error for a truncated listing. Unlike other requests, obstore does not retry this one."""
 LIST_CHUNK = 1000
 STREAM_BYTES = 2**20
-"""Minimum size of a stream's requests."""
+"""Minimum number of bytes that a stream requests at a time."""
 NO_CREDENTIALS = "performing token request"
-"""Text of obstore's error if no credentials are set, and the machine has no role that provides them."""
+"""Text of obstore's error if no credentials are set and the machine has no role that could provide them."""
 
 
 class Cloud(ObjectStore):
-    """The buckets of a cloud, configured by the environment variables of its own tools."""
+    """The buckets of a cloud, configured by the environment variables of the cloud's own tools."""
 
     rights = "the credentials' rights, or renew them if they have expired"
 
@@ -79,7 +79,7 @@ class Cloud(ObjectStore):
 
 
 def google(settings: Settings) -> Cloud:
-    """Return Google Cloud Storage: gs://BUCKET/PREFIX."""
+    """Return the filesystem of Google Cloud Storage: gs://BUCKET/PREFIX."""
     credentials = (
         "set GOOGLE_APPLICATION_CREDENTIALS, sign in by `gcloud auth application-default login`, "
         "or set storage.anon=true for a public bucket"
@@ -88,7 +88,7 @@ def google(settings: Settings) -> Cloud:
 
 
 def azure(settings: Settings) -> Cloud:
-    """Return Azure Blob Storage: az://CONTAINER/PREFIX."""
+    """Return the filesystem of Azure Blob Storage: az://CONTAINER/PREFIX."""
     credentials = (
         "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID "
         "with AZURE_CLIENT_SECRET and AZURE_TENANT_ID; or storage.anon=true for a public container"
@@ -101,7 +101,7 @@ CLOUDS = {"gs://": google, "az://": azure}
 
 
 class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be installed
-    """Obstore's filesystem for fsspec, with conditional writes, times in listings, and the errors of a filesystem."""
+    """Obstore's fsspec filesystem, with conditional writes, modification times in listings, and OSErrors."""
 
     cachable = False  # its settings come from the environment
 
@@ -171,7 +171,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
     def _open(
         self, path: str, mode: str = "rb", block_size: int | None = None, size: int | None = None, **_: Any
     ) -> io.BufferedReader:
-        """Open a file for reading; writing by streams is not supported."""
+        """Open a file for reading; writing through a stream is not supported."""
         store, key = self.resolve(path)
         with os_errors():
             reader = obstore.open_reader(store, key, buffer_size=block_size or STREAM_BYTES, size=size)
@@ -179,7 +179,7 @@ class CloudFiles(FsspecStore):  # type: ignore[misc]  # obstore may not be insta
 
 
 class Stream(io.RawIOBase):
-    """Stream of a file that fetches the requested ranges."""
+    """Readable stream of a file that fetches only the requested ranges."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -213,14 +213,14 @@ async def _list_folder(store: Any, key: str) -> Any:
 
 
 def _raise_unless_cut_short(error: BaseError, attempts: int) -> None:
-    """Raise the error unless it is a truncated listing that can be retried."""
+    """Raise the error unless it is due to a truncated listing that can be retried."""
     if CUT_SHORT not in str(error) or attempts > MAX_RETRIES:
         raise error
 
 
 @contextmanager
 def os_errors() -> Iterator[None]:
-    """Convert obstore's errors to OSErrors, without the addresses in its messages, which may be signed."""
+    """Convert obstore's errors to OSErrors, removing addresses from messages because they may be signed."""
     try:
         yield
     except AlreadyExistsError as error:
@@ -230,7 +230,7 @@ def os_errors() -> Iterator[None]:
 
 
 def _error_class(error: Exception) -> type[OSError]:
-    """Return the class of OSError for an error; for a refused listing, only the status in its message shows it."""
+    """Return the OSError class for an error; a refused listing is recognised only by the status in its message."""
     status = re.search(r"status code: (\d+)", str(error))
     if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
         return FileNotFoundError
@@ -239,7 +239,7 @@ def _error_class(error: Exception) -> type[OSError]:
 
 
 def _message(error: Exception) -> str:
-    """Return the first line of an error's message, and the server's error code."""
+    """Return the first line of an error's message with the server's error code."""
     code = re.search(r"<Code>(\w+)</Code>", str(error))
     line = re.sub(r": (<.*)?$", "", hide_secrets(str(error).splitlines()[0]))
     return f"{line}: {code[1]}" if code else line

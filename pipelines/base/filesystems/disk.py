@@ -1,4 +1,4 @@
-"""Files on a disk: a finished file is linked to its name, so that readers never see a part."""
+"""Files on a disk: a complete file is linked to its name, so that readers never see a partial file."""
 
 import os
 import stat
@@ -22,14 +22,14 @@ class Disk(Writable):
         super().__init__("", LOCAL)
 
     def list(self, path: str) -> dict[str, Entry]:
-        """Return the entries of a folder by name; a link counts as its target."""
+        """Return the entries of a folder by name; a link has the entry of its target."""
         return {
             str(item["name"]).rpartition("/")[2]: entry_at(item["name"]) if item.get("islink") else entry_of(item)
             for item in self.fs.ls(path, detail=True)
         }
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """Yield the files below a folder; follow links, and read a folder once even if several links lead to it."""
+        """Yield the files below a folder, following links; a folder is read once even if several links lead to it."""
         if not self.fs.isdir(path):
             return
         seen: set[str] = set()
@@ -91,7 +91,7 @@ class Disk(Writable):
 
 @contextmanager
 def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
-    """Write a file in the folder of `path` under another name, and remove that name when the context ends."""
+    """Write a file under a temporary name in the folder of `path`, and remove that name when the context ends."""
     _make_folder(path.parent)
     draft = _hidden_sibling(path)
     try:
@@ -103,7 +103,7 @@ def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder, and the folders above it, each with its parent's rights for the group."""
+    """Create a folder and its missing parents, each with the group permissions of its own parent."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -117,9 +117,9 @@ def _make_folder(folder: Path) -> None:
 
 
 def _make_shared_folder(folder: Path) -> None:
-    """Make a folder that has the group's rights from its first moment, because another writer may use it at once.
+    """Create a folder that has the group permissions from the start, because another writer may use it immediately.
 
-    If the name is taken, or the folder cannot be made, nothing is left behind.
+    If the name is taken, or the folder cannot be created, nothing is left behind.
     """
     draft = _hidden_sibling(folder)
     with suppress(OSError):
@@ -131,9 +131,9 @@ def _make_shared_folder(folder: Path) -> None:
 
 
 def _share(path: Path, folder: Path) -> None:
-    """Let the group write a new file or folder if it may write the parent folder, regardless of the umask.
+    """Make a new file or folder group-writable if its parent folder is, regardless of the umask.
 
-    Otherwise two people with the usual umask of 022 could not compute in one store.
+    Otherwise two people with the usual umask of 022 could not compute in the same store.
     """
     if folder.stat().st_mode & stat.S_IWGRP:
         own = path.stat().st_mode
@@ -157,7 +157,7 @@ def _raise(error: OSError) -> None:
 
 
 def entry_at(path: str) -> Entry:
-    """Return a local file's entry; a broken link is neither file nor folder."""
+    """Return the entry of a local file; a broken link is neither a file nor a folder."""
     try:
         found = Path(path).stat()
     except OSError:

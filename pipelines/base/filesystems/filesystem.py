@@ -1,4 +1,4 @@
-"""Base classes of filesystems: reading by fsspec, the writes that a store needs, and object stores."""
+"""Base classes of filesystems: reading via fsspec, the writes that a store needs, and object stores."""
 
 import mimetypes
 import tempfile
@@ -14,13 +14,13 @@ import fsspec
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 
 ETAGS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
-"""Names of values that change with a file's content, in the information of filesystems; the most reliable first."""
+"""Keys, in the file information of filesystems, whose values change with a file's content; the most reliable first."""
 TIMES = ("LastModified", "last_modified", "mtime")
 RENEW = "renew the credentials"
 STORES = "s3://, gs:// or az://"
-"""Addresses that a store can have, in addition to a path on a disk."""
+"""Address schemes that a store can have, in addition to a path on a disk."""
 UPLOAD_BYTES = 16 * 2**20
-"""Bytes per request when a large file is uploaded."""
+"""Bytes per request when uploading a large file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Settings:
     """Access to object stores."""
 
     endpoint_url: str | None = None
-    """Address of an S3 server other than AWS."""
+    """Address of an S3-compatible server other than AWS."""
     region: str | None = None
     """The bucket's region."""
     key: str | None = field(default=None, repr=False)
@@ -36,49 +36,50 @@ class Settings:
     secret: str | None = field(default=None, repr=False)
     """Secret access key; never printed or written to a manifest."""
     anon: bool = False
-    """Read public buckets without credentials."""
+    """True to read public buckets without credentials."""
 
 
 class Entry(NamedTuple):
-    """A file, folder or anything else in a listing."""
+    """A file, a folder or anything else in a listing."""
 
     type: str
-    """`file`, `directory` or `other`: a pipe, a device, a broken link."""
+    """`file`, `directory` or, for pipes, devices and broken links, `other`."""
     size: int
     etag: str
-    """Changes when the file does: an object's ETag, or the modification time of a local file; empty for a folder."""
+    """Value that changes when the file does: an object's ETag, or a local file's modification time; empty for a folder.
+    """
     modified: float
     """Time of the last write, in seconds since 1970."""
 
 
 class Filesystem:
-    """A filesystem that can be read, with the paths of fsspec."""
+    """A filesystem that can be read, with paths as in fsspec."""
 
     check = "the network"
-    """Things to check if the server cannot be reached."""
+    """What to check if the server cannot be reached."""
     rights = "the credentials' rights"
-    """Things to check if access is denied."""
+    """What to check if access is denied."""
     reads_one_version = False
-    """True if a stream that was opened with an ETag fails once the file has another ETag."""
+    """True if reading a stream that was opened with an ETag fails as soon as the file has a different ETag."""
 
     def __init__(self, root: str, fs: fsspec.AbstractFileSystem) -> None:
         self.root = root
-        """Prefix of addresses before the path."""
+        """Prefix that addresses have before the path."""
         self.fs = fs
 
     def entry(self, path: str) -> Entry:
-        """Return an entry; raise FileNotFoundError if nothing is there."""
+        """Return the entry at a path; raise FileNotFoundError if there is none."""
         return entry_of(self.fs.info(path))
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
-        """Open a file for reading; `size` and `etag` are known if the file was listed, and save some clients a request.
+        """Open a file for reading; passing `size` and `etag` from a listing saves some clients a request.
 
         See `reads_one_version` for a file that has changed.
         """
         return cast(IO[bytes], self.fs.open(path, "rb", **options))
 
     def read(self, path: str, limit: int | None) -> bytes:
-        """Return a file's bytes, or the first `limit`; no more are read even if the server does not support ranges."""
+        """Return a file's bytes, or the first `limit`. No more are read, even if the server does not support ranges."""
         with self.fs.open(path, "rb") as stream:
             return bytes(stream.read() if limit is None else stream.read(limit))
 
@@ -87,7 +88,7 @@ class Filesystem:
         return {str(item["name"]).rstrip("/").rpartition("/")[2]: self._entry(item["name"], item) for item in entries}
 
     def files(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """Yield the files below a folder with their relative paths, or a file itself with the empty path."""
+        """Yield the files below a folder with their relative paths, or a single file with an empty path."""
         below = self._below(path)
         first = next(below, None)
         if first is not None:
@@ -100,7 +101,7 @@ class Filesystem:
                 yield "", entry
 
     def _below(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """Yield the files below a folder, none if it does not exist."""
+        """Yield the files below a folder, or nothing if it does not exist."""
         found = self.fs.find(path, detail=True)
         while found:
             file, item = found.popitem()
@@ -112,39 +113,39 @@ class Filesystem:
         return entry_of(listed) if is_known else self.entry(path)
 
     def prepare(self, path: str) -> None:
-        """Prepare the client of a path without a request; raise ConfigError for settings that it refuses."""
+        """Prepare the client for a path without sending a request; raise ConfigError if it rejects the settings."""
 
     def renewal(self, error: Exception) -> str | None:
-        """Return the remedy if an error is due to (possibly) expired credentials, else None."""
+        """Return the remedy if an error may be due to expired credentials; otherwise None."""
         return None
 
 
 class Writable(Filesystem, ABC):
-    """A filesystem that can contain a store, because it can write a file only if it does not exist."""
+    """A filesystem that can contain a store, because it can write a file on condition that it does not exist."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file if it does not exist; return False if another writer was first."""
+        """Write a file unless it exists; return False if another writer was first."""
 
     @abstractmethod
     def heeds_conditions(self, path: str, data: bytes) -> bool:
-        """Write a file with constant content; return False if a second conditional write would replace the first."""
+        """Write a file with constant content; return False if a second conditional write replaces the first."""
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
-        """Write or replace a file; readers see the old or the new content."""
+        """Write or replace a file; readers see either the old or the new content."""
 
     @abstractmethod
     def draft_folder(self, path: str) -> Path:
-        """Return the local folder for drafts of a file."""
+        """Return the local folder in which drafts of a file are written."""
 
     @abstractmethod
     def move_draft(self, draft: Path, path: str, *, replace: bool) -> bool:
-        """Move a finished local file to its path; return False if another writer was first."""
+        """Move a complete local file to its path; return False if another writer was first."""
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
-        """Add a second name for a file that never changes, without reading it; replace any file of that name."""
+        """Give a file that never changes a second name without reading it, replacing any existing file."""
 
     @abstractmethod
     def remove_all(self, paths: Sequence[str]) -> None:
@@ -152,7 +153,7 @@ class Writable(Filesystem, ABC):
 
 
 class ObjectStore(Writable):
-    """Object store whose fsspec client supports `mode="create"`: one conditional write is a commit."""
+    """Object store whose fsspec client supports `mode="create"`, so that one conditional write is a commit."""
 
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         return cast(IO[bytes], self.fs.open(path, "rb", size=size, **options))
@@ -200,7 +201,7 @@ class ObjectStore(Writable):
 
 
 def open_readable(root: str) -> Filesystem:
-    """Return a filesystem of fsspec that can only be read; raise ConfigError if fsspec cannot open it."""
+    """Return a read-only fsspec filesystem; raise ConfigError if fsspec cannot open it."""
     try:
         fs, path = fsspec.core.url_to_fs(f"{root}/x")
     except (ValueError, ImportError, OSError) as error:
@@ -212,7 +213,7 @@ def open_readable(root: str) -> Filesystem:
 
 
 def entry_of(found: Mapping[str, Any]) -> Entry:
-    """Return the entry of a file from fsspec's information."""
+    """Return the entry of a file, given fsspec's information."""
     etag = next((found[name] for name in ETAGS if found.get(name)), "")
     written = next((found[name] for name in TIMES if found.get(name)), 0.0)
     seconds = written.timestamp() if hasattr(written, "timestamp") else float(written)

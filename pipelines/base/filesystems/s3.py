@@ -1,4 +1,4 @@
-"""S3 of AWS and other servers: the client, with renewal of credentials, and its errors."""
+"""S3 on AWS and other servers: the client, which renews credentials, and its errors."""
 
 import errno
 import os
@@ -27,33 +27,37 @@ CREDENTIALS = (
 SETTINGS = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
 CHECK = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
 MAYBE_RENEW = f"if the credentials are those of a session, it may have expired: {RENEW}; or check {CHECK}"
-"""A HEAD reply has only a status, and S3 replies 400 both for an expired session and for a malformed call."""
+"""Remedy for an unspecific error: a HEAD reply has only a status, and S3 replies with 400 both to an expired session
+and to a malformed call.
+"""
 ENDED_SESSION = ("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
-"""Error codes of S3 for credentials that have expired."""
+"""S3's error codes for expired credentials."""
 RETRIES = 5
-"""Retries of a call by botocore, with doubling delays; s3fs repeats them all five times for temporary errors."""
+"""Number of retries by botocore, with doubling delays; on temporary errors, s3fs repeats the whole series five times.
+"""
 TEMPORARY_STATUS = (429, 500, 502, 503, 504)
-"""Statuses of an S3 server that is busy or broken; the call itself may be right."""
+"""Status codes of an S3 server that is busy or broken, although the call itself may be valid."""
 TOO_MANY_REQUESTS = 429
 USER_AGENT = "plumbline"
-"""User agent in a server's log. Botocore's own is longer, and is computed for each call."""
+"""User agent in the server's log. Botocore's own is longer and is recomputed for each call."""
 DELETE_BATCH = 1000
-"""Objects that a single request deletes."""
+"""Number of objects deleted per request."""
 REFUSED = (400, 401, 403)
-"""Status codes of refused credentials. AWS replies 400 for an expired session and 403 for a deleted key; a reply to a
-HEAD request has no body that would give more detail."""
+"""Status codes for refused credentials. AWS replies with 400 to an expired session and with 403 to a deleted key; a
+reply to a HEAD request has no body with further details.
+"""
 REPEATED = "plumbline_renewed"
-"""Key in the context of a call that was repeated with renewed credentials."""
+"""Key in the context of a call that marks it as repeated with renewed credentials."""
 
 
 class S3(ObjectStore):
-    """S3 by s3fs."""
+    """S3 via s3fs."""
 
     check = CHECK
     reads_one_version = True
 
     def __init__(self, settings: Settings) -> None:
-        """Create the client, without a request to the server; raise ConfigError for settings that it refuses."""
+        """Create the client without contacting the server; raise ConfigError if it rejects the settings."""
         try:
             super().__init__("s3://", _client(settings))
         except (BotoCoreError, ValueError) as error:
@@ -62,7 +66,7 @@ class S3(ObjectStore):
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         stream: Any = super().open(path, size, etag, **options)
         if size is not None:
-            stream.details = {"name": path, "size": size}  # s3fs would ask for them at the first read
+            stream.details = {"name": path, "size": size}  # s3fs would request them on the first read
         if etag is not None:
             stream.details = {**stream.details, "ETag": f'"{etag}"'}  # s3fs compares it with the ETag of every response
         return cast(IO[bytes], stream)
@@ -81,7 +85,7 @@ class S3(ObjectStore):
         while True:
             page = self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, **further)
             for found in page.get("Contents", ()):
-                if not found["Key"].endswith("/"):  # the mark of a folder by S3 consoles
+                if not found["Key"].endswith("/"):  # S3 consoles create such objects to mark folders
                     etag, written = found["ETag"].strip('"'), found["LastModified"].timestamp()
                     yield found["Key"].removeprefix(prefix), Entry("file", found["Size"], etag, written)
             if not page.get("IsTruncated"):
@@ -138,9 +142,9 @@ def _client(settings: Settings) -> fsspec.AbstractFileSystem:
 def _open_renewing_session() -> AioSession:
     """Return a session with the standard AWS credential chain that outlives its first credentials.
 
-    botocore itself renews credentials with an expiry date (of a role, a service or a process). Other credentials, such
-    as a shared file that another program rewrites, turn out to be expired when a call is refused. Such a call is
-    repeated once with the credentials that are in the file by then.
+    By itself, botocore renews credentials that have an expiry date (from a role, a service or a process). Other
+    credentials, such as a shared file that another program rewrites, are only found to be expired when a call is
+    refused. Such a call is repeated once with the credentials that are in the file at that time.
     """
     session = AioSession()
 
@@ -168,7 +172,7 @@ def _open_renewing_session() -> AioSession:
 
 
 def _parse_time(value: Any) -> datetime:
-    """Parse a time in a response. Botocore's own parser tries several formats, which takes 80% of a listing."""
+    """Parse a time in a response. Botocore's parser tries several formats, which takes 80% of the time of a listing."""
     try:
         return datetime.fromisoformat(value)  # in a listing
     except (TypeError, ValueError):
@@ -182,8 +186,8 @@ def _parse_time(value: Any) -> datetime:
 def _parse_objects(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     """Handle botocore's event before it parses a listing: parse the objects, and remove them from the response.
 
-    Botocore would look for every field that an object could have, which takes three times as long. It still parses
-    responses other than listings.
+    Botocore would look for every field that an object can have, which takes three times as long. It still parses all
+    other responses.
     """
     try:
         listing = ElementTree.fromstring(response_dict["body"])
@@ -212,7 +216,7 @@ def _is_temporary(error: Exception) -> bool:
 def _delay_if_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) -> float | None:
     """Handle botocore's event after each attempt: return the seconds to wait after a 429, or None otherwise.
 
-    Botocore recognises this response only by its error code, and not every server sends the usual code.
+    Botocore recognises this response only by its error code, and some servers send a different code.
     """
     if response is None or response[0].status_code != TOO_MANY_REQUESTS or attempts > RETRIES:
         return None
@@ -220,9 +224,10 @@ def _delay_if_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) ->
 
 
 def s3_settings(settings: Settings) -> dict[str, str]:
-    """Return the known settings for S3 clients of other libraries: endpoint_url, region, key, secret and token.
+    """Return the known settings for other libraries' S3 clients: endpoint_url, region, key, secret and token.
 
-    Unset values come from the sources of the AWS tools: variables, profiles, and the machine's role.
+    Settings that are not configured come from the same sources as for AWS tools: environment variables, profiles, and
+    the machine's role.
     """
     session = Session()
     found = session.get_credentials() if settings.key is None else None

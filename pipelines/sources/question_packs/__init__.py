@@ -1,4 +1,4 @@
-"""The question packs by name, each with the function that reads its released files."""
+"""Question packs by name, each with the function that reads its released files."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -19,17 +19,18 @@ PACKS = Extensions[PackReader](
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackConfig(BoundsChecked):
-    """Options that name a benchmark's own questions."""
+    """Options that specify a benchmark's own questions."""
 
     section: ClassVar[str] = "pack."
     pack_key: ClassVar[str] = "pack.question_pack"
     questions: str | None = None
     """The released file or folder with the benchmark's own questions."""
     question_pack: str | None = None
-    """Layout of the release; docs/questions.md lists the layouts."""
+    """Format of the release; docs/questions.md lists the formats."""
     convention: Convention = "released"
-    """`released` reads the questions as the release's code does, mistakes included; `fixed` reads them as they are
-    meant (docs/questions.md)."""
+    """`released` reads the questions as the release's own code does, bugs included; `fixed` reads them as intended
+    (docs/questions.md).
+    """
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -53,36 +54,37 @@ class PackFile:
     """The file or folder of a benchmark's own questions, and how to read it."""
 
     by_prompt: ClassVar[bool] = False
-    """True if a changed question only renews the cells of shards with its prompt, not of the whole pack."""
+    """True if changing a question only invalidates the cells of shards with its prompt, and not of the whole pack."""
     pack: str
-    """One of PACKS."""
+    """A key of PACKS."""
     place: Place
     convention: Convention = "released"
     key: str = "benchmark.questions"
-    """The option that names the file."""
+    """The option that specifies the file."""
     digest: str = ""
-    """Digest of the questions when the run was planned; empty if they have not been read yet."""
+    """Digest of the questions at the time the run was planned; empty if they have not been read yet."""
 
     def rows(self) -> PackRows:
         return PACKS[self.pack](self.place, self.convention)
 
 
 def read_pack(file: PackFile, suite: str) -> QuestionPack:
-    """Read the questions; a row that cannot be read becomes one of the pack's `problems` and affects nothing else.
+    """Read the questions; an unreadable row becomes one of the pack's `problems` and affects nothing else.
 
-    Raise ConfigError if the file cannot be read, SourceError if the questions have changed since the run was planned.
+    Raise ConfigError if the file cannot be read, and SourceError if the questions have changed since the run was
+    planned.
     """
     with readable_errors(file.place, file.key):
         pack = gather(file.rows(), suite)
     if file.digest and pack_digest(pack) != file.digest:
         raise SourceError(
-            f"{file.place}: the questions have changed since the run was planned; run again: a new plan is made"
+            f"{file.place}: the questions have changed since the run was planned; run again to make a new plan"
         )
     return pack
 
 
 def check_choices(metrics: Mapping[str, Metric], choices: Collection[int], where: str) -> None:
-    """Raise ConfigError for a metric that cannot score by questions with these numbers of choices."""
+    """Raise ConfigError if a metric cannot use questions with these numbers of choices."""
     for name, metric in metrics.items():
         refusal = metric.refusal_of_pack(choices) if isinstance(metric, PackedMetric) else None
         if refusal is not None:

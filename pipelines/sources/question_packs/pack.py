@@ -1,4 +1,4 @@
-"""A benchmark's own questions in memory, and functions that the readers of released files share."""
+"""A benchmark's own questions in memory, and functions shared by the readers of released files."""
 
 import io
 import reprlib
@@ -28,47 +28,47 @@ from plumbline.pipelines.base.tables import (
 
 MAX_PACK_BYTES = 256 * 2**20
 MAX_LABEL = 1000
-"""Maximum characters of an id, a skill or a kind of question."""
+"""Maximum number of characters in an id, a skill or a question type."""
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring = 3, 80
 
 Convention = Literal["released", "fixed"]
-"""`released` reads a pack as its release's code does, mistakes included; `fixed` reads it as it is meant."""
+"""`released` reads a pack as its release's own code does, bugs included; `fixed` reads it as intended."""
 
 
 class PackRow(NamedTuple):
-    """A row of a released file, as its reader returns it."""
+    """A row of a released file, as returned by its reader."""
 
     where: str
-    """File and row number, from 0."""
+    """The file, and the row's number counted from 0."""
     prompt_id: str
     text: str
     """The prompt."""
     question: WrittenQuestion | None = None
-    """The question; its id and its parents' ids are those of the file."""
+    """The question, with its own id and its parents' ids as in the file."""
     skills: tuple[str, ...] = ()
     """Skills of the prompt."""
     error: RowError | None = None
-    """Reason why nothing can be asked about the prompt."""
+    """Reason why no question can be asked about the prompt."""
 
 
 PackRows = Iterator[PackRow | str]
-"""Rows; a row that cannot be read gives a line with its file, its number and the reason."""
+"""Rows; an unreadable row is replaced by a line with its file, its number and the reason."""
 PackReader = Callable[[Place, Convention], PackRows]
-"""Reads a released file or folder."""
+"""Function that reads a released file or folder."""
 
 
 class QuestionPack(NamedTuple):
     """A benchmark's own questions."""
 
     prompts: pa.Table
-    """Schema PROMPTS."""
+    """Prompts in the schema PROMPTS."""
     questions: pa.Table
-    """Schema QUESTIONS."""
+    """Questions in the schema QUESTIONS."""
     problems: tuple[str, ...]
     """A line for each row that could not be read, or was not read literally."""
     places: dict[str, str]
-    """File and row of the first occurrence of each prompt, by prompt_id."""
+    """File and row in which each prompt first occurs, by prompt_id."""
 
     @property
     def choices(self) -> frozenset[int]:
@@ -86,9 +86,10 @@ class _Prompt:
 
 
 def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
-    """Gather the rows by their prompts, in the order of the file.
+    """Group the rows by prompt, in file order.
 
-    If several questions of a prompt have one id, the last counts; a parent that is not among the questions is dropped.
+    If several questions of a prompt have the same id, the last one is used; a parent that is not among the questions is
+    dropped.
     """
     prompts: dict[str, _Prompt] = {}
     problems: list[str] = []
@@ -100,7 +101,7 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
         prompt.error = prompt.error or row.error
         if prompt.text != row.text:
             problems.append(
-                f"{row.where}: prompt_id {quote(row.prompt_id)} has another text than in {prompt.where}; the question "
+                f"{row.where}: prompt_id {quote(row.prompt_id)} has a different text in {prompt.where}; the question "
                 "is left out; make ids unique"
             )
         elif row.question is not None:
@@ -123,7 +124,7 @@ def gather(found: Iterable[PackRow | str], suite: str) -> QuestionPack:
 
 
 def _make_question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]:
-    """Return the rows of a prompt's questions, or a row with the error if there are none."""
+    """Return a row per question of a prompt, or one row with the error if there are no questions."""
     own = {"prompt_id": prompt_id, "prompt": prompt.text}
     error = prompt.error
     if error is None and not prompt.questions:
@@ -139,14 +140,14 @@ def _make_question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]
 
 
 class PackLine(NamedTuple):
-    """A row of a released file, before its reader has checked it."""
+    """A row of a released file that its reader has not checked yet."""
 
     where: str
     values: Values
 
 
 def questions_or_error(where: str, prompt_id: str, text: str, questions: Iterable[PackRow]) -> PackRows:
-    """Yield a prompt's questions; if they raise Refused, yield a line with the reason and a row with the error."""
+    """Yield a prompt's questions; if that raises Refused, yield a line with the reason and a row with the error."""
     try:
         yield from questions
     except Refused as refused:
@@ -167,15 +168,18 @@ def read_rows(lines: Iterable[PackLine | str], read: Callable[[PackLine], Iterab
 
 
 def read_whole(file: Place) -> bytes:
-    """Return the bytes of a released file; raise SourceError if they are too many."""
+    """Return the bytes of a released file; raise SourceError if it is too large."""
     content = file.read(MAX_PACK_BYTES + 1)
     if len(content) > MAX_PACK_BYTES:
-        raise SourceError(f"{file.url}: over {MAX_PACK_BYTES // 2**20} MiB; is it a released file of questions?")
+        raise SourceError(
+            f"{file.url}: over {MAX_PACK_BYTES // 2**20} MiB; check that this is the question file from the "
+            "benchmark's release"
+        )
     return content
 
 
 def read_lines(file: Place) -> Iterator[PackLine | str]:
-    """Yield the rows of a CSV, TSV or JSON Lines file, or of the list of a JSON file, by its suffix."""
+    """Yield the rows of a CSV, TSV, JSON Lines or JSON file (a list), depending on its suffix."""
     content = read_whole(file)
     suffix = PurePosixPath(file.path).suffix.lower()
     if suffix in SEPARATORS:
@@ -196,7 +200,7 @@ def _read_list(content: bytes, file: Place) -> Iterator[Row | Rejection]:
     listed = read_json(content, file.url)
     if not isinstance(listed, list):
         found = type(listed).__name__
-        raise SourceError(f"{file.url}: expected a list of objects, found {found}; is it the right file?")
+        raise SourceError(f"{file.url}: expected a list of objects, found {found}; check that this is the right file")
     for number, value in enumerate(listed):
         problem = f"expected an object, found {type(value).__name__}"
         yield Row(number, value) if isinstance(value, dict) else Rejection(file.url, None, "unreadable_json", problem)
@@ -219,7 +223,7 @@ def the_text(values: Values, name: str) -> str:
 
 
 def label(values: Values, name: str) -> str | None:
-    """Return a row's text or number as text, None if it is missing; raise Refused for any other type of value."""
+    """Return text or a number from a row as text, None if it is missing; raise Refused for any other type."""
     value = values.get(name)
     text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
     if text is None or isinstance(value, bool) or len(text) > MAX_LABEL:
@@ -229,12 +233,12 @@ def label(values: Values, name: str) -> str | None:
 
 
 def quote(value: Any) -> str:
-    """Return a value for a message, shortened to its outer levels."""
+    """Return a value as text for a message, abbreviated below the outer levels."""
     return parsing.shorten(value if isinstance(value, str) else _SHORT.repr(value))
 
 
 def the_texts(value: Any, name: str) -> tuple[str, ...]:
-    """Return a list of texts; raise Refused for anything else."""
+    """Return a list of strings; raise Refused for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(text, str) for text in value):
         raise Refused("no_list", f"expected {name!r} as a list of texts, found {quote(value)}")
     return tuple(value)

@@ -1,4 +1,4 @@
-"""Packs of two papers: multiple-choice questions of TIFA v1.0, and DSG-1k's questions, which depend on each other."""
+"""Question packs of two papers: multiple-choice questions of TIFA v1.0, and DSG-1k's questions with dependencies."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -23,11 +23,11 @@ from plumbline.pipelines.sources.question_packs.pack import (
 
 LONG_NUMBER = re.compile(r"\d{10}")
 NUMBERS = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
-"""Dependencies that the releases' code can read."""
+"""Dependencies that the release's own code can read."""
 
 
 def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
-    """Read the questions of tifa_v1.0_question_answers.json, in its order.
+    """Read the questions of tifa_v1.0_question_answers.json in file order.
 
     TIFA v1.0 (Hu et al. 2023): multiple-choice questions about 4,081 prompts.
 
@@ -58,7 +58,7 @@ def _read_multiple_choice(line: PackLine) -> Iterator[PackRow]:
 def proposition(line: PackLine) -> Iterator[PackRow]:
     """Read a row with `item_id`, `text`, `proposition_id`, `dependency`, `tuple` and `question_natural_language`.
 
-    Of a dependency such as `5, background`, only the number counts; 0 or an empty cell means no parents.
+    In a dependency such as `5, background`, only the number is used; 0 or an empty cell means no parents.
     """
     values = line.values
     number, dependency = the_id(values, "proposition_id"), label(values, "dependency") or "0"
@@ -67,7 +67,7 @@ def proposition(line: PackLine) -> Iterator[PackRow]:
     text, category = the_text(values, "question_natural_language"), label(values, "tuple") or ""
     keywords = label(values, "keywords")
     if LONG_NUMBER.search(dependency):
-        raise Refused("no_parents", f"expected numbers of questions in 'dependency', found {quote(dependency)}")
+        raise Refused("no_parents", f"expected question numbers in 'dependency', found {quote(dependency)}")
     asked = WrittenQuestion(
         question_id=str(int(number)),
         text=text,
@@ -94,14 +94,14 @@ def dependency_notes(lines: Iterable[PackLine | str], effect: str) -> Iterator[s
 
 
 def read_dsg_1k(place: Place, convention: Convention) -> PackRows:
-    """Read the questions of dsg-1k-anns.csv, in its order.
+    """Read the questions of dsg-1k-anns.csv in file order.
 
     DSG-1k (Cho et al. 2024): yes/no questions that depend on each other, about 1,060 prompts.
 
     Source: j-min/DSG, `dsg/data/dsg-1k-anns.csv`. Its loader (`dsg/data_utils.py`) splits a dependency at its commas
-    and converts the parts to numbers; if a part is not a number (`5, background`, ten of 8,182 rows), all dependencies
-    of that prompt are lost. `released` reads it like this; with `fixed` the number counts, and the other dependencies
-    stay.
+    and converts the fragments to integers. If one is not an integer (`5, background`, in ten of 8,182 rows), all
+    dependencies of that prompt are lost. `released` does the same; `fixed` uses the integer and keeps the other
+    dependencies.
     """
     lines = [*read_lines(place)]
     if convention == "fixed":

@@ -145,7 +145,7 @@ def test_a_mask_that_cannot_be_used_is_an_error_that_names_it_and_costs_no_other
 
 
 def test_a_mask_without_a_source_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"benchmark\.columns\.mask: .* name the sources by"):
+    with pytest.raises(ConfigError, match=r"benchmark\.columns\.mask: .* set benchmark\.columns\.source"):
         plan_bench(write_benchmark(tmp_path), tmp_path / "store", "metric=[saturation]", MASK)
 
 
@@ -302,5 +302,5 @@ def test_a_prompt_without_a_source_or_with_a_damaged_one_fails_what_needs_it_alo
 def test_images_that_a_text_file_cannot_hold_are_refused_before_anything_runs(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
     pd.DataFrame(prompts(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
-    with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' has texts.*source_uri"):
+    with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' contains text.*source_uri"):
         plan_bench(folder, tmp_path / "store", METRICS, SOURCE, f"benchmark.prompts={folder}/prompts.csv")

@@ -192,9 +192,9 @@ def test_flipped_bits_of_a_table_cost_rows_and_no_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "row, complaint",
     [
-        ({"pixels": PIXELS, "prompt": CAT}, "which column names the image files"),
-        ({"image": PIXELS, "words": CAT}, "which column has the prompts"),
-        ({"image": PIXELS, "prompt": CAT}, "no column names the generator"),
+        ({"pixels": PIXELS, "prompt": CAT}, "cannot tell which column contains the image files"),
+        ({"image": PIXELS, "words": CAT}, "cannot tell which column contains the prompts"),
+        ({"image": PIXELS, "prompt": CAT}, "no column contains the generator"),
     ],
 )
 def test_a_table_that_lacks_a_column_is_refused(row: dict[str, Any], complaint: str, tmp_path: Path) -> None:

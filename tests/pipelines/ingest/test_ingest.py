@@ -488,7 +488,7 @@ def test_a_damaged_tar_loses_the_samples_after_the_damage_and_one_before_it(
     assert len(found) == whole or (whole is None and len(found) < 4)
     [damage] = ended.rejected
     assert (damage.file, damage.kind) == (str(tmp_path / "cut.tar"), "damaged_tar")
-    assert "everything after it are lost, and how many rows that is cannot be known" in damage.message
+    assert "everything after it are lost, and the number of lost rows is unknown" in damage.message
 
 
 def test_an_unknown_number_of_losses_exceeds_every_budget(tmp_path: Path) -> None:
@@ -645,7 +645,7 @@ def test_concurrent_ingests_of_a_shard_agree_if_equal_and_are_refused_if_differe
         return run(tmp_path / f"out{other}", table=str(table), row_group_rows=2)
 
     assert race(2).exit_code == 0
-    with pytest.raises(ConfigError, match=r"00000\.parquet: another ingest wrote it meanwhile"):
+    with pytest.raises(ConfigError, match=r"00000\.parquet: another ingest wrote it in the meantime"):
         race(1)
 
 
@@ -654,7 +654,9 @@ def test_rows_added_at_the_end_only_rewrite_the_changed_shards(tmp_path: Path) -
     path = write_csv(tmp_path / "table.csv", table[:5])
     run(tmp_path / "out", table=str(path), shard_rows=2)
     write_csv(path, table)
-    with pytest.raises(ConfigError, match=r"00002\.parquet: .* other input or by other options; on_change=replace"):
+    with pytest.raises(
+        ConfigError, match=r"00002\.parquet: .* different input or with different options; set on_change=replace"
+    ):
         run(tmp_path / "out", table=str(path), shard_rows=2)
     ended = run(tmp_path / "out", table=str(path), shard_rows=2, on_change="replace")
     assert [record.written for record in ended.shards] == [False, False, True, True]
@@ -751,7 +753,7 @@ def test_a_generator_of_another_ingest_is_refused_and_never_replaced(tmp_path: P
     write_csv(tmp_path / "atlas/other.csv", write_files(tmp_path / "atlas", source_rows(2)))
     for other in ({"table": str(tmp_path / "atlas/other.csv")}, {**first, "generator": "flint"}):
         for on_change in ("fail", "replace"):
-            with pytest.raises(ConfigError, match=r"(atlas|flint): has the images of another ingest \(ta"):
+            with pytest.raises(ConfigError, match=r"(atlas|flint): contains images of another ingest \(ta"):
                 run(tmp_path / "out", **{"generator": "atlas", **other}, on_change=on_change)
             assert contents(tmp_path / "out") == before
 
@@ -762,7 +764,7 @@ def test_a_prompt_id_has_one_text_across_the_ingests_of_an_output(tmp_path: Path
         write_csv(tmp_path / f"{name}/t.csv", [{**row, "prompt_id": "7", "prompt": text}])
     run(tmp_path / "out", table=str(tmp_path / "atlas/t.csv"))
     before = contents(tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"'7' has another text in atlas/00000\.parquet, of another ingest of"):
+    with pytest.raises(ConfigError, match=r"'7' has a different text in atlas/00000\.parquet, which another ingest"):
         run(tmp_path / "out", table=str(tmp_path / "flint/t.csv"))
     assert contents(tmp_path / "out") == before
 
@@ -804,7 +806,7 @@ def test_nothing_is_added_to_an_output_without_records(tmp_path: Path) -> None:
     _, second = ingest_two(str(tmp_path), tmp_path)
     shutil.rmtree(tmp_path / "out/.ingest")
     before = contents(tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"copy \.ingest along with its output"):
+    with pytest.raises(ConfigError, match=r"copy \.ingest together with its output"):
         run(tmp_path / "out", **second)
     assert contents(tmp_path / "out") == before
 
@@ -855,10 +857,10 @@ def test_columns_and_folder_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name, content, options, problem",
     [
-        ("t.csv", "a,b\n", {}, "which column names the image files"),
-        ("t.csv", "file,b\n", {}, "which column has the prompts"),
-        ("t.csv", "file,prompt\n", {}, "no column names the generator; set generator=NAME"),
-        ("t.csv", "file,prompt,image\n", {"generator": "a"}, "'image' has the name of a shard's own"),
+        ("t.csv", "a,b\n", {}, "cannot tell which column contains the image files"),
+        ("t.csv", "file,b\n", {}, "cannot tell which column contains the prompts"),
+        ("t.csv", "file,prompt\n", {}, "no column contains the generator; set generator=NAME"),
+        ("t.csv", "file,prompt,image\n", {"generator": "a"}, "'image' has the same name as a column of every shard"),
         ("t.csv", "file,file\n", {}, "2 columns are called 'file'"),
         ("t.csv", "", {}, "the file is empty"),
         ("t.csv", "file,prompt\n".encode("utf-16"), {}, "UTF-16; save it as UTF-8"),

@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
     ),
     "an image that no row names": (
         {"metadata.jsonl": json.dumps({"file_name": "a.png", "text": CAT}), "a.png": PIXELS, "b.png": PIXELS},
-        "empty_prompt", "no row of metadata.jsonl has its prompt",
+        "empty_prompt", "no row in metadata.jsonl has its prompt",
     ),
     "a prompt of which there is no image": (
         {"0/metadata.jsonl": json.dumps({"prompt": CAT}), "1/metadata.jsonl": json.dumps({"prompt": DOG}),
@@ -231,12 +231,12 @@ def test_an_image_without_a_prompt_is_named(
         ),
         (
             {"list.csv": f"picture,words\n1.png,{CAT}\n", "1.png": PIXELS},
-            r"list.csv has the columns picture, words, .* in the images' names, such as 1.png: name the column",
+            r"list.csv has the columns picture, words, .* in the image names, such as 1.png: set columns.image=NAME",
         ),
         ({"images.csv": f"file;prompt\n1.png;{CAT}\n", "1.png": PIXELS}, "images.csv.* semicolons"),
         (
             {"prompts.json": "[]", "1.png": PIXELS},
-            r"in their names: plumbline score images=\S+/in prompts=\S+/in/prompts.json\. Add",
+            r"numbers of \S+/in/prompts.json, run: plumbline score images=\S+/in prompts=\S+/in/prompts.json\. Add",
         ),
         ({"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n", "1.png": PIXELS}, "they may count from 0 or from 1"),
         ({"prompts.txt": b"\xff\xfe", "0.png": PIXELS}, "prompts.txt: not UTF-8 at byte 0"),
@@ -295,7 +295,7 @@ def test_no_image_gets_a_prompt_by_an_ambiguous_id(files: dict[str, str | bytes]
 def test_contradictory_columns_are_named_and_one_can_be_chosen(tmp_path: Path) -> None:
     table = f"first,second,prompt\na,b,{CAT}\nb,a,{DOG}\n"
     folder = put(tmp_path / "in", {"p.csv": table, "a.png": PIXELS, "b.png": PIXELS})
-    with pytest.raises(ConfigError, match=r"p.csv: the columns 'first' and 'second' are both .*prompt_id=first or col"):
+    with pytest.raises(ConfigError, match=r"p.csv: .* columns 'first' and 'second', .*prompt_id=first or col"):
         take(folder)
     assert prompts_by_id(take(folder, columns=InputColumnsConfig(prompt_id="second"))) == {
         "a.png": ("in", DOG), "b.png": ("in", CAT)

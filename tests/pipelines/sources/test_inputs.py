@@ -239,8 +239,8 @@ def test_a_file_that_changed_since_the_plan_is_not_read(how: str, tmp_path: Path
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     shard = plan_bench(folder, tmp_path / "store").sources.image_shards[0]
     change(folder / "images/atlas/00000.parquet", how)
-    found = "is gone" if how == "gone" else "the file has changed since the run was planned"
-    with pytest.raises(SourceError, match=rf"00000\.parquet: .*{found}.*run again: a new plan is made"):
+    found = "the file has disappeared" if how == "gone" else "the file has changed since the run was planned"
+    with pytest.raises(SourceError, match=rf"00000\.parquet: .*{found}.*run again to make a new plan"):
         read_shard(shard, IMAGE_COLUMNS)
 
 
@@ -262,7 +262,7 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
     with pytest.raises(SourceError, match="has changed since the run was planned"):
         read_shard(sources.image_shards[0], IMAGE_COLUMNS)
     fs.rm(f"{bucket}/bench/images/atlas/00000.parquet")
-    with pytest.raises(SourceError, match="is gone; put it back and run again"):
+    with pytest.raises(SourceError, match="has disappeared since the run was planned; restore it and run again"):
         read_shard(sources.image_shards[0], IMAGE_COLUMNS)
 
 
@@ -273,10 +273,12 @@ def test_an_object_that_differs_from_the_listing_is_reported_as_changed(bucket: 
     (place / "00000.parquet").write(content)
     (listed,) = list_files(place, "atlas", (".parquet",)).tables
     (place / "00000.parquet").write(content[:-8] + content)
-    with pytest.raises(SourceError, match=r"00000\.parquet: the file has changed .* run again: a new plan is made"):
+    with pytest.raises(SourceError, match=r"00000\.parquet: the file has changed .* run again to make a new plan"):
         read_footer(listed)
     (place / "00000.parquet").remove()
-    with pytest.raises(SourceError, match=r"00000\.parquet: .* is gone; put it back and run again"):
+    with pytest.raises(
+        SourceError, match=r"00000\.parquet: .* has disappeared since the run was planned; restore it and run again"
+    ):
         read_footer(listed)
 
 
@@ -315,7 +317,7 @@ def test_a_file_that_changes_between_plan_and_run_only_fails_itself_and_commits_
     done = run_plan(plan)
     errors = done.results.read_errors().to_pylist()
     assert {(row["generator"], row["kind"]) for row in errors} == {("flint", "broken_file")} and len(errors) == 4
-    assert all("run again: a new plan is made" in row["message"] and row["retryable"] for row in errors)
+    assert all("run again to make a new plan" in row["message"] and row["retryable"] for row in errors)
     assert not list_cells(root / "store", "flint") and list_cells(root / "store", "atlas")
     assert run_config(config).results.n_null == 4, "the rewritten file has eight images, four of them without a prompt"
     assert sum(path.startswith("scores/") for path in list_cells(root / "store", "flint")) == 2
@@ -354,4 +356,4 @@ def test_a_broken_file_of_rows_with_prompts_loses_no_row(tmp_path: Path) -> None
     done = run_plan(plan)
     assert (len(done.results.read_scores()), done.results.n_null) == (8, 4)
     lost = [row for row in done.results.read_scores().to_pylist() if row["score"] is None]
-    assert all(row["seed"] is None and "is gone" in row["error"]["message"] for row in lost)
+    assert all(row["seed"] is None and "has disappeared" in row["error"]["message"] for row in lost)

@@ -90,7 +90,7 @@ def test_a_file_with_one_prompt_per_line_is_read_too(tmp_path: Path) -> None:
     "name, content, complaint",
     [
         ("p.csv", "prompt_id,text\n1,a\n2,b,c\n", r"p\.csv, row 1 \(line 3\): expected 2 fields, found 3; correct"),
-        ("p.json", '["a", 7]', r"p\.json, row 1: expected a text, found int; correct it"),
+        ("p.json", '["a", 7]', r"p\.json, row 1: expected text, found int; correct it"),
         ("p.csv", "prompt_id,text\n", "found none; check the path"),
         ("p.csv", "prompt_id,text\n1,a\n1,b\n", r"p\.csv, row 1: prompt_id '1' occurs twice"),
         ("p.csv", "prompt_id,text,text\n1,a,b\n", r"p\.csv: 2 columns are called 'text'; rename or remove all but one"),
@@ -108,7 +108,7 @@ def test_a_file_with_one_prompt_per_line_is_read_too(tmp_path: Path) -> None:
         (
             "p.json",
             '[{"prompt_id": 1, "text": "a", "skills": [["b"]]}]',
-            r"row 0: expected `skills` to hold text, found list",
+            r"row 0: expected `skills` to contain text, found list",
         ),
         ("p.json", "[" * 100_000, r"p\.json: not JSON \(.*recursion"),
         (

@@ -128,7 +128,7 @@ def questions_by_prompt(pack: QuestionPack) -> dict[str, Any]:
 def test_a_pack_has_a_maximum_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pack_module, "MAX_PACK_BYTES", 2**20)
     row = choice("p", "x" * 2**20, "is it?", ["yes", "no"], "yes")
-    with pytest.raises(SourceError, match=r"q\.json: over 1 MiB; is it a released file of questions\?"):
+    with pytest.raises(SourceError, match=r"q\.json: over 1 MiB; check that this is the question file"):
         read("tifa_v1", tmp_path, {"q.json": [row]})
 
 

@@ -227,8 +227,7 @@ def test_the_commands_read_a_release_or_name_the_option_that_it_needs(tmp_path: 
     assert f"{len(UNQUOTED)} prompts" in " ".join(out.split())
     line = refusal("sweep", *sweep_words(RELEASES["TIIF-Bench"], tmp_path, *words))
     assert line.endswith(
-        "name the column by benchmark.prompt_columns.text=short_description or "
-        "benchmark.prompt_columns.text=long_description"
+        "set benchmark.prompt_columns.text=short_description or benchmark.prompt_columns.text=long_description"
     )
 
 
@@ -266,10 +265,12 @@ def test_a_prompt_without_id_and_text_is_reported(tmp_path: Path) -> None:
 
 def test_files_have_a_maximum_size_and_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_files, "MAX_PROMPTS", 2)
-    with pytest.raises(prompt_files.SourceError, match=r"p\.json: over 2 prompts; write the file as Parquet"):
+    with pytest.raises(prompt_files.SourceError, match=r"p\.json: more than 2 prompts; write the file as Parquet"):
         read("p.json", '["a", "b", "c"]')
     monkeypatch.setattr(prompt_files, "MAX_BYTES", 2**20)
-    with pytest.raises(prompt_files.SourceError, match=r"p\.json: over 1 MiB, the limit .*; write the file as Parquet"):
+    with pytest.raises(
+        prompt_files.SourceError, match=r"p\.json: larger than 1 MiB, the limit .*; write the file as Parquet"
+    ):
         read("p.json", " " * 2**20 + '["a"]')
 
 

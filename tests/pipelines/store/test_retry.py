@@ -83,8 +83,8 @@ def test_only_failed_rows_are_tried_again_and_new_images_wait(
     done = run_plan(retry)
     show_outcome(make_console(), done)
     output = capsys.readouterr().out
-    assert "retry_failed: 2 failed rows of 1 cells are tried again" in output
-    assert "4 cells that were never tried are left alone" in output
+    assert "retry_failed: 2 failed rows of 1 cells will be retried" in output
+    assert "4 cells that were never computed are skipped" in output
     assert "retry_failed: 1 of 2 failed rows have a score now" in output
     assert sorted(decoder.decoded) == sorted(slow), "the other rows of the shard are kept"
     assert kinds(done) == ["image_too_slow", *["not_computed"] * 8]

@@ -147,7 +147,7 @@ def test_an_invalid_address_is_refused_and_nothing_is_written(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"^store: .*(; write|; name it, or set the variable)"):
+    with pytest.raises(ConfigError, match=r"^store: .*(; write|; (add it|enter one), or set the variable)"):
         open_store(GcConfig(store=url))
     assert not list(tmp_path.iterdir())
 
@@ -175,7 +175,7 @@ def test_settings_that_the_s3_client_refuses_are_reported_in_one_line(
 
 def test_a_circle_of_links_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(ConfigError, match=r"loop/store: its symbolic links lead in a circle"):
+    with pytest.raises(ConfigError, match=r"loop/store: its symbolic links form a loop"):
         store_at(f"{tmp_path}/loop/store").check()
 
 
