@@ -244,7 +244,7 @@ def __getattr__(name):
     [
         ("ghost", "nowhere:Ghost", "No module named 'nowhere'"),
         ("path", "pathlib:Path", "expected a Metric"),
-        ("dsg", "pathlib:Path", "both have plumbline.metrics 'dsg'"),
+        ("dsg", "pathlib:Path", "both declare plumbline.metrics 'dsg'"),
         ("ghost", "broken:Ghost", "expected a Metric, got a value of type Unshown"),
         ("ends", "broken:Ends", "SystemExit: 0"),
         ("long", "broken:Long", "RuntimeError: no no "),

@@ -1,1 +1,1 @@
-"""Foundations of all other modules: errors, table schemas and rows, extensions, wording of numbers, model calls."""
+"""Foundations of all other modules: errors, table schemas, rows, extensions, number formatting and model calls."""

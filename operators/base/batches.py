@@ -1,4 +1,4 @@
-"""Model calls on many rows: a bad row fails alone, out-of-memory batches shrink, and calls are counted."""
+"""Runs model calls on many rows: a bad row fails alone, batches shrink when memory runs out, and calls are counted."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ _LISTENERS: list[Callable[[int], None]] = []
 
 @contextmanager
 def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
-    """Call the listener with the number of answered calls, in the thread that made them, until the context ends."""
+    """Within the context, pass the number of answered calls to the listener, in the thread that made the calls."""
     _LISTENERS.append(listener)
     try:
         yield
@@ -41,7 +41,7 @@ def count_calls(made: int) -> None:
 
 
 def call_and_count(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row]) -> Sequence[Result]:
-    """Return the call's results, and count one call per row unless `call` has counted its calls itself."""
+    """Return the results of the call, and count one call per row unless `call` has already counted its calls."""
     before = _CALLS.made
     results = call(rows)
     if _CALLS.made == before:
@@ -58,7 +58,8 @@ class BatchSize:
     def shrink(self, rows: int, before: int) -> None:
         """Halve the size after a batch of `rows` rows ran out of memory.
 
-        If a single row is too large, other rows may still fit: the size returns to its value `before` that row.
+        If a single row is too large, other rows may still fit, so the size is reset to `before`, its value before that
+        row.
         """
         self.rows = min(self.rows, rows // 2) if rows > 1 else before
 
@@ -70,7 +71,7 @@ def isolate(
     *,
     crowded: bool = False,
 ) -> list[Result | RowError]:
-    """Return one result per row; halve a failing batch until each failing row is in a batch of its own.
+    """Return one result per row; split a failing batch in half until each failing row is in a batch of its own.
 
     Args:
         call: Returns one result per row of a batch.
@@ -79,11 +80,11 @@ def isolate(
         crowded: True if other rows also take memory: an out-of-memory error is then raised instead of halving.
 
     Returns:
-        Results in the order of the rows. A failed row has a retryable RowError, or the error of a HopelessRow that the
-        model raised. Once STOP is set, `call` is not called any more, and every remaining row is STOPPED.
+        Results in the order of the rows. A failed row gets a retryable RowError, or the error in the HopelessRow that
+        the model raised. Once STOP is set, `call` is no longer called, and every remaining row is STOPPED.
 
     Raises:
-        Exception: The device is lost, or the model is unusable (ModelError): no later call can succeed.
+        Exception: The device is lost, or the model is unusable (ModelError), so no later call can succeed.
     """
     return halve(partial(call_and_count, call), rows, size, crowded=crowded)
 
@@ -95,7 +96,7 @@ def halve(
     *,
     crowded: bool = False,
 ) -> list[Result | RowError]:
-    """Return the results of `isolate` without counting calls, for functions that do not call a model."""
+    """Do the same as `isolate` without counting calls, for functions that do not call a model."""
     before = size.rows if size is not None else 0
     results: list[Result | RowError] = []
     waiting = [rows] if rows else []
@@ -125,17 +126,17 @@ class UseWindow(Protocol[Used]):
     """Function that uses the rows of a window after they were encoded together."""
 
     def __call__(self, first: int, encoded: Sequence[Used | RowError], /, *, crowded: bool) -> None:
-        """Use the encoded rows; `first` is the index of their first row among all rows.
+        """Use the encoded rows; `first` is the index of the first of them among all rows.
 
-        If `crowded`, raise an out-of-memory error before storing any result; a smaller window follows. Otherwise the
-        window has one row, and running out of memory is an error of that row.
+        If `crowded`, an out-of-memory error must be raised before any result is stored; a smaller window follows.
+        Otherwise the window has a single row, and running out of memory is an error of that row.
         """
 
 
 def encode_in_windows(
     encode: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row], size: BatchSize, use: UseWindow[Result]
 ) -> None:
-    """Encode `size` rows, use them, then encode the next; windows shrink as batches do when memory runs out."""
+    """Repeatedly encode `size` rows and use them; like batches, windows shrink when memory runs out."""
     first = failed = 0
     before = size.rows
     while first < len(rows):
@@ -159,12 +160,12 @@ def encode_in_windows(
 
 def out_of_memory(error: Exception) -> bool:
     text = str(error)
-    by_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, not imported here
+    by_type = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch is not imported here
     return by_type or "out of memory" in text or "ALLOC_FAILED" in text
 
 
 def device_lost(error: Exception) -> bool:
-    """Return True if the process can no longer use its GPU or engine; after running out of memory it still can."""
+    """Return True if the process can no longer use its GPU or engine. Running out of memory does not count."""
     if isinstance(error, EngineError):
         return True
     return "CUDA error" in str(error) and not out_of_memory(error)
@@ -179,8 +180,8 @@ def call_in_batches(
 ) -> list[Result]:
     """Return the call's result for every input, in the order of the inputs.
 
-    A batch has `size` inputs of similar `sizes`, so that padding is short; without `sizes`, all count as equal. If a
-    batch runs out of memory, later batches have half as many inputs.
+    Each batch has `size` inputs of similar `sizes`, which keeps padding short; without `sizes`, all inputs count as
+    equally large. If a batch runs out of memory, later batches have half as many inputs.
     """
     import torch  # slow to import, and the driver only counts calls
 

@@ -1,4 +1,4 @@
-"""Bounds of configuration values: declared in a field's type, and checked whenever a configuration is created."""
+"""Bounds on configuration values: declared in a field's type, and checked whenever a configuration is created."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ class Bound(NamedTuple):
 
 
 def at_least(minimum: float, unit: str = "") -> Bound:
-    """Return the bound of finite numbers that are `minimum` or more; `unit` follows the minimum in messages."""
+    """Return a bound for finite numbers that are at least `minimum`; messages show `unit` after the minimum."""
     return Bound(f"at least {minimum:g}{unit}", lambda value: minimum <= value < math.inf)
 
 
@@ -25,19 +25,19 @@ Positive = Annotated[int, at_least(1)]
 Natural = Annotated[int, Bound("0 or more", lambda value: value >= 0)]
 NotNegative = Annotated[float, Bound("0 or more", lambda value: 0 <= value < math.inf)]
 AboveZero = Annotated[float, Bound("more than 0", lambda value: 0 < value < math.inf)]
-Seconds = Annotated[float, Bound("seconds above 0", lambda value: 0 < value < math.inf)]
-Share = Annotated[float, Bound("a share between 0 and 1", lambda value: 0 <= value <= 1)]
-SomeShare = Annotated[float, Bound("a share above 0 and at most 1", lambda value: 0 < value <= 1)]
+Seconds = Annotated[float, Bound("a positive number of seconds", lambda value: 0 < value < math.inf)]
+Share = Annotated[float, Bound("a fraction between 0 and 1", lambda value: 0 <= value <= 1)]
+SomeShare = Annotated[float, Bound("a fraction above 0 and at most 1", lambda value: 0 < value <= 1)]
 Probability = Annotated[float, Bound("a probability between 0 and 1", lambda value: 0 < value < 1)]
 """A probability that is neither 0 nor 1."""
 
 
 class BoundsChecked:
-    """Base of dataclasses that check their fields against the bounds in the field types; null is within all bounds."""
+    """Base class of dataclasses that check their fields against the bounds in the field types; None is allowed."""
 
     __slots__ = ()
     section: ClassVar[str] = ""
-    """Prefix of a field's name in messages, such as `limits.`."""
+    """Prefix of field names in messages, such as `limits.`."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for the first value that is out of bounds."""

@@ -1,4 +1,4 @@
-"""Errors with a remedy, errors of single rows, and the remedies of all kinds of row errors."""
+"""Errors that say how to fix them, errors of single rows, and the remedies for all kinds of row errors."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class PlumblineError(Exception):
-    """Failure whose message is a readable line: the expected value, the found value, where, and the remedy."""
+    """Failure with a one-line message: what was expected, what was found, where, and what to do."""
 
 
 class ConfigError(PlumblineError):
@@ -15,11 +15,11 @@ class ConfigError(PlumblineError):
 
 
 class SourceError(PlumblineError):
-    """A source table is missing, truncated or of the wrong schema."""
+    """A source table is missing, truncated or has the wrong schema."""
 
 
 class ModelError(PlumblineError):
-    """A checkpoint is missing, not a checkpoint, or cannot be loaded."""
+    """A checkpoint is missing, is not a valid checkpoint, or cannot be loaded."""
 
 
 class EngineError(ModelError):
@@ -32,13 +32,13 @@ class RowError(NamedTuple):
     kind: str
     """Short stable name, such as `corrupt_image`; a key of REMEDIES."""
     message: str
-    """The finding and its remedy."""
+    """What was found, and what to do about it."""
     retryable: bool = False
     """True if the same computation may succeed later."""
 
 
 class RefusedUri(PlumblineError):
-    """An address is outside the folders that rows may name; it was not read."""
+    """An address is outside the folders from which rows may read files; it was not read."""
 
 
 class HopelessRow(PlumblineError):
@@ -54,7 +54,7 @@ JOINER = "\u200d"
 
 
 def printable(text: str) -> str:
-    """Return a text with "?" for invisible characters, which could hide or reverse the text around them."""
+    """Replace invisible characters, which could hide or reverse the text around them, with "?"."""
     return "".join(char if char.isprintable() or char in ("\n", "\t", JOINER) else "?" for char in text)
 
 
@@ -63,12 +63,12 @@ DISTRIBUTION = "plumbline-t2i"
 
 
 def install(extra: str) -> str:
-    """Return the remedy for a missing library that belongs to an extra."""
+    """Return the remedy for a missing library that an extra installs."""
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 
 
 def describe_missing_plugin(what: str, plugin: str) -> str:
-    """Return the sentence that `what` is part of a plugin of ours that is not installed, with the remedy."""
+    """Say that `what` belongs to one of our plugins that is not installed, and what to do."""
     return (
         f"{what} of the plugin {plugin!r}, which is not installed; reinstall {DISTRIBUTION}, or restore the folder "
         f"plugins/{plugin}"
@@ -76,7 +76,7 @@ def describe_missing_plugin(what: str, plugin: str) -> str:
 
 
 MAX_NAME = 200
-"""Characters of the longest name for which similar names are suggested."""
+"""Maximum length, in characters, of a name for which similar names are suggested."""
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:
@@ -93,9 +93,9 @@ def check_known(key: str, value: str, known: Iterable[str]) -> None:
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text with the credentials and queries of its addresses hidden, because a query may sign a request.
+    """Hide the credentials and query strings of all addresses in a text; a query string may contain a signature.
 
-    In an address without a scheme, a query is recognised by its beginning, `?name=`.
+    In an address without a scheme, a query string is recognised by how it starts, `?name=`.
     """
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     # the outer expression reads each address once, even if it contains others
@@ -104,71 +104,73 @@ def hide_secrets(text: str) -> str:
 
 
 REMEDIES: Mapping[str, str] = {
-    "blank_picture": "look at the prompt and the settings, or set the generator's dtype=float32",
+    "blank_picture": "check the prompt and the settings, or set the generator's dtype=float32",
     "broken_file": "write or upload the file again",
     "cell_unreadable": "check the store's disk or server, and run again",
     "corrupt_image": "generate the image again, as 8-bit PNG or JPEG",
     "corrupt_video": "generate the video again, as MP4 or WebM",
     "empty_prompt": "fill in the prompt's text, or drop the prompt",
-    "empty_reply": "run again; if it stays, raise the metric's max_tokens or use another model",
+    "empty_reply": "run again; if the error persists, raise the metric's max_tokens or use another model",
     "function_failed": "correct the function; if its file has changed, its values are computed again",
     "image_not_embedded": "embed the images' bytes, or put their addresses in `uri`",
     "image_too_large": "check the image, or raise limits.max_pixels, limits.max_bytes or limits.max_scans; "
     "for a service, set the model's image_format=jpeg",
     "image_too_small": "use a larger image",
     "image_too_slow": "save the image again as PNG or JPEG, or raise limits.max_seconds",
-    "incomplete_cell": "run again; if it stays, delete the folder that the message names",
-    "killed_worker": "look at the image, or give the stage more memory or time (cluster.pools)",
+    "incomplete_cell": "run again; if the error persists, delete the folder that the message names",
+    "killed_worker": "check the image, or give the stage more memory or time (cluster.pools)",
     "missing_image": "generate the image, or set benchmark.require_every_prompt=false",
     "missing_prompt_id": "fill in the row's prompt_id",
-    "model_failed": "run again; if it stays, set a smaller image_batch",
-    "model_unavailable": "run again; if it stays, check the endpoint, or lower the model's concurrency",
-    "no_caption": "fill in the row's captions; those of an edit say what was there and what is wanted",
-    "no_reference": "write what the image shows as the caption's reference",
+    "model_failed": "run again; if the error persists, set a smaller image_batch",
+    "model_unavailable": "run again; if the error persists, check the endpoint, or lower the model's concurrency",
+    "no_caption": "fill in the row's captions; for an edit, describe the source and the intended result",
+    "no_reference": "add a reference that describes the image",
     "too_long": "leave out some of the caption's references, or shorten the texts",
-    "no_edit_kind": "name the column of kinds by benchmark.prompt_columns.skills, or set the metric's edit_kind",
-    "no_likelihood": "use a model whose weights run here, or choices of one token",
-    "no_questions": "look at the prompt's questions; lower the metric's threshold or switch its filter off",
-    "no_track": "name the column of tracks by benchmark.prompt_columns.skills, or set the metric's track",
-    "no_text_wanted": "put the wanted words in double quotes or in a column, or leave the prompt out",
+    "no_edit_kind": "set benchmark.prompt_columns.skills to the column with the kinds, or set the metric's edit_kind",
+    "no_likelihood": "use a model whose weights run here, or single-token choices",
+    "no_questions": "check the prompt's questions; lower the metric's threshold or turn its filter off",
+    "no_track": "set benchmark.prompt_columns.skills to the column with the tracks, or set the metric's track",
+    "no_text_wanted": "put the expected words in double quotes or in a column, or leave the prompt out",
     "unknown_script": "only Latin and Chinese words are compared; leave the prompt out",
     "not_computed": "run without retry_failed=true",
-    "not_finite": "set the model's dtype=float32; in a table from elsewhere, correct the number",
+    "not_finite": "set the model's dtype=float32; in an imported table, correct the number",
     "not_scored": "score the image, or leave its row out",
     "prompt_too_long": "shorten the prompt, lower the metric's max_tokens, or use a model with a longer context",
     "quota_spent": "add credit to the account, or raise its limit, and run again",
-    "reply_refused": "look at the prompt, or use another model",
-    "request_refused": "act on the endpoint's message; shorten the prompt, or use a model that takes it",
-    "shard_failed": "run again; if it stays, act on the message",
+    "reply_refused": "check the prompt, or use another model",
+    "request_refused": "act on the endpoint's message; shorten the prompt, or use a model that accepts it",
+    "shard_failed": "run again; if the error persists, act on the message",
     "stopped": "run the same command to go on",
     "too_many_images": "keep fewer images in the row, or raise limits.max_images",
     "unfinished_thought": "raise the model's thinking_tokens, or set its thinking=refused",
     "unknown_prompt": "add the prompt, correct the row's prompt_id, or set benchmark.require_every_image=false",
-    "unreadable_reply": "use a more able model as writer or judge, or raise the metric's max_tokens",
-    "unusable_prompt": "give the prompt as text, without half characters (lone surrogates)",
+    "unreadable_reply": "use a more capable model as writer or judge, or raise the metric's max_tokens",
+    "unusable_prompt": "pass the prompt as text, without lone surrogates",
     "unusable_value": "have the function return a finite number within its score_range",
     "unusable_mask": "draw the mask as large as the source, white where the edit is and black elsewhere",
-    "unreadable_uri": "check the address, and that the credentials may read it",
+    "unreadable_uri": "check the address, and that the credentials allow reading it",
     "uri_refused": "move the image below the benchmark's folders, or add its folder to benchmark.uri_roots; "
     "for a service, to video_folders",
 }
-"""Remedy of each kind of row error, in one line; docs/failures.md has the details."""
+"""One-line remedy for each kind of row error; docs/failures.md has the details."""
 
 EMPTY_PROMPT = RowError("empty_prompt", f"the prompt has no text; {REMEDIES['empty_prompt']}")
 
 MAX_PROMPT = 20_000
-"""Characters; models read a few thousand at most, and the longest prompts of released benchmarks have about 3,000."""
+"""Maximum length of a prompt in characters. Models read a few thousand at most, and the longest prompts of released
+benchmarks have about 3,000.
+"""
 
 
 def check_prompt(text: str) -> RowError | None:
-    """Return an error if no question can be asked about a prompt, because it is empty or far too long."""
+    """Return an error if a prompt is empty or far too long, so that no question can be asked about it."""
     if len(text) > MAX_PROMPT:
-        message = f"the prompt has {len(text)} characters, and at most {MAX_PROMPT} are read; shorten it"
+        message = f"the prompt has {len(text)} characters, but at most {MAX_PROMPT} are allowed; shorten it"
         return RowError("prompt_too_long", message)
     return None if text.strip() else EMPTY_PROMPT
 
 
 def unknown_prompt(prompt_id: str | None) -> RowError:
-    """Return the error of a row whose prompt the benchmark does not have."""
+    """Return the error of a row whose prompt is not in the benchmark."""
     message = f"prompt_id {prompt_id!r} is not in the benchmark's prompts; add the prompt, or correct the id"
     return RowError("unknown_prompt", message)

@@ -1,6 +1,6 @@
-"""Objects that are looked up by name: from the core, from our plugins, and from other packages by entry points.
+"""Objects that are looked up by name: from the core, from our plugins, and from other packages via entry points.
 
-Some of them need the packages of an extra of this distribution.
+Some of them need packages that an extra of this distribution installs.
 """
 
 import re
@@ -18,18 +18,18 @@ from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, install
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-"""The name of an extension, which may become a part of a path."""
+"""Pattern for the name of an extension, which may become part of a path."""
 PLUGINS = Path(__file__).parents[2] / "plugins"
-"""Folder of our plugins. Each has a file `entry_points.txt` in the format of an installed package's."""
+"""Folder of our plugins. Each plugin has a file `entry_points.txt` in the format used by installed packages."""
 MAX_REASON = 300
-"""Characters of an error that a package raises."""
+"""Maximum characters shown of an error that a package raises."""
 
 
 class Extensions(Mapping[str, T], Generic[T]):
     """The objects of a group by name. Each is loaded when it is first looked up.
 
     All are declared as entry points, `module:attribute`, of the group `plumbline.GROUP` (docs/plugins.md). The core's
-    come first, then those of our plugins, then those of other packages, each in its own order.
+    entry points come first, then those of our plugins, then those of other packages, each in the order of declaration.
     """
 
     def __init__(self, group: str, ours: Mapping[str, str], expected: type | None = None) -> None:
@@ -47,7 +47,7 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     @cached_property
     def declared(self) -> Mapping[str, EntryPoint]:
-        """Entry points by name. Raise ConfigError for an invalid name, or a name that two packages declare."""
+        """Entry points by name. Raise ConfigError if a name is invalid, or if two packages declare the same name."""
         points = {name: EntryPoint(name, value, self.group) for name, value in self.ours.items()}
         for point in sorted(entry_points(group=self.group), key=_owner):
             if not NAME.fullmatch(point.name):
@@ -57,12 +57,12 @@ class Extensions(Mapping[str, T], Generic[T]):
                 )
             if point.name in points:
                 owners = f"{_owner(points[point.name])} and {_owner(point)}"
-                raise ConfigError(f"{owners} both have {self.group} {point.name!r}; uninstall or rename one")
+                raise ConfigError(f"{owners} both declare {self.group} {point.name!r}; uninstall or rename one")
             points[point.name] = point
         return points
 
     def __getitem__(self, name: str) -> T:
-        """Raise KeyError for an unknown name, and ConfigError if the module or a library that it needs is missing."""
+        """Return the object; raise KeyError for an unknown name, ConfigError if the module does not load."""
         if name in self.loaded:
             return self.loaded[name]
         point = self.declared[name]
@@ -83,7 +83,7 @@ class Extensions(Mapping[str, T], Generic[T]):
         return self.loaded[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.declared  # Mapping's own would load it
+        return name in self.declared  # Mapping's default would load the object
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.declared)
@@ -111,7 +111,7 @@ def _declared_by_plugins() -> Mapping[str, Mapping[str, str]]:
 
 
 def declare_modules(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:
-    """Return entry points of modules in a package: each name is a module, and its object is this attribute."""
+    """Return entry points for the named modules of a package; the object of each is this attribute of the module."""
     return {name: f"{package}.{name}:{attribute}" for name in names}
 
 
@@ -120,17 +120,17 @@ def _owner(point: EntryPoint) -> str:
 
 
 def _remedy(point: EntryPoint) -> str:
-    return install(point.name) if point.dist is None else f"mend or uninstall {point.dist.name}"
+    return install(point.name) if point.dist is None else f"fix or uninstall {point.dist.name}"
 
 
 EXTRA_REQUIREMENT = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
-"""A requirement in the distribution's metadata that belongs to an extra."""
+"""Pattern for a requirement in the distribution's metadata that belongs to an extra."""
 
 
 @cache
 def missing_packages(extra: str) -> tuple[str, ...]:
     missing = []
-    with suppress(metadata.PackageNotFoundError):  # without installation, as from source files, none are known
+    with suppress(metadata.PackageNotFoundError):  # not installed, so its requirements are unknown
         for requirement in filter(None, map(EXTRA_REQUIREMENT.match, metadata.requires(DISTRIBUTION) or ())):
             if requirement["extra"] == extra:
                 try:
@@ -141,6 +141,6 @@ def missing_packages(extra: str) -> tuple[str, ...]:
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Raise ConfigError with the remedy if a package of an extra that `what` needs is not installed."""
+    """Raise ConfigError if a package of the extra is not installed; the message says that `what` needs it."""
     if missing := missing_packages(extra):
         raise ConfigError(f"{what} needs {', '.join(missing)}; {install(extra)}")

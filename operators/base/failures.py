@@ -1,4 +1,4 @@
-"""Kinds of failure in a run: the number of failed rows of each kind, and the first of them."""
+"""Summarises the failures of a run: the number of failed rows of each kind, and the first row of each kind."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from plumbline.operators.base import schemas
 
 
 def count_failures(errors: pa.Table) -> pa.Table:
-    """Return the kinds of failure (schema FAILURES) in a table of schema ERRORS."""
+    """Count the failures in a table of schema ERRORS by kind; return a table of schema FAILURES."""
     return merge_failures([errors.append_column("rows", pa.repeat(pa.scalar(1, pa.int64()), len(errors)))])
 
 
 def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of schema FAILURES; rows that are retryable, or in no file, count separately within a kind."""
+    """Merge tables of schema FAILURES; within a kind, retryable rows and rows that are in no file count separately."""
     table = pa.concat_tables([schemas.FAILURES.empty_table(), *tables])
     marked = table.append_column("in_file", pc.is_valid(table.column("file")))
     marked = marked.append_column("index", pa.array(range(len(table)), pa.int64()))
@@ -26,7 +26,7 @@ def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def kinds_of_failure(failures: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the first row of each kind, with the number of rows as `rows`, in order of appearance."""
+    """Yield the first row of each kind in order of appearance, with the number of rows of the kind as `rows`."""
     by_kind: dict[str, dict[str, Any]] = {}
     for row in failures.to_pylist():
         first = by_kind.setdefault(row["kind"], {**row, "rows": 0})
@@ -35,12 +35,12 @@ def kinds_of_failure(failures: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def failure_counts(failures: pa.Table) -> list[tuple[str, int]]:
-    """Return each kind with its number of rows, the most frequent first."""
+    """Return each kind with its number of rows, most frequent first."""
     counts = [(kind["kind"], kind["rows"]) for kind in kinds_of_failure(failures)]
     return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
 
 
 def name_row(row: Mapping[str, Any], *columns: str) -> str:
-    """Return a failed row's values of these columns, and its image or else its prompt, in words."""
+    """Describe a failed row by the values of these columns and its image id, or else its prompt id."""
     ids = [f"{kind} {row[f'{kind}_id']}" for kind in ("image", "prompt") if row[f"{kind}_id"] is not None]
     return ", ".join([*(row[column] for column in columns), *ids[:1]])

@@ -1,4 +1,4 @@
-"""Maps of a function over items: sequential here, or parallel if a caller passes another map."""
+"""Maps that apply a function to items: sequentially here, or in parallel if a caller passes another map."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar

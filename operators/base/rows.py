@@ -1,4 +1,4 @@
-"""Tables and rows: building them by a schema, their errors, the metadata of tables, and values from callers."""
+"""Tables and rows: building tables from a schema, row errors, table metadata, and reading lists from callers."""
 
 import hashlib
 import json
@@ -16,21 +16,21 @@ from plumbline.operators.base.usage import Usage
 USAGE = b"usage"
 KEPT = b"kept"
 PANDAS_NULLS = ("NAType", "NaTType")
-"""Types of pandas' nulls, by name: to import pandas would slow down the start of workers."""
+"""Type names of pandas' null values; importing pandas would slow down the start of workers."""
 
 
 def table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return the rows as a table of exactly this schema; absent columns are null."""
+    """Return the rows as a table with exactly this schema; absent columns are null."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
 
 
 def input_digest(*parts: str) -> str:
-    """Return the digest of a row's inputs other than the image, for the column `basis`."""
+    """Return the digest of all inputs of a row except the image, for the column `basis`."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with its missing columns of the schema added as nulls."""
+    """Add the columns of the schema that the table lacks, filled with nulls."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(len(table), field.type))
@@ -38,7 +38,7 @@ def add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a row of ANSWERS, SIMILARITIES or another schema over images as one row per image."""
+    """Split a row of ANSWERS, SIMILARITIES or another schema over images into one row per image."""
     for column in ("statistics", "comparisons", "values"):
         if column in row:
             return [{**row, **image} for image in row[column]]
@@ -54,7 +54,7 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Return rows per image: one, or one per call for a judge's verdicts (None if the reply is unreadable)."""
+    """Return a list of rows per image: one row, or one per call of a judge (None if the reply is unreadable)."""
     if "verdicts" not in row:
         return [[image] for image in split_by_image(row)]
     verdicts, size = row["verdicts"], row.get("repeats") or 1
@@ -67,7 +67,7 @@ def error_value(error: RowError | None) -> dict[str, Any] | None:
 
 
 def is_retryable(row: Mapping[str, Any]) -> bool:
-    """Return True if a row has an error, and computing it again may succeed."""
+    """Return True if a row has an error and may succeed when computed again."""
     return row["error"] is not None and bool(row["error"]["retryable"])
 
 
@@ -77,28 +77,28 @@ def row_error(value: Mapping[str, Any] | None) -> RowError | None:
 
 
 def with_usage(table: pa.Table, usage: Usage) -> pa.Table:
-    """Return the table with the usage of its model calls in the metadata, which a cell's file keeps."""
+    """Store the usage of the model calls in the table's metadata, which is saved in a cell's file."""
     return table.replace_schema_metadata({USAGE: json.dumps(usage._asdict())})
 
 
 def read_usage(table: pa.Table) -> Usage | None:
-    """Return the usage of a table's model calls from the metadata, or None if it has none."""
+    """Return the usage of model calls stored in the table's metadata, or None if there is none."""
     found = (table.schema.metadata or {}).get(USAGE)
     return Usage(**json.loads(found)) if found is not None else None
 
 
 def with_kept(table: pa.Table, kept: int) -> pa.Table:
-    """Add the number of rows that were copied from earlier cells to the table's metadata."""
+    """Store the number of rows that were copied from earlier cells in the table's metadata."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT: str(kept)})
 
 
 def read_kept(table: pa.Table) -> int:
-    """Return the number of rows that were copied from earlier cells, by the table's metadata."""
+    """Return the number of rows copied from earlier cells, as stored in the table's metadata."""
     return int((table.schema.metadata or {}).get(KEPT, 0))
 
 
 def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate tables, and add up the usage and the numbers of kept rows in their metadata."""
+    """Concatenate tables, and add up the usage and the numbers of kept rows stored in their metadata."""
     if len(tables) == 1:
         return tables[0]
     table = pa.concat_tables([part.replace_schema_metadata(None) for part in tables])
@@ -119,12 +119,12 @@ def count_errors(cell: pa.Table, *, retryable_only: bool = False) -> int:
 
 
 def is_missing(value: Any) -> bool:
-    """Return True if a value is null: None, NaN, or pandas' NA and NaT."""
+    """Return True if a value is null: None, NaN, or pandas' NA or NaT."""
     return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in PANDAS_NULLS
 
 
 def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
-    """Raise SourceError if a column that is read occurs more than once in a file; `where` names the file."""
+    """Raise SourceError if one of the columns to `read` occurs more than once in a file; `where` names the file."""
     twice = [name for name in read if found.count(name) > 1]
     if twice:
         raise SourceError(
@@ -144,16 +144,16 @@ def require_columns(found: Iterable[str], required: Iterable[str], where: str, *
 
 
 def list_values(values: Any, name: str) -> list[Any]:
-    """Return the values of a list, array, pandas Series, column or iterator in order; an index is ignored.
+    """Return the values of a list, array, pandas Series, Arrow column or iterator in order, ignoring any index.
 
-    Raise ConfigError for values without an order or with several dimensions.
+    Raise ConfigError if the values have no order or several dimensions.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return list(values.to_pylist())
     unordered = isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable)
     if unordered or getattr(values, "ndim", 1) != 1:
         raise ConfigError(
-            f"{name}: expected a list, array of one dimension, Series or iterator, got a value of type "
+            f"{name}: expected a list, one-dimensional array, Series or iterator, got a value of type "
             f"{type(values).__name__}"
         )
     return [*values]

@@ -1,4 +1,4 @@
-"""The columns of every table: questions, answers, scores, ratings and all others, declared once."""
+"""Schemas of all tables (questions, answers, scores, ratings and others), each declared once."""
 
 from functools import partial
 
@@ -33,9 +33,10 @@ LEFT_OUT = pa.schema(
 - `failed`: has no tags, or no text because it could not be written; `error` has the cause."""
 
 TAGS = pa.schema([*texts("prompt_id", "skill", "sub_skill", "words"), *ints("start", "end"), ("error", ERROR)])
-"""Tags of prompts: each with its words in the prompt, from character `start` to `end` (null if they were not found).
+"""Tags of prompts, each with the words it refers to, at characters `start` to `end` of the prompt (null if not found).
 
-A prompt without tags has one row without a skill. A prompt that could not be tagged has one row with the error."""
+A prompt without tags has one row without a skill. A prompt that could not be tagged has one row with the error.
+"""
 
 QUESTIONS = pa.schema(
     [
@@ -59,34 +60,38 @@ A prompt whose questions could not be written has one row with the error and wit
 """
 
 ENTAILMENTS = pa.schema([*texts("prompt_id", "question_id", "hypothesis"), *float32s("p_entail"), ("error", ERROR)])
-"""One row per question: the probability that the prompt entails the question's answer, as a statement `hypothesis`."""
+"""Probability that the prompt entails `hypothesis`, the question and its answer as a statement: one row per question.
+"""
 
 ANSWER = pa.struct(
     [*texts("question_id"), ("token_logprobs", pa.list_(pa.list_(pa.float32()))), *texts("reply", "chosen")]
 )
-"""One question's answer: natural-log probabilities, one list per choice, one number per answer token including EOS.
+"""Answer to one question. `token_logprobs` has, for each choice, the natural-log probability of each token including
+EOS.
 
-If a metric uses the model's own words instead, `reply` has the words and `chosen` the choice that they mean.
+If a metric uses the text that the model generates instead, `reply` is that text and `chosen` is the choice it means.
 """
 
 _IMAGE_COLUMNS = texts("image_id", "prompt_id", "generator")
 
 _INPUT_DIGEST = texts("basis")
-"""Digest of a row's inputs other than the image: the questions about the image, or the text. The row is computed again
-if its basis or image has changed."""
+"""Digest of all inputs of a row except the image: the questions about the image, or the text. The row is computed again
+if its basis or image has changed.
+"""
 _IMAGE_AND_INPUT_DIGESTS = texts("image_digest", "basis")
 
 
 def image_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
-    """Return the schema of a stage's table with one row per image and these columns of measurements."""
+    """Return the schema of a stage's table that has one row per image, with these columns for the measurements."""
     return pa.schema([*_IMAGE_COLUMNS, *columns, ("error", ERROR), *_IMAGE_AND_INPUT_DIGESTS])
 
 
 ANSWERS = pa.schema([*image_schema(("answers", pa.list_(ANSWER))), *ints("images")])
 """Answers to the questions about a row's images.
 
-`images` is null for a row of one image. For a row of several images it is their number, and `answers` has all answers
-about the first image, then all about the second, and so on."""
+`images` is null for a row with one image. For a row with several images it is the number of images, and `answers` has
+all answers about the first image, then all about the second, and so on.
+"""
 
 PRIORS = pa.schema([*texts("prompt_id"), ("answers", pa.list_(ANSWER)), ("error", ERROR), *_INPUT_DIGEST])
 """Answers as in ANSWERS, but about a grey image instead of the row's image: one row per prompt."""
@@ -95,15 +100,16 @@ BOX = pa.struct([*texts("label"), *float32s("score", "x1", "y1", "x2", "y2")])
 """An object detected in an image: label, confidence, and box in pixels from the upper left corner."""
 
 SEEN = pa.struct([*texts("question_id"), ("boxes", pa.list_(pa.list_(BOX))), *text_lists("texts")])
-"""Module outputs for one question about an image, one entry per module call (operators/metrics/modules.py), in order.
+"""Module outputs for one question about an image, one entry per module call, in order (operators/metrics/modules.py).
 
-`boxes` is null if the call detects nothing; `texts` is null if it returns no text."""
+`boxes` is null if the call detects nothing; `texts` is null if it returns no text.
+"""
 
 MODULES = pa.schema([*image_schema(("answers", pa.list_(SEEN))), *ints("images")])
-"""Answers as in ANSWERS, to questions that modules answer."""
+"""Answers as in ANSWERS, to questions that are answered by modules."""
 
 RATINGS_GIVEN = pa.list_(pa.struct([*texts("name"), *floats("value")]))
-"""Numbers of a judge's verdict or of a reward, by the name of the rated aspect."""
+"""Numbers in a judge's verdict or in a reward, each with the name of the rated aspect."""
 
 SIMILARITIES = pa.schema(
     [
@@ -119,18 +125,19 @@ SIMILARITIES = pa.schema(
 """Similarities of images and texts.
 
 `similarity` is the model's output, a cosine or a reward. `truncated` is true if the text exceeded the model's context.
-`images` is null for a row of one image. For a row of several images it has the similarity of each, and `similarity` is
-their mean. `ratings` are the components of the reward of a row of one image or video, null if the model returns a
-single number."""
+`images` is null for a row with one image. For a row with several images it lists the similarity of each, and
+`similarity` is their mean. `ratings` are the components of a reward, for a row with one image or video; null if the
+model returns a single number.
+"""
 
 CAPTIONS = image_schema(("captions", pa.list_(pa.struct([*texts("text"), *ints("width", "height")]))))
-"""Captions of whole images by a captioner, with the image size in pixels: one per image of the row."""
+"""Captions of whole images, with the image size in pixels: one per image of the row."""
 
 REGION = pa.struct([*texts("label"), *ints("x1", "y1", "x2", "y2")])
 """Description of an image region, and its box in pixels from the upper left corner."""
 
 REGIONS = image_schema(("regions", pa.list_(pa.list_(REGION))))
-"""Captions of image regions by a captioner: one list per image of the row."""
+"""Captions of image regions: one list per image of the row."""
 
 DESCRIPTIONS = image_schema(*text_lists("descriptions"))
 """Descriptions that a language model wrote from captions and regions: one per image of the row."""
@@ -141,28 +148,31 @@ VERDICTS = pa.schema(
         *ints("repeats"),
     ]
 )
-"""A judge's ratings of how well images or their descriptions match the prompt, with a rationale: one per image.
+"""A judge's ratings, with a rationale, of how well images or their descriptions match the prompt: one per image.
 
-`repeats` is null if the judge is asked once. Otherwise each image has `repeats` verdicts, null if the reply cannot be
-read."""
+`repeats` is null if the judge is asked once. Otherwise each image has `repeats` verdicts, each null if the reply cannot
+be read.
+"""
 
 IMAGE_STATISTICS = image_schema(("statistics", pa.list_(pa.struct(float32s("edge_density", "entropy", "saturation")))))
-"""Statistics of images that do not depend on the prompt (operators/stages/image_statistics.py): one per image."""
+"""Image statistics that do not depend on the prompt: one per image (operators/stages/image_statistics.py)."""
 
 FUNCTION_VALUES = image_schema(("values", pa.list_(pa.struct(floats("value")))))
-"""Values that a function of the user returned (operators/stages/function_values.py): one per image of the row."""
+"""Values returned by a user's function (operators/stages/function_values.py): one per image of the row."""
 
 SCORES = pa.schema(
     [*_IMAGE_COLUMNS, *texts("metric"), *floats("score"), *ints("n_questions"), *bools("truncated"), ("error", ERROR)]
 )
-"""One row per image and metric; `score` is null exactly if `error` is not.
+"""One row per image and metric; `score` is null if and only if `error` is not.
 
-`n_questions` is the number of questions that the score is computed from."""
+`n_questions` is the number of questions that the score is computed from.
+"""
 
 ELEMENT = pa.struct(
     [*texts("question_id", "text", "span"), *ints("start", "end"), *texts("wanted", "given"), *floats("score")]
 )
-"""A question's contribution to a score: expected and given answer, and a score in [0, 1] (null if it was left out)."""
+"""One question's contribution to a score: expected and given answer, and a score in [0, 1] (null if it was left out).
+"""
 
 ELEMENT_SCORES = pa.schema(
     [
@@ -174,31 +184,36 @@ ELEMENT_SCORES = pa.schema(
         ("asks", pa.list_(pa.float64())),
     ]
 )
-"""Scores as cells store them, with details.
+"""Scores with details, as stored in cells.
 
 `elements` has the score of every element of the prompt (null for metrics that ask only once). `ratings` and `rationale`
-are a judge's (null for metrics without a judge). `asks` has the score of each call of a judge that is asked several
-times, null if its reply cannot be read (the column is null for all other metrics)."""
+come from a judge (null for metrics without a judge). `asks` has the score of each call of a judge that is asked several
+times, null if the reply cannot be read (the column is null for all other metrics).
+"""
 
 JUDGE_NOISE = pa.schema(
     [*texts("metric", "generator"), *longs("repeats", "images", "unread"), *floats("deviation", "share")]
 )
 """Noise of a judge that is asked several times about each image.
 
-`unread` is the number of unreadable replies, and `deviation` the standard deviation within an image. `share` is the
-fraction of the variance of the generator's scores (which are means over calls) that is due to this noise; it is null if
-the scores do not vary."""
+`unread` is the number of unreadable replies, and `deviation` the standard deviation between the calls about one image.
+`share` is the fraction of the variance of the generator's scores (which are means over calls) that is due to this
+noise; it is null if the scores do not vary.
+"""
 
 ERRORS = pa.schema(
     [*_IMAGE_COLUMNS, *texts("metric", "kind", "message"), *bools("retryable"), *texts("file"), *longs("row")]
 )
 """Failures of a run, one row each; `image_id` is null if no image could be read.
 
-`file` and `row` are the Parquet file of the image and its row, from 0; the image's own file, if an ingest left it where
-it was; or the table and the line, from 1, of a row that an ingest rejected. They are null if the row is in no file."""
+`file` and `row` are one of: the Parquet file of the image and its row, from 0; the image's own file, if an ingest left
+it in place; the table and the line, from 1, of a row that an ingest rejected. They are null if the row is in no file.
+"""
 
 FAILURES = pa.schema([*ERRORS, *longs("rows")])
-"""The first row of each kind of failure, with the columns of ERRORS, and the number of such rows (failures.py)."""
+"""The first row of each kind of failure, with the columns of ERRORS and the number of failures of the kind
+(failures.py).
+"""
 
 SUMMARY = pa.schema(
     [
@@ -215,15 +230,18 @@ interval, bootstrapped over prompts (null if there are fewer than two). `sem` is
 rows were independent."""
 
 USUAL_SCORES = pa.schema([*texts("metric", "generator"), *longs("n"), ("values", pa.list_(pa.float64()))])
-"""Scores that represent all `n` scores of a metric and generator: all of them, or a sample evenly spaced by rank
-(operators/results/percentile_ranks.py)."""
+"""Representative scores of a metric and generator: all `n` scores, or a sample evenly spaced by rank
+(operators/results/percentile_ranks.py).
+"""
 
 RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), *floats("rating")])
-"""One person's rating of one image; null if the person was unsure. `template` names the question (likert, wl, ...)."""
+"""One person's rating of one image; null if the person was unsure. `template` is the rating template (likert, wl, ...).
+"""
 
 PARTS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template", "part"), *floats("rating")])
-"""One person's answer about a part of one image, such as a word of its prompt or a question; null if the person was
-unsure. `part` is empty if the answer is about the image as a whole."""
+"""One person's answer about one part of an image, such as a word of its prompt or a question; null if the person was
+unsure. `part` is empty if the answer is about the image as a whole.
+"""
 
 TASKS = pa.schema(
     [
@@ -234,23 +252,26 @@ TASKS = pa.schema(
         ("places", pa.list_(pa.struct([*texts("shard"), *longs("row")]))),
     ]
 )
-"""Tasks of the raters in a study (jobs.rate): one row per page.
+"""Tasks for the raters of a study (jobs.rate): one row per page.
 
 `image_ids`, `generators` and `places` have one entry, or two if images are compared. `words` are the words of the
-prompt if words are rated. `gold` is the correct answer as JSON, null if it is unknown."""
+prompt, if words are rated. `gold` is the correct answer as JSON, null if it is unknown.
+"""
 
 PREFERENCES = pa.schema(
     [*texts("prompt_id", "image_a", "image_b", "generator_a", "generator_b", "rater", "template", "preferred")]
 )
-"""One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null without an answer. `template` names
-the question (side_by_side, vote)."""
+"""One person's choice between two images of a prompt: `a`, `b`, or `unsure`; null without an answer. `template` is the
+rating template (side_by_side, vote).
+"""
 
 PAIRINGS = pa.schema(
     [*texts("sample_id"), *text_lists("tags"), *ints("caption", "image"), *texts("prompt_id", "image_id")]
 )
-"""Winoground's four pairings of a sample's two captions (0, 1) with its two images (0, 1); caption i fits image i.
+"""The four pairings of two captions (0, 1) with two images (0, 1) in a Winoground sample; caption i fits image i.
 
-A sample counts once for each of its `tags`."""
+A sample counts once for each of its `tags`.
+"""
 
 GRAPH_NODES = pa.schema(
     [
@@ -260,20 +281,24 @@ GRAPH_NODES = pa.schema(
         *text_lists("parents", "errors"),
     ]
 )
-"""The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, `level` their
-number; a node may have several images.
+"""The images of semantic error graphs (T2IScoreScore): `node` is the set of errors that the image has, and `level` the
+number of errors; a node may have several images.
 
-`generator` made the image, `prompt_source` is the origin of the graph's prompt. An edge leads from each of `parents` to
-the node; `errors` are all errors of the node, as `type: error`. Each of these is null if unknown. Walks
-do not use the edges, as in the release."""
+`generator` made the image, and `prompt_source` is the origin of the graph's prompt. There is an edge from each of
+`parents` to the node. `errors` are all errors of the node, as `type: error`. Each of these is null if unknown. Walks do
+not follow the edges, as in the release.
+"""
 
 GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])
-"""Sources of images and prompts of error graphs, and types of their errors (operators/metaeval/graphs.py)."""
+"""Composition of the error graphs by source of images, source of prompts and type of error
+(operators/metaeval/graphs.py).
+"""
 
 WORDS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "word"), *ints("start", "end"), *floats("aligned")])
-"""One person's answer whether the image shows a word of the prompt: 1 or 0, null if the person was unsure.
+"""One person's answer to whether the image shows a word of the prompt: 1 or 0, null if the person was unsure.
 
-The word is at characters `start` to `end` of the prompt."""
+The word is at characters `start` to `end` of the prompt.
+"""
 
 WORD_MATCHES = pa.schema(
     [
@@ -285,8 +310,9 @@ WORD_MATCHES = pa.schema(
         *ints("n_questions"),
     ]
 )
-"""A rated word with a metric's score: `rated` is the mean over the raters who were sure, `score` the lowest score of
-the questions about the word (null without a question)."""
+"""A rated word and a metric's score: `rated` is the mean over the raters who were sure, `score` the lowest score of the
+questions about the word (null if there is no question about it).
+"""
 
 GRAPHS = pa.schema(
     [
@@ -299,21 +325,22 @@ GRAPHS = pa.schema(
 GRAPH_IMAGES = pa.schema(
     [*texts("metric", "graph_id", "subset", "node"), *ints("level"), *texts("image_id"), *floats("score")]
 )
-"""The score of every image of the error graphs by each metric, as the metric returns it; null without a score."""
+"""Each metric's score of every image of the error graphs, as the metric returns it; null without a score."""
 
 GRAPH_MEANS = pa.schema(
     [*texts("metric", "graph_id", "subset", "node"), *ints("level"), *longs("n"), *floats("mean", "deviation")]
 )
-"""The mean and the standard deviation of the `n` scored images of every node by each metric."""
+"""Mean and standard deviation of each metric over the `n` scored images of every node."""
 
 GRAPH_CORRELATIONS = pa.schema(
     [*texts("convention", "measure", "subset", "metric", "other"), *floats("pearson"), *longs("n")]
 )
-"""Correlation of two metrics over their scores of error graphs (operators/metaeval/graphs.py)."""
+"""Correlation between the scores that two metrics give in error graphs (operators/metaeval/graphs.py)."""
 
 MEAN_RATINGS = pa.schema([*texts("template", "image_id", "prompt_id", "generator"), *floats("rating", "rating_0_1")])
-"""The mean over the sure raters of each image by each template; `rating_0_1` as if the template's scale went from 0 to
-1, null if that scale is not known."""
+"""Mean rating of each image in each template, over the raters who were sure. `rating_0_1` is the mean rescaled from the
+template's scale to 0-1, null if the template's scale is unknown.
+"""
 
 JUDGEMENTS = pa.schema(
     [
@@ -323,8 +350,10 @@ JUDGEMENTS = pa.schema(
         *texts("convention"),
     ]
 )
-"""A statistic of a metric's agreement with people: `value` with its 95% interval, null if undefined, for the reason in
-`convention`. `subset` is a skill or `overall`; `generator`, and `other` of two, are empty over all generators."""
+"""Statistic of how well a metric agrees with people: `value` with its 95% interval, null if undefined (`convention` has
+the reason). `subset` is a skill or `overall`. `generator` and `other` (for statistics of two generators) are empty if
+the statistic covers all generators.
+"""
 
 COMPARISONS = pa.schema(
     [
@@ -344,8 +373,8 @@ ORDERS = pa.schema(
         *texts("convention"),
     ]
 )
-"""The better of two generators by a metric or by people; `better` is null if the test is not significant, or if the
-ranks of the test and the means favour different generators.
+"""The better of two generators according to a metric or to people; `better` is null if the test is not significant, or
+if the ranks of the test and the means favour different generators.
 """
 
 CORRECTED = pa.schema(
@@ -367,22 +396,23 @@ CORRECTED = pa.schema(
         *texts("better", "metric_better", "note"),
     ]
 )
-"""Estimates of people's ratings over all prompts that a metric scored (operators/metaeval/corrected_means.py,
-corrected_means.py).
+"""Estimates of people's ratings over all prompts that a metric scored (operators/metaeval/corrected_means.py).
 
-The estimate is a generator's mean rating, its rate of wins, or the share of its images that people would pass (`scale`:
-rating, win_rate, passing). With `other`, it is the difference from that generator, or the rate of wins against it.
+The estimate is a generator's mean rating, its win rate, or the fraction of its images that people would pass (`scale`:
+rating, win_rate, passing). With `other`, it is the difference from that generator, or the win rate against it.
 `corrected` combines people and the metric, with the 95% interval `low` to `high`; `people` uses the rated prompts
 alone; `predicted` uses the metric alone, on the scale of the ratings. One rated prompt is worth `worth` rated prompts
 without the metric. If no estimate is possible, `corrected` is null and `note` has the reason. `better` is the generator
-that is clearly better by people with the metric, and `metric_better` the one that is clearly better by the metric's own
-scores. The intervals of all pairs hold simultaneously."""
+that is clearly better according to people combined with the metric, and `metric_better` the one that is clearly better
+according to the metric's scores alone. The intervals of all pairs hold simultaneously.
+"""
 
 CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
 """Images on which a metric and people disagree most, with the reason (operators/metaeval/contradicted_images.py)."""
 
 CORRELATIONS = pa.schema([*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), *longs("n")])
-"""Spearman's rank correlation of a generator's scores with another metric's, or with a property of its prompts."""
+"""Spearman's rank correlation between a generator's scores and those of another metric, or a property of its prompts.
+"""
 
 DECISIONS = pa.schema(
     [

@@ -1,4 +1,4 @@
-"""Wording of reports: sentences, tables of text, numbers, intervals, and shortened lists of names."""
+"""Formats the text of reports: sentences, text tables, numbers, intervals, and shortened lists of names."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,17 +7,17 @@ from typing import Generic, NamedTuple, TypeVar
 MAX_NAMES = 4
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
-    | {character: f"{{{character}}}" for character in "[]*"}  # else they may be options of the command before them
+    | {character: f"{{{character}}}" for character in "[]*"}  # else LaTeX may read them as options
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "−": "$-$", "–": "--", "\n": " ", "\r": " ", "\t": " "}
 )
-"""Escapes of characters that LaTeX does not print as they are."""
+"""Escapes for characters that LaTeX does not print unchanged."""
 
 Row = TypeVar("Row")
 
 
 class Sentence(NamedTuple):
-    """A finding: its first words, which are shown bold, and the rest."""
+    """A finding: its first words, which are shown in bold, and the rest."""
 
     lead: str
     rest: str
@@ -38,7 +38,7 @@ def first_rows(rows: Sequence[Row], limit: int) -> FirstRows[Row]:
 
 
 class ShownTable(NamedTuple):
-    """A table of text, for a page or a terminal."""
+    """A text table for a page or a terminal."""
 
     title: str
     caption: str
@@ -47,7 +47,7 @@ class ShownTable(NamedTuple):
 
 
 NOTHING = "–"
-"""Placeholder of a missing value."""
+"""Placeholder for a missing value."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -63,24 +63,24 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as text, such as 12.5%; NOTHING if it is NaN."""
+    """Format a fraction as a percentage, such as 12.5%; NaN becomes NOTHING."""
     return number(None) if math.isnan(share) else f"{100 * share:.1f}%"
 
 
 NO_INTERVAL = "no interval"
 WHY_NO_INTERVAL = "There is no interval if so few prompts differ from the rest that it would not be reliable."
-"""Note below tables that have NO_INTERVAL in a cell."""
+"""Note below tables that contain NO_INTERVAL."""
 
 
 def interval_text(low: float | None, high: float | None, show: Callable[[float | None], str] = number) -> str:
-    """Return `0.2 to 0.4`; NO_INTERVAL without an interval."""
+    """Return `0.2 to 0.4`, or NO_INTERVAL if there is no interval."""
     if low is None or high is None or math.isnan(low):
         return NO_INTERVAL
     return f"{show(low)} to {show(high)}"
 
 
 def interval_sentence(low: float | None, high: float | None) -> str:
-    """Return `95% interval 0.2 to 0.4`, for a list of facts; NO_INTERVAL without an interval."""
+    """Return `95% interval 0.2 to 0.4`, for a list of facts; return NO_INTERVAL if there is no interval."""
     text = interval_text(low, high)
     return text if text == NO_INTERVAL else f"95% interval {text}"
 
@@ -97,7 +97,7 @@ def count(value: int | None) -> str:
 
 
 def names(listed: Sequence[str], limit: int = MAX_NAMES) -> str:
-    """Return `a, b and c`, or the first `limit` names and the number of others: `a, b, c, d and 7 more`."""
+    """Return `a, b and c`, or the first `limit` names and how many follow: `a, b, c, d and 7 more`."""
     if len(listed) > limit + 1:
         return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"

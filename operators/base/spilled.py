@@ -1,4 +1,4 @@
-"""Columns of numbers that together exceed memory."""
+"""Stores columns of numbers that together exceed memory."""
 
 from tempfile import TemporaryFile
 
@@ -10,7 +10,7 @@ ALL = slice(None)
 
 
 class Spilled:
-    """Columns of numbers in a temporary file; `read` loads a column, or some of its rows."""
+    """Columns of numbers in a temporary file; `read` loads a column or some of its rows."""
 
     def __init__(self) -> None:
         self._file = TemporaryFile()  # noqa: SIM115 (closed when this object is deleted)
@@ -20,7 +20,7 @@ class Spilled:
         return len(self._ends) - 1
 
     def append(self, column: Floats) -> None:
-        """Add a column of any length."""
+        """Append a column of any length."""
         self._file.seek(0, 2)
         self._file.write(np.ascontiguousarray(column, np.float64).data)
         self._ends.append(self._ends[-1] + len(column))

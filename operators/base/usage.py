@@ -1,11 +1,11 @@
-"""Number and tokens of model calls."""
+"""Counts of model calls and their tokens."""
 
 import operator
 from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """Number of model calls, and their tokens if the model counts tokens."""
+    """Number of model calls, and of their tokens if the model counts tokens."""
 
     calls: int = 0
     prompt_tokens: int = 0

@@ -1,1 +1,1 @@
-"""A row's images: read, decoded within limits, sampled from videos, preprocessed once for all questions."""
+"""Reads and decodes a row's images within limits, samples videos, and preprocesses images once for all questions."""

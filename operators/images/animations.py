@@ -1,4 +1,4 @@
-"""Animations: GIF, WebP, PNG and AVIF files of several frames, which are sampled like videos."""
+"""Animations: GIF, WebP, PNG and AVIF files with several frames, which are sampled like videos."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from plumbline.operators.images.image_formats import PNG, BrokenImage, CostlyIma
 from plumbline.operators.images.videos import FRAME_SECONDS, Clips
 
 MAX_FRAMES = 10_000
-"""Maximum frames of one animation."""
+"""Maximum number of frames of one animation."""
 MIN_DELAY, DEFAULT_DELAY = 10, 100
 """Milliseconds. Browsers show a frame for DEFAULT_DELAY if its delay is MIN_DELAY or shorter."""
 GIF_TRAILER, GIF_EXTENSION, GIF_FRAME, GIF_CONTROL = 0x3B, 0x21, 0x2C, 0xF9
@@ -23,18 +23,20 @@ class Animation:
     """Header data of an animation, read before any frame is decoded."""
 
     delays: list[float]
-    """Milliseconds for which each frame is shown; empty for AVIF, whose reader gives them only with the frames."""
+    """Milliseconds for which each frame is shown; empty for AVIF, whose decoder returns them only with the frames."""
     width: int = 0
     height: int = 0
-    """Size of the smallest canvas that contains all frames; 0 if Pillow reads it from the header."""
+    """Size of the smallest canvas that contains all frames; 0 if Pillow reads the size from the header."""
     first: int = 0
-    """Pillow's number of the first frame: a PNG may have an image before it for readers that show no animations."""
+    """Pillow's index of the first frame. In a PNG, the image at index 0 may be meant only for viewers without
+    animation.
+    """
 
 
 def find_animation(encoded: bytes) -> Animation | None:
-    """Return the header data of an animation of several frames, or None for any other file.
+    """Return the header data of an animation with several frames, or None for any other file.
 
-    Raises BrokenImage if the file ends early or has more than MAX_FRAMES.
+    Raises BrokenImage if the file ends early or has more than MAX_FRAMES frames.
     """
     animation: Animation | None = None
     if encoded.startswith((b"GIF87a", b"GIF89a")):
@@ -51,10 +53,11 @@ def find_animation(encoded: bytes) -> Animation | None:
 def sample_animation(
     encoded: bytes, animation: Animation, clips: Clips, *, seconds: float, check_size: Callable[[int, int], None]
 ) -> Iterator[Image.Image]:
-    """Yield sampled frames of an animation as RGB, evenly in time from the first to the last.
+    """Yield sampled frames of an animation as RGB, evenly spaced in time from the first to the last.
 
-    The sample is that of a video whose frames are as long as the shortest delay. Pillow lays each frame over the frames
-    before it. No frame is kept. `check_size` is called with the width and height before any is decoded, and may raise.
+    The frames are those of an equivalent video in which every frame is as long as the shortest delay. Pillow draws each
+    frame over the previous frames. No frame is kept. `check_size` is called with the width and height before any frame
+    is decoded, and may raise.
 
     Raises BrokenImage if a frame is damaged, CostlyImage after `seconds` of processor time.
     """
@@ -88,14 +91,14 @@ def _load(image: Image.Image, number: int, stop: float) -> None:
 
 
 def _check_count(count: int) -> int:
-    """Return the number of frames; raises BrokenImage if there are too many."""
+    """Return the number of frames. Raise BrokenImage if there are too many."""
     if count > MAX_FRAMES:
         raise BrokenImage(f"it has over {MAX_FRAMES} frames")
     return count
 
 
 def _read_gif(gif: bytes) -> Animation:
-    """Read the blocks of a GIF; raises BrokenImage if it has several frames and does not end."""
+    """Read the blocks of a GIF. Raise BrokenImage if it has several frames and no trailer."""
     delays: list[float] = []
     width, height, delay, position = 0, 0, 0, 13 + _colour_table_size(gif[10])
     while position < len(gif) and gif[position] != GIF_TRAILER:
@@ -139,7 +142,7 @@ def _read_webp(webp: bytes) -> Animation:
 
 
 def _read_png(png: bytes) -> Animation | None:
-    """Read the frame controls of an animated PNG; raises BrokenImage if fewer or more are declared."""
+    """Read the frame controls of an animated PNG. Raise BrokenImage if there are not as many as declared."""
     declared, first = 0, 0
     delays: list[float] = []
     try:

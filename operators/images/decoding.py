@@ -1,4 +1,4 @@
-"""Decodes bytes to RGB images within the size limits, or to the reason why this is not possible."""
+"""Decodes bytes to RGB images within the limits, or returns the reason why this is not possible."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,10 +24,12 @@ from plumbline.operators.images.image_formats import (
 )
 from plumbline.operators.images.videos import Clips, find_demuxer, sample_video
 
-Image.MAX_IMAGE_PIXELS = None  # Pillow's own cap, of the whole process; ImageLimits is checked before any decoding
+Image.MAX_IMAGE_PIXELS = None  # Pillow's limit is for the whole process; ImageLimits is checked instead
 
 MAX_ELONGATION = 16
-"""Longest over shortest side: models pad an image to its square, or resize its shortest side to hundreds of pixels."""
+"""Maximum ratio of longest to shortest side. Models pad an image to a square, or resize its shortest side to hundreds
+of pixels.
+"""
 LIKENESSES = {b"PK\x03\x04": "a zip archive", b"%PDF": "a PDF document", b"<": "a web page or other markup"}
 CLOSED_IMAGE = b"\0closed"
 """Placeholder for a PIL.Image that was closed before its pixels were read."""
@@ -38,17 +40,18 @@ UNREAD_VIDEOS = {
     b"\x30\x26\xb2\x75\x8e\x66\xcf\x11": "a Windows Media video",
 }
 TS_SYNC, TS_PACKET = 0x47, 188
-"""The first byte of each packet of an MPEG transport stream, and the length of a packet."""
+"""First byte of each packet of an MPEG transport stream, and the length of a packet in bytes."""
 PAGE_KIND, REDUCED_OR_MASK = 254, 0b101
-"""A TIFF's tag NewSubfileType, and its bits for a smaller copy of another page and for a mask."""
+"""The TIFF tag NewSubfileType, and its bits for a reduced-size copy of another page and for a mask."""
 MAX_PAGES = 1000
 DECODING = 1
-"""Version of decoding, raised when other images are refused as broken or decoded images get other pixels."""
+"""Version of the decoding. Raise it when the set of images refused as broken changes, or the pixels of decoded images.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageLimits(BoundsChecked):
-    """Limits above which an image is refused."""
+    """Limits beyond which an image is refused."""
 
     section: ClassVar[str] = "limits."
     max_pixels: Positive = 64_000_000
@@ -56,26 +59,28 @@ class ImageLimits(BoundsChecked):
     max_bytes: Positive = 64_000_000
     """Largest encoded size that is decoded."""
     max_scans: Positive = 64
-    """Maximum scans of a JPEG: a progressive JPEG has about ten, and each costs as much as all pixels."""
+    """Maximum number of scans of a JPEG. A progressive JPEG has about ten, and each costs as much as decoding all
+    pixels.
+    """
     max_seconds: Seconds = 10.0
-    """Processor time after which decoding an image, or a video, is given up."""
+    """Processor time in seconds after which the decoding of an image or video is abandoned."""
     max_images: Positive = 64
-    """Maximum images of one row, such as the frames of a film."""
+    """Maximum number of images in one row, such as the frames of a film."""
 
     def semantic(self) -> dict[str, int]:
-        """Return the limits that refuse an image for good; the next run tries images again that took too long."""
+        """Return the limits that refuse images permanently. Images that took too long are retried in the next run."""
         names = ("max_pixels", "max_bytes", "max_scans", "max_images")
         return {**{name: getattr(self, name) for name in names}, "decoding": DECODING}
 
     def admit(self, then: Mapping[str, int]) -> bool:
-        """Return True if these limits accept every image that earlier limits, as `semantic` returns them, accepted."""
+        """Return True if these limits accept every image that the earlier limits `then` (from `semantic`) accepted."""
         now = self.semantic()
         same = then.keys() == now.keys() and then["decoding"] == now["decoding"]
         return same and all(then[name] <= now[name] for name in now)
 
 
 class RowFailure(Exception):
-    """Ends the work on a row whose images cannot be read, decoded or preprocessed."""
+    """Ends the processing of a row whose images cannot be read, decoded or preprocessed."""
 
     def __init__(self, error: RowError) -> None:
         self.error = error
@@ -84,8 +89,8 @@ class RowFailure(Exception):
 def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
     """Yield an encoded image as RGB, or the sampled frames of a video or animation.
 
-    If decoding fails, the last item is a RowError. Any exception of a decoder is about these bytes, so it costs this
-    row alone. If a decoder is not installed, the shard fails and is tried again.
+    If decoding fails, the last item is a RowError. Any exception of a decoder is taken to be about these bytes, so it
+    only fails this row. If a decoder is not installed, the shard fails and is tried again.
     """
 
     def check_size(width: int, height: int) -> None:
@@ -106,7 +111,7 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
         yield failure.error
     except CostlyImage:
         yield _slow_error(limits)
-    except ImportError:  # it is the machine's fault
+    except ImportError:  # the machine's fault, not the image's
         raise
     except Exception as error:
         message = f"the {kind} does not decode: {error or type(error).__name__}; generate it again"
@@ -116,7 +121,7 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
 
 
 def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
-    """Return an encoded image as RGB, or the reason why it does not decode; decode_each describes the exceptions."""
+    """Return an encoded image as RGB, or the reason why it cannot be decoded (see decode_each on exceptions)."""
     if len(encoded) > limits.max_bytes:
         return too_large(f"a file of {len(encoded)} bytes", f"max_bytes={limits.max_bytes}")
     if encoded == CLOSED_IMAGE:
@@ -128,7 +133,7 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         expected = f"expected an image ({', '.join(FORMATS)}) or a video ({VIDEOS})"
         return RowError("corrupt_image", f"{expected}, found {_describe_unreadable(encoded)}")
     except UncheckedImage as error:
-        message = f"found {error}, whose reader does not say what is missing; save the image as PNG"
+        message = f"found {error}, whose decoder does not report missing data; save the image as PNG"
         return RowError("corrupt_image", message)
     except CostlyImage:
         return _slow_error(limits)
@@ -140,7 +145,7 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
 
 
 def _describe_unreadable(encoded: bytes) -> str:
-    """Describe the kind of file that the bytes look like, without quoting any of their content, and the remedy."""
+    """Describe what kind of file the bytes look like, without quoting their content, and say what to do."""
     kinds = [kind for signature, kind in UNREAD_VIDEOS.items() if encoded.startswith(signature)]
     if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
         kinds = ["an MPEG transport stream"]
@@ -169,10 +174,10 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
 
 
 def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
-    """Return an error if a file has several images: an animation, or pages of a TIFF that are not copies or masks."""
-    remedy = "save the one that is meant as PNG"
+    """Return an error if a file has several images: an animation, or a TIFF with pages that are not copies or masks."""
+    remedy = "save the intended one as PNG"
     if find_animation(encoded) is not None:
-        return RowError("too_many_images", f"found an animation, where one image is expected; {remedy}")
+        return RowError("too_many_images", f"found an animation, but one image is expected; {remedy}")
     if image.format != "TIFF" or not getattr(image, "is_animated", False):
         return None
     pages = 0
@@ -180,11 +185,11 @@ def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
         image.seek(page)
         pages += not int(image.tag_v2.get(PAGE_KIND, 0)) & REDUCED_OR_MASK  # type: ignore[attr-defined]
     image.seek(0)
-    return RowError("too_many_images", f"found a TIFF of {pages} pages; {remedy}, or each") if pages > 1 else None
+    return RowError("too_many_images", f"found a TIFF of {pages} pages; {remedy}, or all") if pages > 1 else None
 
 
 def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
-    """Return an error if an image is too large, or would be in the square that models pad it to."""
+    """Return an error if an image is too large, or too elongated to be padded to a square."""
     if width * height > limits.max_pixels:
         return too_large(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
     if max(width, height) > MAX_ELONGATION * min(width, height):
@@ -193,9 +198,9 @@ def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError |
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image | RowError:
-    """Return the first frame as RGB; a 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
+    """Return the first frame as RGB. 16-bit grey keeps its brightness, which Pillow's own conversion would clip.
 
-    `info[STORED]` keeps the original image if resizing it gives other pixels than resizing its RGB form.
+    `info[STORED]` keeps the original image if resizing it gives different pixels from resizing its RGB form.
     """
     if image.mode in ("I", "F"):
         message = f"pixels of mode {image.mode} have no fixed range; save the image as 8-bit RGB"
@@ -211,8 +216,8 @@ def _convert_to_rgb(image: Image.Image) -> Image.Image | RowError:
 
 
 def _slow_error(limits: ImageLimits) -> RowError:
-    found = f"decoding takes over limits.max_seconds={limits.max_seconds:g} of a processor"
-    return RowError("image_too_slow", f"{found}; save the image anew, or raise the limit", retryable=True)
+    found = f"decoding takes more than limits.max_seconds={limits.max_seconds:g} of processor time"
+    return RowError("image_too_slow", f"{found}; save the image again, or raise the limit", retryable=True)
 
 
 def too_large(found: str, limit: str) -> RowError:

@@ -1,13 +1,13 @@
-"""Reads the settings that generating tools write into images, in the texts of a PNG and in EXIF.
+"""Reads the settings that image generators write into PNG text chunks and EXIF.
 
-These texts are from strangers: their length is bounded, only JSON is parsed, nothing is evaluated, and unreadable texts
-are ignored. Where each tool writes: AUTOMATIC1111/stable-diffusion-webui 00952fb, modules/images.py (PNG `parameters`,
-EXIF UserComment) and 0365002, modules/infotext_utils.py (the line of settings);
-comfyanonymous/ComfyUI 0109431, nodes.py (PNG `prompt`, the nodes with their inputs; in an animated WebP EXIF Model);
-invoke-ai/InvokeAI 001bba1, invokeai/app/services/image_files/image_files_disk.py (PNG `invokeai_metadata`);
-lllyasviel/Fooocus 59f183a, modules/meta_parser.py (PNG `parameters`, EXIF UserComment among the first tags: JSON, or
-AUTOMATIC1111's text); mcmonkeyprojects/SwarmUI 062407c, src/Text2Image/T2IParamInput.cs (PNG `parameters`, EXIF
-UserComment: `sui_image_params`); Forge writes as AUTOMATIC1111, with `Distilled CFG Scale`.
+These texts are untrusted: their length is bounded, only JSON is parsed, nothing is evaluated, and unreadable texts are
+ignored. Where each tool writes: AUTOMATIC1111/stable-diffusion-webui 00952fb, modules/images.py (PNG `parameters`, EXIF
+UserComment) and 0365002, modules/infotext_utils.py (the line of settings); comfyanonymous/ComfyUI 0109431, nodes.py
+(PNG `prompt`, the nodes with their inputs; in an animated WebP EXIF Model); invoke-ai/InvokeAI 001bba1,
+invokeai/app/services/image_files/image_files_disk.py (PNG `invokeai_metadata`); lllyasviel/Fooocus 59f183a,
+modules/meta_parser.py (PNG `parameters`, EXIF UserComment in the main directory: JSON, or text as from AUTOMATIC1111);
+mcmonkeyprojects/SwarmUI 062407c, src/Text2Image/T2IParamInput.cs (PNG `parameters`, EXIF UserComment:
+`sui_image_params`); Forge writes like AUTOMATIC1111, with `Distilled CFG Scale`.
 """
 
 import json
@@ -25,16 +25,18 @@ from plumbline.operators.images.image_formats import BoundedBytes
 warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning, "PIL")  # such EXIF is ignored
 
 HEAD_BYTES = 1 << 20
-"""Bytes of an image that are read, as texts precede the pixels. A WebP, whose texts follow them, is read whole."""
+"""Number of bytes read of an image whose texts precede the pixels. A WebP, whose texts come last, is read completely.
+"""
 HEADER_SECONDS = 1.0
 FORMATS = ("PNG", "JPEG", "WEBP")
 EXIF_IFD, USER_COMMENT, CAMERA_MODEL = 0x8769, 0x9286, 0x0110
 UNICODE, ASCII = b"UNICODE\0", b"ASCII\0\0\0"
 NODES_PREFIX = "prompt:"
-"""ComfyUI's prefix of the nodes in EXIF."""
+"""Prefix that ComfyUI writes before the nodes in EXIF."""
 MAX_LINE = 1 << 16
 LINE = re.compile(r"""(?:^|,[ ])([\w][\w /-]{0,60}):[ ]("(?:\\.|[^"\\])*(?:"|$)|[^,]*)""", re.VERBOSE)
-"""A setting of AUTOMATIC1111's line. Values with commas are in quotes; names within quotes are not settings."""
+"""Pattern for one setting in AUTOMATIC1111's line. Values with commas are quoted; names inside quotes are not settings.
+"""
 JSON_KEYS = {
     "cfg": ("cfg", "cfg_scale", "guidance_scale", "cfgscale", "Guidance Scale"),
     "distilled": ("guidance", "fluxguidancescale"),
@@ -43,13 +45,14 @@ JSON_KEYS = {
     "sampler": ("sampler_name", "sampler", "comfyuisampler", "Sampler"),
     "schedule": ("scheduler", "comfyuischeduler", "Scheduler"),
 }
-"""Names of settings in JSON: ComfyUI's nodes, InvokeAI, SwarmUI, Fooocus and its older releases, and NovelAI."""
+"""JSON keys of each setting, as used by ComfyUI's nodes, InvokeAI, SwarmUI, Fooocus (also older releases) and NovelAI.
+"""
 NOVELAI_CFG = "scale"
-"""NovelAI's name of cfg; in ComfyUI's nodes `scale` is a scale of pixels."""
+"""NovelAI's key for cfg. In ComfyUI's nodes, `scale` means resizing."""
 
 
 def read_image_settings(encoded: bytes) -> dict[str, str]:
-    """Return the settings and the size in pixels that an image file has; empty for any other bytes."""
+    """Return the settings in an image file and its size in pixels; an empty dict if the bytes are anything else."""
     try:
         head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
         with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=FORMATS) as image:
@@ -83,7 +86,7 @@ def _read_exif(exif: bytes | None) -> dict[str, str]:
 
 
 def _read_parameters(text: str) -> dict[str, str]:
-    """Read JSON of SwarmUI or Fooocus, or the last line that begins with `Steps` in AUTOMATIC1111's text."""
+    """Read JSON from SwarmUI or Fooocus, or the last line that starts with `Steps` in AUTOMATIC1111's text."""
     if text.lstrip().startswith("{"):
         fields = _parse_object(text)
         swarm = fields.get("sui_image_params")
@@ -99,9 +102,9 @@ def _read_parameters(text: str) -> dict[str, str]:
 
 
 def _read_nodes(text: str) -> dict[str, str]:
-    """Read the settings that are the same in all nodes of a ComfyUI workflow; links to other nodes are not values.
+    """Read the settings on which all nodes of a ComfyUI workflow agree; links to other nodes are not values.
 
-    A sampler and its schedule, steps, seed and guidance may each be in a node of its own.
+    The sampler and its schedule, steps, seed and guidance may be in separate nodes.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for node in _parse_object(text).values():
@@ -117,13 +120,13 @@ def _read_nodes(text: str) -> dict[str, str]:
 
 
 def _select_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in a JSON object, by our names."""
+    """Return the settings in a JSON object under our names."""
     found = {name: next((fields[key] for key in keys if key in fields), None) for name, keys in JSON_KEYS.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _format_settings(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings as texts. The schedule becomes part of the sampler, and a distilled guidance part of cfg."""
+    """Return settings as strings. The schedule is appended to the sampler; distilled guidance is merged into cfg."""
     texts = {name: text for name, value in found.items() if (text := value_text(name, value))}
     schedule, sampler = texts.pop("schedule", ""), texts.get("sampler", "")
     distilled, cfg = texts.pop("distilled", ""), texts.get("cfg", "")
@@ -134,7 +137,7 @@ def _format_settings(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _parse_object(text: str) -> dict[str, Any]:
-    """Return a JSON object; an empty object for anything else, such as JSON that is nested too deep."""
+    """Return a JSON object; an empty dict for anything else, such as JSON that is nested too deeply."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -160,4 +163,4 @@ READERS: Mapping[str, Callable[[str], dict[str, str]]] = {
     "sd-metadata": _read_invokeai,
     "Comment": _read_novelai,
 }
-"""Readers by the key of a PNG's text; InvokeAI 2 uses the key `sd-metadata`."""
+"""Readers by the key of a PNG text chunk; InvokeAI 2 uses the key `sd-metadata`."""

@@ -1,7 +1,7 @@
-"""The settings that images were generated with: their columns, the counts of their values, and differences in words.
+"""The settings that images were generated with: reads them from columns, counts their values and describes differences.
 
-A setting's values are texts by name, such as `cfg: 7.5`. No difference is called clear between two sides that differ in
-a setting, because the setting may cause it.
+A setting's values are strings by name, such as `cfg: 7.5`. If two sides differ in a setting, no difference between
+their scores is called clear, because the setting may be the cause.
 """
 
 import math
@@ -18,9 +18,9 @@ from plumbline.operators.base.sentences import names
 SETTINGS = ("cfg", "steps", "size", "seed", "sampler")
 """The names of the usual settings."""
 COLUMN = "settings"
-"""Column of a run's scores with the settings; an ingest writes the settings in images' own texts to it."""
+"""Column of a run's scores that contains the settings. An ingest fills it with the settings embedded in the images."""
 Ways = tuple[tuple[str, ...], ...]
-"""Columns that may contain a setting, the first one that a table has; a size may be in two columns."""
+"""Alternative columns for a setting; the first alternative that a table has is used. A size may be in two columns."""
 USUAL: Mapping[str, Ways] = {
     "cfg": (("cfg",), ("guidance_scale",), ("cfg_scale",)),
     "steps": (("steps",), ("num_inference_steps",)),
@@ -29,31 +29,32 @@ USUAL: Mapping[str, Ways] = {
     "sampler": (("sampler",), ("scheduler",)),
 }
 REPEATS = "seed"
-"""Setting that may differ between two sides: several seeds of a prompt are repeats."""
+"""Setting that may differ between two sides: images of a prompt with different seeds are repeats."""
 Choice = Literal["compare", "ignore"]
-"""`compare` never calls a difference clear between sides with different settings; `ignore` compares them anyway."""
+"""`compare` never calls a difference clear between sides with different settings; `ignore` disregards settings."""
 COMPARE: Choice = "compare"
 MAX_VALUES = 16
-"""Maximum number of values of a setting that are counted one by one."""
+"""Maximum number of distinct values of a setting that are counted separately."""
 MAX_SHOWN = 3
-"""Maximum number of values or differences that a text lists."""
+"""Maximum number of values or differences listed in a text."""
 MAX_VALUE_LENGTH = 80
 MAX_SIDE = 1 << 16
 MIN_DIFFERENT = 0.05
-"""Two sides differ in a setting if at least this fraction of one side's images would have to change its value."""
+"""Minimum fraction of one side's images that would have to change their value for two sides to count as different."""
 WHOLE, NUMBER = re.compile(r"[+-]?\d{1,40}"), re.compile(r"[+-]?(\d{1,40}\.?\d{0,40}|\.\d{1,40})(e[+-]?\d{1,3})?", re.I)
 SIZE = re.compile(r"[(\[]?\s*(\d{1,6})\s*(?:[x×*,]\s*(\d{1,6}))?\s*[)\]]?", re.I)
 
 Values = Mapping[str, int]
 """Number of images with each value of a setting."""
 Known = Mapping[str, Values | int]
-"""Values of each setting; if it has more than MAX_VALUES, only the number of images."""
+"""Counts per value for each setting. If a setting has more than MAX_VALUES values, only its number of images."""
 
 
 def setting_ways(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, Ways]:
-    """Return the columns to look for each setting in: the configured columns, or the usual columns.
+    """Return the columns in which to look for each setting: the configured columns, or the usual columns by default.
 
-    Configured columns may be a list, whose usual columns contain their usual settings, or columns by setting.
+    The configured columns may be a list, or a mapping from setting to column. In a list, columns with a usual name
+    contain the setting of that name.
     """
     if asked is None:
         return dict(USUAL)
@@ -67,21 +68,21 @@ def setting_ways(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict
 
 
 def columns_in(available: Iterable[str], ways: Mapping[str, Ways]) -> dict[str, tuple[str, ...]]:
-    """Return the columns of a table that contain each setting."""
+    """Return the available columns that contain each setting; settings without columns are left out."""
     have = set(available)
     found = {name: next((way for way in of if set(way) <= have), ()) for name, of in ways.items()}
     return {name: columns for name, columns in found.items() if columns}
 
 
 def columns_of(ways: Mapping[str, Ways]) -> list[str]:
-    """Return all columns that may contain one of the settings, and the column of an ingest."""
+    """Return all columns that may contain one of the settings, including the column that an ingest writes."""
     return [*dict.fromkeys(column for of in ways.values() for way in of for column in way), COLUMN] if ways else []
 
 
 def value_text(name: str, value: Any) -> str | None:
-    """Return a value as text, the same for 7.5, "7.50" and 7.5e0; None if it is missing or cannot be a setting.
+    """Format a value: 7.5, "7.50" and 7.5e0 give the same text. Return None if it is missing or cannot be a setting.
 
-    A size becomes width x height; a single number means a square.
+    A size is formatted as WIDTHxHEIGHT; a single number means a square.
     """
     if name == "size":
         text = " x ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
@@ -106,7 +107,7 @@ def value_text(name: str, value: Any) -> str | None:
 
 
 def read_field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings in the usual fields of one row."""
+    """Return the settings in the usual columns of one row."""
     found = columns_in(fields, USUAL)
     texts = {name: _join_cells(name, [fields[column] for column in columns]) for name, columns in found.items()}
     return {name: text for name, text in texts.items() if text}
@@ -117,14 +118,14 @@ def _join_cells(name: str, cells: Sequence[Any]) -> str | None:
 
 
 def settings_type(names: Iterable[str]) -> pa.StructType:
-    """Return the type of a column with these settings."""
+    """Return the Arrow type of a column that contains these settings."""
     return pa.struct([(name, pa.string()) for name in names])
 
 
 def read_settings(table: pa.Table, ways: Mapping[str, Ways]) -> pa.StructArray:
-    """Return the settings of each row, from the table's columns; null for a row without settings.
+    """Return the settings of each row, read from the table's columns; null for a row without settings.
 
-    Settings that are missing in the columns come from the column `settings`, if the table has it.
+    Settings that are not in their own columns are read from the column `settings`, if the table has one.
     """
     columns = columns_in(table.column_names, ways)
     kept = table.column(COLUMN).to_pylist() if has_settings(table.schema) else [None] * len(table)
@@ -163,7 +164,7 @@ def _limit_values(values: Values) -> Values | int:
 
 
 def add_settings(known: Known, more: Known) -> dict[str, Values | int]:
-    """Add the counts of two disjoint sets of images."""
+    """Add up the counts of two disjoint sets of images."""
     added: dict[str, Values | int] = {}
     for name in dict.fromkeys([*known, *more]):
         ours, theirs = known.get(name, {}), more.get(name, {})
@@ -183,16 +184,16 @@ class Difference(NamedTuple):
 
     name: str
     ours: str
-    """Values of one side, in words."""
+    """Description of the values on one side."""
     theirs: str
 
     def turned(self) -> "Difference":
-        """Return the difference seen from the other side."""
+        """Return the difference with the two sides swapped."""
         return self._replace(ours=self.theirs, theirs=self.ours)
 
 
 def compare_settings(ours: Known, theirs: Known) -> list[Difference]:
-    """Return the settings that both sides know and that differ between them, except seeds."""
+    """Return the settings, except seeds, that are known on both sides and differ between them."""
     found = []
     for name, values in ours.items():
         others = theirs.get(name)
@@ -211,7 +212,7 @@ def compare_settings(ours: Known, theirs: Known) -> list[Difference]:
 
 
 def _describe_values(values: Values | int) -> str:
-    """Return a single value unchanged; several with their fractions, the most frequent first."""
+    """Return a single value as it is, or several values with their percentages, most frequent first."""
     if isinstance(values, int):
         return f"more than {MAX_VALUES} values"
     if len(values) == 1:
@@ -223,7 +224,7 @@ def _describe_values(values: Values | int) -> str:
 def describe_differences(found: Sequence[Difference], run_id: str | None = None) -> str:
     """Describe how the settings of two generators differ, such as `cfg 4 against 7.5`; empty without differences.
 
-    With the `run_id` of an earlier run, describe those of one generator in two runs: `cfg 4 here, 7.5 in RUN`.
+    With the `run_id` of an earlier run, describe how one generator differs between two runs: `cfg 4 here, 7.5 in RUN`.
     """
     texts = [
         f"{name} {ours} against {theirs}" if run_id is None else f"{name} {ours} here, {theirs} in {run_id}"
@@ -245,7 +246,7 @@ def all_settings(manifest: Mapping[str, Any], choice: Choice = COMPARE) -> dict[
 
 
 def setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
-    """Return notes on the settings of a run's generators: which are mixed, and for which generators none are known."""
+    """Return notes on settings with several values, and on generators without known settings, in a run."""
     settings = all_settings(manifest)
     notes = []
     for generator in generators:
@@ -257,10 +258,10 @@ def setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> lis
         if mixed:
             notes.append(f"The images of {generator} were made with several settings: {names(mixed, MAX_SHOWN)}.")
     if settings and (unknown := [name for name in generators if name not in settings]):
-        notes.append(f"No settings are known of {names(unknown)}.")
+        notes.append(f"No settings are known for {names(unknown)}.")
     return notes
 
 
 def describe_settings(known: Known) -> str:
-    """Describe all settings of a generator: cfg 4, steps 20."""
+    """Describe all settings of a generator, such as `cfg 4, steps 20`."""
     return ", ".join(f"{name} {_describe_values(values)}" for name, values in known.items())

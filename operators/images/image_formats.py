@@ -1,4 +1,4 @@
-"""Opens and decodes image files within limits, and checks that they are complete, which Pillow does not."""
+"""Opens and decodes image files within limits, and checks that they are complete, which Pillow does not do."""
 
 import io
 import re
@@ -15,70 +15,70 @@ from PIL import Image, ImageFile
 
 FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 STORED = "stored"
-"""Key in `info` of an RGB image: the image as stored in its file, with a palette or transparency."""
+"""Key in the `info` of an RGB image for the image as stored in its file, with a palette or transparency."""
 
 MAX_READS = 8
-"""Maximum number of times that all bytes may be read: a TIFF's tags may name the same bytes over and over."""
+"""Maximum number of times that the whole file may be read; a TIFF's tags may refer to the same bytes many times."""
 MAX_TIFF_HEADER = 16_000_000
-"""Maximum bytes of a TIFF's tags, which are read twice. They contain the positions of strips; Pillow needs hundreds of
-bytes for each."""
+"""Maximum size in bytes of a TIFF's tags, which are read twice. They contain the positions of strips, for each of which
+Pillow needs hundreds of bytes of memory.
+"""
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 JPEG = b"\xff\xd8\xff"
 MAX_SEGMENTS = 100_000
-"""Maximum number of segments of a JPEG, or of chunks of a PNG."""
+"""Maximum number of segments in a JPEG, or of chunks in a PNG."""
 MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
-"""Marker that ends a scan or begins a segment: neither stuffing nor a restart."""
+"""Pattern for a marker that ends a scan or starts a segment, as opposed to byte stuffing or a restart marker."""
 FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-"""Markers of frames, which give the kind of JPEG and its components."""
+"""Start-of-frame markers. A frame header has the JPEG's type and components."""
 CHECKED_FRAMES = {0xC0, 0xC1, 0xC2}
-"""Baseline, extended and progressive JPEGs of Huffman codes. An arithmetic code may end anywhere."""
+"""Frame markers of baseline, extended and progressive JPEGs with Huffman coding. Arithmetic coding may end anywhere."""
 END, SCAN = 0xD9, 0xDA
 PIXEL_SEGMENTS = {*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xD9, 0xDE), 0xE0, 0xEE}
-"""Frames, tables, scans, the end, and the two application segments that name the colour space."""
+"""Frames, tables, scans, the end marker, and the two application segments that specify the colour space."""
 COEFFICIENTS = 64
-"""Number of coefficients of a block, for each component."""
+"""Number of coefficients per block and component."""
 COLOUR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
-"""TurboJPEG's names of Pillow's modes."""
+"""TurboJPEG's names for Pillow's modes."""
 UNKNOWN_SAMPLING = "Could not determine subsampling"
-"""TurboJPEG's message for a JPEG whose components have resolutions that it does not know, such as a CMYK JPEG of 4:2:0.
-"""
+"""TurboJPEG's message for a JPEG with a chroma subsampling that it does not support, such as a CMYK JPEG with 4:2:0."""
 
 CHECKED_TIFFS = {
     "raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "lzma", "zstd",
 }  # fmt: skip
-"""Compressions whose readers in libtiff fail on missing data; those for faxes and for JPEG do not."""
+"""Compressions for which libtiff reports missing data; it does not for fax and JPEG compression."""
 RLE8, RLE4 = 1, 2
-"""Run-length compressions of a BMP, with 8 and 4 bits per pixel."""
+"""Run-length encodings of a BMP with 8 and 4 bits per pixel."""
 END_OF_BITMAP, DELTA = 1, 2
-"""Meanings of a run of no pixels, by the byte after its length."""
+"""Meanings of the second byte after a run length of zero."""
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PACKED_NOTES = (b"zTXt", b"iTXt", b"iCCP")
-"""Chunks with a text or a colour profile, which may be compressed."""
+"""Chunks that contain text or a colour profile, which may be compressed."""
 PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Number of samples of a pixel, by colour type."""
+"""Number of samples per pixel, by colour type."""
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-"""First column, first row, and the steps to the next, of each pass of an interlaced PNG."""
+"""First column, first row, column step and row step of each pass of an interlaced PNG."""
 PIECE = 1 << 16
 BIT_DEPTH, BITS = 24, 8
-"""Position of a PNG's bit depth, and the usual depth."""
+"""Byte offset of a PNG's bit depth, and the usual depth."""
 
 
 class CostlyImage(Exception):
-    """Decoding that takes too long. It is not an OSError, because Pillow turns those into warnings."""
+    """Decoding takes too long. Not a subclass of OSError, because Pillow turns OSErrors into warnings."""
 
 
 class BrokenImage(Exception):
-    """An incomplete or damaged image."""
+    """An image is incomplete or damaged."""
 
 
 class UncheckedImage(Exception):
-    """A kind of image whose reader does not report missing data."""
+    """An image has a format whose decoder does not report missing data."""
 
 
 class BoundedBytes(io.BytesIO):
-    """Bytes with a limit on how long and how often they are read, because Pillow's readers follow any header.
+    """Byte stream that limits how long and how often it is read, because Pillow obeys any header.
 
     The work between two reads is bounded by the image's pixels and scans.
     """
@@ -90,30 +90,30 @@ class BoundedBytes(io.BytesIO):
         self.left = MAX_TIFF_HEADER if encoded.startswith(TIFF) else MAX_READS * self.size
 
     def end_header(self, n_frames: int) -> None:
-        """Reset the limit for reading the pixels of the frames; each may read up to a block too much."""
+        """Reset the limit before the frames' pixels are read; each frame may be read up to one block too far."""
         self.left = MAX_READS * self.size + n_frames * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
         piece = super().read(size)
         self.left -= len(piece)
         if self.left < 0:
-            raise BrokenImage("its header is too large, or names the same bytes over and over")
+            raise BrokenImage("its header is too large, or refers to the same bytes over and over")
         if time.thread_time() > self.stop:
             raise CostlyImage
         return piece
 
 
 class Jpeg(NamedTuple):
-    """A JPEG without its metadata, which no pixel needs, and which Pillow reads in loops of quadratic cost."""
+    """A JPEG without its metadata, which does not affect pixels and which Pillow reads in quadratic time."""
 
     encoded: bytes
     frame: bytes
-    """The segment of one of FRAMES; empty if the file has no such segment."""
+    """The segment with one of the markers FRAMES; empty if the file has no such segment."""
     scans: list[bytes]
 
 
 def read_jpeg(encoded: bytes) -> Jpeg:
-    """Return a JPEG's frame and scans; raises BrokenImage if it has more segments than any image."""
+    """Return a JPEG's frame and scans. Raise BrokenImage if it has more than MAX_SEGMENTS segments."""
     bare, scans = [JPEG[:2]], list[bytes]()
     frame = b""
     marker = MARKER.search(encoded, len(JPEG[:2]))
@@ -136,7 +136,7 @@ def read_jpeg(encoded: bytes) -> Jpeg:
 
 
 def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image:
-    """Return the image with its header read; verify a PNG's checksums, which Pillow's decoding does not do."""
+    """Return the image with its header read; verify a PNG's checksums, which Pillow ignores when it decodes."""
     bare = encoded
     if encoded.startswith(PNG) and any(note in encoded for note in PACKED_NOTES):
         # Pillow limits the size of compressed texts and profiles. No pixel depends on them, and image generators write
@@ -153,9 +153,9 @@ def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image
 
 
 def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
-    """Decode an opened PNG in half the time that Pillow takes, and while other threads run Python.
+    """Decode an opened PNG in half the time that Pillow takes, and without blocking other Python threads.
 
-    Returns None for a PNG of another kind, or with a fault that Pillow describes better.
+    Return None for other kinds of PNG, and for a PNG with a fault that Pillow describes better.
     """
     import imagecodecs
 
@@ -171,7 +171,7 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
 
 
 def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
-    """Return a PNG with only the chunks of the wanted types."""
+    """Return a PNG with only the chunks whose type is wanted."""
     kept: list[bytes | memoryview] = [PNG]
     for chunk_type, data, checksum in png_chunks(png):
         if wanted(chunk_type):
@@ -180,9 +180,9 @@ def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
 
 
 def load_whole(image: Image.Image, encoded: bytes) -> None:
-    """Decode an image; raises BrokenImage if a PNG, TIFF or BMP lacks pixels.
+    """Decode an image. Raise BrokenImage if pixels are missing from a PNG, TIFF or BMP.
 
-    Pillow reports missing pixels of other formats, and fills them up in these.
+    Pillow reports missing pixels in other formats, but fills them in for these three.
     """
     if image.format == "TIFF":
         _require_strips(image)
@@ -199,7 +199,7 @@ def load_whole(image: Image.Image, encoded: bytes) -> None:
 
 
 def _require_strips(image: Image.Image) -> None:
-    """Raise BrokenImage if the strips or tiles of a TIFF do not cover it, UncheckedImage if its reader hides gaps."""
+    """Raise BrokenImage if the strips or tiles of a TIFF do not cover it, UncheckedImage if its decoder hides gaps."""
     compression = image.info.get("compression", "raw")
     if compression not in CHECKED_TIFFS:
         raise UncheckedImage(f"a TIFF compressed as {compression}")
@@ -212,7 +212,7 @@ def _require_strips(image: Image.Image) -> None:
 
 
 def _runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
-    """Yield the number of pixels of each run of a run-length encoded BMP; skipped pixels are in no run."""
+    """Yield the number of pixels in each run of a run-length encoded BMP; skipped pixels belong to no run."""
     position = int.from_bytes(bmp[10:14], "little")
     while position + 1 < len(bmp):
         run, code = bmp[position : position + 2]
@@ -230,7 +230,7 @@ def _runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
 
 
 def _has_every_row(png: bytes) -> bool:
-    """Return True if a PNG's inflated data have all bytes of its rows."""
+    """Return True if the inflated data of a PNG contain all bytes of its rows."""
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", png, 16)
     bits = depth * PNG_SAMPLES[colour]
     missing = 0
@@ -249,9 +249,9 @@ def _has_every_row(png: bytes) -> bool:
 
 
 def png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
-    """Yield each chunk's type, data and checksum up to the end of the image; raises BrokenImage if the end is missing.
+    """Yield the type, data and checksum of each chunk to the end of the image. Raise BrokenImage if it is cut short.
 
-    This is faster than Pillow's `verify`, after which a file has to be opened again.
+    This is faster than Pillow's `verify`, after which the file would have to be reopened.
     """
     position, content = len(PNG), memoryview(png)
     for _ in range(MAX_SEGMENTS):
@@ -269,10 +269,10 @@ def png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
 
 
 def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
-    """Decode an opened JPEG; raises BrokenImage, or ValueError with libjpeg's message, if pixels are missing.
+    """Decode an opened JPEG. Raise BrokenImage, or ValueError with libjpeg's message, if pixels are missing.
 
-    The pixels are Pillow's to the bit, but Pillow hides libjpeg's warnings. Raises UncheckedImage for a JPEG that only
-    Pillow reads.
+    The pixels are identical to Pillow's, but Pillow hides libjpeg's warnings. Raises UncheckedImage for a JPEG that
+    only Pillow can decode.
     """
     import simplejpeg
 
@@ -280,9 +280,9 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
         pixels = simplejpeg.decode_jpeg(jpeg.encoded, COLOUR_SPACES[image.mode], strict=True)
     except ValueError as error:
         if UNKNOWN_SAMPLING in str(error):
-            raise UncheckedImage("a JPEG whose colours are sampled in an unusual way") from error
+            raise UncheckedImage("a JPEG with unusual chroma subsampling") from error
         raise
-    if image.mode == "CMYK":  # Pillow takes inks to be stored the other way round, as Adobe does
+    if image.mode == "CMYK":  # Pillow assumes that inks are inverted, as Adobe writes them
         pixels = ~pixels
     if jpeg.frame[1] not in CHECKED_FRAMES:
         raise UncheckedImage("an arithmetic-coded or lossless JPEG")

@@ -1,4 +1,4 @@
-"""Decodes and preprocesses a shard's images once for all questions about them, and makes the image that people see."""
+"""Decodes and preprocesses a shard's images once for all questions, and creates the image that people see."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ from plumbline.operators.images.rows import (
 from plumbline.operators.images.videos import DEFAULT_CLIPS, FRAME_SECONDS, LISTED_SECONDS, Clips, make_grid
 
 FETCHES = 8
-"""Number of threads that read addresses while others decode: a server takes about as long to answer as a decoder."""
+"""Number of extra threads that read addresses while others decode: a server takes about as long as a decoder."""
 
 Preprocess = Callable[[Image.Image], Any]
 PreprocessVideo = Callable[[Sequence[Image.Image], float], Any]
@@ -43,35 +43,37 @@ class Edit(NamedTuple):
     """The source of an edited image, and its mask."""
 
     source: Image.Image
-    """The image that it was edited from."""
+    """The image before the edit."""
     mask: Image.Image | None = None
-    """Area of the edit, if the metric reads masks and the table has them."""
+    """Mask of the edited area, if the metric reads masks and the table has them."""
 
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
 IsKnown = Callable[[int, ImageRow, str, str | None], bool]
-"""Returns True if the result for a row of a table is already known. Arguments: the row's number, its ids, the digest of
-its image, and that of its sources if they are looked at."""
+"""Returns True if the result for a row of a table is already known. Arguments: the row's index, its ids, the digest of
+its image, and the digest of its sources if they are used.
+"""
 
 
 @dataclass(slots=True)
 class PreparedImages:
-    """One shard's images, decoded and preprocessed once for every question on them."""
+    """One shard's images, decoded and preprocessed once for all questions about them."""
 
     rows: list[ImageRow] = field(default_factory=list)
-    """Ids of the rows, in the shard's order."""
+    """Ids of the rows, in shard order."""
     digests: list[str | None] = field(default_factory=list)
-    """SHA-256 of each row's encoded image, 16 hexadecimal digits; None for a row without an image."""
+    """First 16 hexadecimal digits of the SHA-256 of each row's encoded image; None for a row without an image."""
     errors: list[RowError | None] = field(default_factory=list)
     """Error of each row that has no pixels."""
     pixels: list[Any] = field(default_factory=list)
-    """Preprocessed images of all rows without error, in row order, on the CPU."""
+    """Preprocessed images of all rows without an error, in row order, on the CPU."""
     row_numbers: list[int] = field(default_factory=list)
-    """Numbers of the rows in the table, as rows that are already known are left out."""
+    """Indices of the rows in the table; rows with known results are left out."""
     counts: list[int] = field(default_factory=list)
-    """Number of `pixels` of each row: 0 for an error, more than 1 for rows of several images and videos."""
+    """Number of entries in `pixels` for each row: 0 for an error, more than 1 for rows with several images or a video.
+    """
     sources: list[str | None] = field(default_factory=list)
-    """Digest of each row's sources and mask; None if it has none or they are not read."""
+    """Digest of each row's sources and mask; None if there are none or they are not read."""
 
     def add(
         self,
@@ -81,7 +83,7 @@ class PreparedImages:
         pixels: Sequence[Any] | RowError,
         sources: str | None = None,
     ) -> None:
-        """Add a row with its preprocessed images, or with the error in their place."""
+        """Add a row with its preprocessed images, or with an error instead."""
         error, of_row = (pixels, ()) if isinstance(pixels, RowError) else (None, pixels)
         self.rows.append(row)
         self.digests.append(digest)
@@ -96,19 +98,19 @@ Value = TypeVar("Value")
 
 
 def _require(found: Value | RowError) -> Value:
-    """Return a value; raises RowFailure for an error."""
+    """Return a value. Raise RowFailure if it is an error."""
     if isinstance(found, RowError):
         raise RowFailure(found)
     return found
 
 
 def decode_row_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> Image.Image | RowError:
-    """Return the image of a row that people see, as RGB: its image, or a grid.
+    """Return the image that people see for a row, as RGB: the row's image, or a grid of several.
 
     The image comes from `image` (bytes, or the {bytes, path} struct of HF datasets) or else from `uri`. Several images,
     a video or an animation become a grid.
 
-    As in the papers' released code, neither transparency nor an EXIF orientation is applied.
+    As in the papers' released code, neither transparency nor EXIF orientation is applied.
     """
     try:
         encoded = _require(read_images(row, limits.max_images, fetch))
@@ -131,11 +133,11 @@ def prepare_images(
     is_known: IsKnown = lambda number, row, digest, sources: False,
     decoders: int = 1,
 ) -> PreparedImages:
-    """Decode and preprocess a shard's images; a row that fails has its error.
+    """Decode and preprocess a shard's images; a row that fails gets an error.
 
-    `preprocess_video` is called for rows of several images that are shown as a video; without it, each is shown by
-    itself. `preprocess_edit` is called in place of both, with each image, its row's source and, if `masked`, the row's
-    mask. Rows that are known already (`is_known`) are left out.
+    `preprocess_video` is called for rows with several images that are shown as a video; without it, each image is shown
+    separately. `preprocess_edit` replaces both `preprocess` and `preprocess_video`: it is called with each image, the
+    row's source and, if `masked`, the row's mask. Rows for which `is_known` returns True are left out.
 
     Up to `decoders` images are decoded at once, each in a thread that also calls the functions above. Pillow and numpy
     release Python's lock while they compute.
@@ -143,7 +145,7 @@ def prepare_images(
     records, decoding = image_records(images), BoundedSemaphore(decoders)
 
     def prepare(number: int, record: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Return the arguments of PreparedImages.add after the first; None for a row that is known."""
+        """Return all arguments of PreparedImages.add except the first, or None for a row whose result is known."""
         row = identify(record, generator)
         digest = sources_digest = None
         try:
@@ -186,7 +188,7 @@ def _preprocess_row(
     limits: ImageLimits,
     clips: Clips,
 ) -> list[Any]:
-    """Preprocess each of a row's images, or all as one grid or video."""
+    """Preprocess each image of a row, or all of them as one grid or video."""
     images = _decode_images(encoded, limits, clips)
     if clips.shown == "video" and preprocess_video is not None:
         frames = _collect(images, limits, "video")
@@ -204,7 +206,7 @@ def _decode_edit(sources: Sequence[bytes], mask: bytes | None, limits: ImageLimi
     try:
         decoded = _collect(_decode_images(sources, limits, DEFAULT_CLIPS), limits, "source")
         if len(decoded) > 1:
-            found = f"{len(decoded)} images in the row, where metrics look at one"
+            found = f"{len(decoded)} images in the row, but metrics use only one"
             raise RowFailure(RowError("too_many_images", f"{found}; keep the image that was edited"))
     except RowFailure as failure:
         raise RowFailure(edit_error(failure.error, "source")) from failure
@@ -215,7 +217,7 @@ def _decode_edit(sources: Sequence[bytes], mask: bytes | None, limits: ImageLimi
 
 
 def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image]:
-    """Yield a row's images and the frames of its videos, one after the other, so that only one is in memory."""
+    """Yield a row's images and the frames of its videos one at a time, so that only one is in memory."""
     for index in clips.select_listed(len(encoded)):
         for image in decode_each(encoded[index], limits, clips):
             if isinstance(image, RowError):
@@ -224,13 +226,13 @@ def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) 
 
 
 def _join_images(images: Iterator[Image.Image], limits: ImageLimits) -> Image.Image:
-    """Return all of a row's images as one grid, which must be within the limits too."""
+    """Return all images of a row as one grid, which must also be within the limits."""
     frames = _collect(images, limits, "grid")
     return frames[0] if len(frames) == 1 else make_grid(frames)
 
 
 def _collect(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> list[Image.Image]:
-    """Return all of a row's images, which together must be within the limits of one image."""
+    """Return a row's images as a list; together they must be within the limits for one image."""
     frames: list[Image.Image] = []
     for image in images:
         frames.append(image)

@@ -1,4 +1,4 @@
-"""The ids and encoded images of a table's rows; the bytes are in the row, or at an address."""
+"""Reads the ids and the encoded images of a table's rows; the bytes are in the row or at an address."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,18 +11,18 @@ from plumbline.operators.base import rows
 from plumbline.operators.base.errors import REMEDIES, RefusedUri, RowError, hide_secrets
 
 MAX_ADDRESS = 1000
-"""Maximum characters of an address that a message shows; S3 allows as many."""
+"""Maximum number of characters of an address in a message; S3 keys can be about as long."""
 MAX_REASON = 1000
-"""Maximum characters of a table's own reason for a missing image."""
+"""Maximum number of characters of the reason that a table gives for a missing image."""
 FetchUri = Callable[[str], bytes]
 SOURCES = ("source", "source_uri")
-"""Columns of the image that a row's image was edited from, as `image` and `uri` are those of the image itself."""
+"""Columns of the source image that was edited, analogous to `image` and `uri` for the row's image."""
 MASKS = ("mask", "mask_uri")
 """Columns of the mask of an edit: an image that is white in the area of the edit, and black elsewhere."""
 CAPTIONS = ("source_caption", "target_caption")
 """Columns with descriptions of the source and of the intended edit."""
 EDIT_COLUMNS = (*SOURCES, *MASKS, *CAPTIONS)
-"""Columns of edits, which a table has only if they are configured."""
+"""Columns about edits, which a table has only if they are configured."""
 ADDRESSES = ("uri", "source_uri", "mask_uri")
 """Columns with addresses of images."""
 
@@ -35,22 +35,22 @@ class ImageRow(NamedTuple):
     generator: str
 
     def row(self, **columns: Any) -> dict[str, Any]:
-        """Return a row of a table of images with these further columns."""
+        """Return these ids and further columns as a row of a table of images."""
         return {**self._asdict(), **columns}
 
 
 def read_row_images(row: ImageRow, record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
-    """Read the images of a row, or why one cannot be read; a row without a prompt is refused before reading."""
+    """Return the images of a row, or an error if one cannot be read; without a prompt, no image is read."""
     if row.prompt_id is None:
-        return RowError("missing_prompt_id", "the row names no prompt; fill its prompt_id")
+        return RowError("missing_prompt_id", "the row has no prompt_id; fill it in")
     return read_images(record, limit, fetch)
 
 
 def read_images(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
-    """Read the images of a row, at most `limit`; a RowError if one cannot be read."""
+    """Return the images of a row, or a RowError if one cannot be read or if there are more than `limit`."""
     images = _split_images(record)
     if len(images) > limit:
-        found = f"{len(images)} images in the row, where limits.max_images={limit}"
+        found = f"{len(images)} images in the row, but limits.max_images={limit}"
         return RowError("too_many_images", f"{found}; keep fewer")
     encoded: list[bytes] = []
     for number, image in enumerate(images, 1):
@@ -62,7 +62,7 @@ def read_images(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[
 
 
 def _split_images(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a row for each image of a row with several; the row itself if it has at most one."""
+    """Split a row with several images into one row per image; a row with at most one image is returned unchanged."""
     images, uris = _list_images(record.get("image")), _list_images(record.get("uri"))
     if not images and (_embedded_image(record) or not uris):
         return [record]
@@ -70,7 +70,7 @@ def _split_images(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _list_images(cell: Any) -> list[Any]:
-    """Return the images or addresses of a cell with several; none for any other cell."""
+    """Return the images or addresses of a cell that contains a list; an empty list for any other cell."""
     several = isinstance(cell, list) and all(item is None or isinstance(item, (bytes, str, Mapping)) for item in cell)
     return cell if several else []
 
@@ -88,7 +88,7 @@ def is_embedded(record: Mapping[str, Any]) -> bool:
 
 
 def _read_image(record: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
-    """Return the bytes of the row's image, embedded or fetched, or why there are none; never empty."""
+    """Return the bytes of the row's image, embedded or fetched, or the reason why there are none; never empty bytes."""
     embedded, uri = _embedded_image(record), record.get("uri")
     if embedded is not None and not isinstance(embedded, bytes):
         found = "text" if isinstance(embedded, str) else f"a value of type {type(embedded).__name__}"
@@ -110,7 +110,7 @@ def _read_image(record: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
 
 
 def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
-    """Return the bytes at an address, or why they cannot be read; a storage client's exception costs this row alone."""
+    """Return the bytes at an address, or the reason why they cannot be read. An exception only fails this row."""
     if not isinstance(uri, str):
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
     shown = hide_secrets(uri[:MAX_ADDRESS])
@@ -129,15 +129,15 @@ def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
 
 
 def read_sources(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
-    """Read the sources of a row's image; a RowError if one cannot be read."""
+    """Return the source images of an edit, or a RowError if one cannot be read."""
     return _read_edit_images(record, SOURCES, "the row has none; fill it in", limit, fetch)
 
 
 def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes | RowError | None:
-    """Read the row's mask; a RowError if it cannot be read, None if the table has no masks."""
+    """Return the row's mask, a RowError if it cannot be read, or None if the table has no masks."""
     if not any(name in record for name in MASKS):
         return None
-    missing = "the row has none; fill it in, or give a black one where all pixels count"
+    missing = "the row has none; fill it in, or use a black mask if all pixels count"
     masks = _read_edit_images(record, MASKS, missing, limit, fetch)
     if isinstance(masks, RowError):
         return masks
@@ -147,7 +147,7 @@ def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes |
 def _read_edit_images(
     record: Mapping[str, Any], columns: tuple[str, str], missing: str, limit: int, fetch: FetchUri
 ) -> list[bytes] | RowError:
-    """Read the images in two columns, with bytes and with addresses; the message is `missing` if the row has none."""
+    """Return the images in two columns, for bytes and addresses; the error message is `missing` if both are empty."""
     image, uri = (record.get(column) for column in columns)
     if any(any(_list_images(cell)) if isinstance(cell, list) else cell for cell in (image, uri)):
         encoded = read_images({"image": image, "uri": uri}, limit, fetch)
@@ -157,29 +157,29 @@ def _read_edit_images(
 
 
 def edit_error(error: RowError, what: str) -> RowError:
-    """Return the error with a message that names the source or the mask (`what`)."""
+    """Return the error with a message that starts with `what` it is about: the source or the mask."""
     return error._replace(message=f"the {what} of the edit: {error.message}")
 
 
 def mask_error(found: str) -> RowError:
-    """Return the error of an image that cannot be the mask of the row's edit."""
+    """Return an error for a mask that cannot be used."""
     return edit_error(RowError("unusable_mask", found), "mask")
 
 
 def numbered_error(error: RowError, number: int, count: int) -> RowError:
-    """Return the error of one image of a row; its message has the image's number if there are several."""
+    """Return the error of one image of a row; if the row has several, its message says which image."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
 
 def digest_of(encoded: Sequence[bytes]) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of a row's encoded image, or of all its images' digests."""
+    """Return 16 hex digits of the SHA-256 of a row's encoded image; if there are several, of their digests."""
     digests = [hashlib.sha256(content) for content in encoded]
     joined = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))
     return joined.hexdigest()[:16]
 
 
 def image_records(images: pa.Table) -> list[dict[str, Any]]:
-    """Return the table's rows; text that is not UTF-8 gets replacement characters, and does not fail the shard."""
+    """Return the table's rows. Invalid UTF-8 gets replacement characters, so that the shard does not fail."""
     try:
         return list(images.to_pylist())
     except UnicodeDecodeError:
@@ -199,7 +199,7 @@ def _read_value(scalar: pa.Scalar) -> Any:
 
 
 def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
-    """Return the ids of a source row; a row without `image_id` gets a hash of its generator, prompt and content."""
+    """Return the ids of a source row; without an `image_id`, it is a hash of the generator, prompt and content."""
     prompt_id, image_id = id_text(record.get("prompt_id")), id_text(record.get("image_id"))
     if image_id is None:
         contents = [_content(image) for image in _split_images(record)]
@@ -209,12 +209,12 @@ def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
 
 
 def id_text(value: Any) -> str | None:
-    """Return an id as text; None for NaN, which pandas writes for a missing number."""
+    """Return an id as a string; None for null values, including NaN, which pandas writes for a missing number."""
     return None if rows.is_missing(value) else str(value)
 
 
 def _content(record: Mapping[str, Any]) -> bytes:
-    """Return an image's bytes, or its address if they are not in the row."""
+    """Return an image's bytes, or its address if the bytes are not in the row."""
     embedded = _embedded_image(record)
     address = record.get("uri") or (record["image"].get("path") if isinstance(record.get("image"), Mapping) else None)
     return embedded if isinstance(embedded, bytes) and embedded else str(embedded or address).encode()

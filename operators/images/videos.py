@@ -1,4 +1,4 @@
-"""Rows of several images: samples the frames of a video, and chooses and arranges the images of a list."""
+"""Rows with several images: samples the frames of videos, and selects and arranges the images of a list."""
 
 import io
 import time
@@ -21,52 +21,59 @@ if TYPE_CHECKING:
     import av
 
 STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-"""Brands of still images in files that are built like MP4."""
+"""Brands of still images in files with the same container format as MP4."""
 STRICT = {"err_detect": "explode"}
-"""Makes a decoder fail if bits are wrong, instead of filling the gap with earlier pixels."""
+"""Options that make a decoder fail on corrupt bits, instead of filling gaps with earlier pixels."""
 FRAME_SECONDS = "frame_seconds"
-"""Key in `info` of a sampled frame: the length of the part of the video that the frame represents."""
+"""Key in the `info` of a sampled frame: how many seconds of the video the frame represents."""
 BOX_HEADER = 8
-"""Bytes of the size and the kind of a box of an MP4 or MOV."""
+"""Number of bytes for the size and type of an MP4 or MOV box."""
 MIN_RATED_FRAMES, MAX_RATED_FRAMES = 4, 768
-"""Frames of a video that is sampled by its seconds: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
+"""Minimum and maximum number of frames sampled at a `rate`: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
 LISTED_SECONDS = 0.5
-"""Seconds between two frames of a list without times: two frames a second, as qwen-vl-utils assumes for a list."""
+"""Seconds per frame in a list without times: two frames per second, as qwen-vl-utils assumes."""
 MAX_GAP_FRAMES = 1.5
-"""Largest gap, in frames, between the end of a video's last frame and the video's declared duration."""
+"""Maximum gap, in frames, between the end of a video's last frame and the end of its declared duration."""
 MAX_UNSQUARE = 0.01
-"""Pixels that are nearly square are shown as they are: encoders round a video's sides to even numbers."""
+"""Maximum deviation of the pixel aspect ratio from 1 that is ignored: encoders round a video's sides to even numbers.
+"""
 DISPLAY_MATRIX = "DISPLAYMATRIX"
 MAX_TILT = 0.01
-"""Largest share of a display matrix that may belong to another angle, because its numbers are rounded."""
+"""Maximum ratio of the smaller to the larger entries of a display matrix; rounding keeps the smaller from being zero.
+"""
 NO_LAST_FRAME = "its data end before its last frame"
 FrameTime = tuple[int, int]
-"""When a frame is shown, in units of its stream, and how many frames before it have the same time: the last frame
-before a cut within an edit list may have the time of the first frame after it."""
+"""Presentation time of a frame in units of its stream, and the number of earlier frames with the same time. With an
+edit list, the last frame before a cut may have the same time as the first frame after it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clips(BoundsChecked):
-    """Options for rows of several images (vqascore_genai_bench.txt, sec. 6 and appendix F)."""
+    """Options for rows with several images (vqascore_genai_bench.txt, sec. 6 and appendix F)."""
 
     section: ClassVar[str] = "clips."
     frames: Positive = 4
-    """Number of frames of a video, sampled evenly from the first to the last; by the paper, 4 are nearly as good as
-    all."""
+    """Number of frames sampled from a video, evenly spaced from first to last. According to the paper, 4 frames are
+    nearly as good as all.
+    """
     rate: AboveZero | None = None
-    """Frames of a video per second, in place of `frames`: an even number, at least 4 and at most 768, as Qwen-VL's own
-    code takes them."""
+    """Frames sampled per second of a video, instead of `frames`. The number of frames is even and between 4 and 768, as
+    in Qwen-VL's own code.
+    """
     listed: Literal["all", "sampled"] = "all"
-    """The images of a list that are scored: all, or `frames` of them, sampled uniformly."""
+    """Which images of a list are scored: all, or a uniform sample of `frames` images."""
     shown: Literal["each", "grid", "video"] = "each"
-    """`each` shows every image by itself, and the row's score is their mean; `grid` shows all as one image, read line
-    by line; `video` shows them as a video to models that take videos."""
+    """`each` shows every image separately, and the row's score is the mean; `grid` shows all as one image, in reading
+    order; `video` shows them as a video to models that accept videos.
+    """
 
     def sample(self, frames: int, seconds: float) -> list[int]:
-        """Return the numbers of the frames to sample from a video of `frames` and `seconds`; all if it has too few.
+        """Return the indices of the frames to sample from a video of `frames` frames that lasts `seconds`.
 
-        The k-th of c is number floor(k (n - 1) / (c - 1)) of n, as chat models for videos sample theirs. If `rate` is
-        set, c is computed as by smart_nframes of qwen-vl-utils, and numbers are rounded as by its _read_video_decord.
+        Index k of c samples is floor(k (n - 1) / (c - 1)), for n frames, as in chat models for videos. If there are too
+        few frames, all are sampled. If `rate` is set, c is computed as in smart_nframes of qwen-vl-utils, and indices
+        are rounded as in its _read_video_decord.
         """
         if self.rate is None:
             return [int(number) for number in np.linspace(0, frames - 1, min(self.frames, frames), dtype=int)]
@@ -77,8 +84,9 @@ class Clips(BoundsChecked):
     def select_listed(self, count: int) -> list[int]:
         """Return the indices of the images to score in a list of `count`.
 
-        The k-th of c is number floor(k n / c) of n: views around an object are at equal distances, also the last and
-        the first (vqascore_genai_bench.txt, table 20). All images of a list of at most c are scored.
+        Index k of c samples is floor(k n / c), for n images, because views around an object are equally spaced and the
+        last is next to the first (vqascore_genai_bench.txt, table 20). If the list has at most c images, all are
+        scored.
         """
         if self.listed == "all" or count <= self.frames:
             return list(range(count))
@@ -89,9 +97,9 @@ DEFAULT_CLIPS = Clips()
 
 
 def find_demuxer(encoded: bytes) -> str | None:
-    """Return FFmpeg's name of the demuxer for a video (MP4, MOV, WebM, Matroska, AVI) by its first bytes, or None.
+    """Return the name of FFmpeg's demuxer for a video (MP4, MOV, WebM, Matroska, AVI) from its first bytes, or None.
 
-    No other demuxers are tried: playlists and the like name other files.
+    No other demuxers are tried, because playlists and similar formats refer to other files.
     """
     if encoded[4:8] == b"ftyp" and encoded[8:12] not in STILL_BRANDS:
         return "mp4"
@@ -105,11 +113,11 @@ def find_demuxer(encoded: bytes) -> str | None:
 def sample_video(
     encoded: bytes, demuxer: str, clips: Clips, *, seconds: float, check_size: Callable[[int, int], None]
 ) -> Iterator[Image.Image]:
-    """Yield sampled frames of a video as RGB, evenly from the first to the last that a player shows.
+    """Yield sampled frames of a video as RGB, evenly spaced from the first to the last frame that a player shows.
 
-    Frames are as a player shows them: turned and mirrored according to the file, and with square pixels. They are
-    decoded one after the other, and none is kept. `check_size` is called with the width and height of each before it
-    becomes an image, and may raise. Each has its FRAME_SECONDS.
+    Frames look as in a player: rotated and mirrored as the file specifies, and with square pixels. They are decoded one
+    at a time, and none is kept. `check_size` is called with the width and height of each frame before it becomes an
+    image, and may raise. The `info` of each image has FRAME_SECONDS.
 
     Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time.
     """
@@ -151,22 +159,22 @@ def sample_video(
 
 
 def _find_video(container: "av.container.InputContainer") -> "av.VideoStream":
-    """Return the stream that a player shows, not a cover image; raises BrokenImage without such a stream."""
+    """Return the video stream that a player shows, not a cover image. Raise BrokenImage if there is none."""
     import av
 
     video = container.streams.best("video")
     if not isinstance(video, av.VideoStream):
-        raise BrokenImage("it has no moving images")
+        raise BrokenImage("it has no video stream")
     return video
 
 
 def _decode(
     container: "av.container.InputContainer", video: "av.VideoStream", stop: float
 ) -> Iterator[tuple["av.VideoFrame", "FrameTime"]]:
-    """Yield each frame that is shown, in order, with its time. Raises FFmpegError for damaged data."""
+    """Yield each visible frame, in order, with its time. Raise FFmpegError for damaged data."""
     import av
 
-    video.codec_context.thread_count = 1  # so that this thread's time is all that is spent
+    video.codec_context.thread_count = 1  # so that this thread's time is all that decoding takes
     video.codec_context.options = STRICT
     start: int | None = None
     last: FrameTime | None = None
@@ -183,20 +191,20 @@ def _decode(
         except av.FFmpegError:
             if not hidden and not leads_in:
                 raise
-            continue  # the first frames of a cut video may name frames that were cut away
+            continue  # the first frames of a cut video may refer to frames that were cut away
         for frame in frames:
             shown = frame.pts if frame.pts is not None else frame.dts
             if shown is None:
-                raise BrokenImage("it does not say when a frame is shown")
+                raise BrokenImage("a frame has no timestamp")
             last = (shown, last[1] + 1 if last is not None and last[0] == shown else 0)
             yield frame, last
 
 
 def _show(frame: "av.VideoFrame", aspect: Fraction | None, check_size: Callable[[int, int], None]) -> Image.Image:
-    """Return a frame as a player shows it: with square pixels, and turned and mirrored by its display matrix.
+    """Return a frame as a player shows it: with square pixels, and rotated and mirrored by its display matrix.
 
-    FFmpeg's command turns frames too, but keeps pixels that are not square. Raises BrokenImage for an angle that is not
-    a multiple of 90 degrees.
+    FFmpeg's command-line tool also rotates frames, but does not make pixels square. Raises BrokenImage for an angle
+    that is not a multiple of 90 degrees.
     """
     width, height = frame.width, frame.height
     if aspect and abs(aspect - 1) > MAX_UNSQUARE:
@@ -223,9 +231,9 @@ def _show(frame: "av.VideoFrame", aspect: Fraction | None, check_size: Callable[
 
 
 def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
-    """Raise BrokenImage if a top-level part of the file declares more bytes than the file has; FFmpeg ignores the gap.
+    """Raise BrokenImage if a top-level element of the file declares more bytes than the file has, which FFmpeg ignores.
 
-    The last part need not declare its size.
+    The last element need not declare its size.
     """
     end = 0
     while end < len(encoded):
@@ -253,7 +261,7 @@ def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
                 return
             end = size_start + length + size
     if end > len(encoded):
-        raise BrokenImage("it ends before the size that it declares")
+        raise BrokenImage("it is shorter than the size it declares")
 
 
 def _open(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
@@ -263,12 +271,12 @@ def _open(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputCo
 
 
 def _refuse(*_: object) -> None:
-    """Refuse to open any file that the video names."""
+    """Refuse to open any file that the video refers to."""
     raise PermissionError
 
 
 def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
-    """Return when each frame is shown, in order, without decoding any. Raises BrokenImage if some are missing."""
+    """Return the times of all visible frames, in order, without decoding. Raise BrokenImage if frames are missing."""
     with _open(encoded, demuxer) as container:
         video = _find_video(container)
         shown: list[int] = []
@@ -289,7 +297,7 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
         if not shown:
             raise BrokenImage("it has no frame")
         shown.sort()
-        if count < video.frames:  # of them an edit list may leave out some
+        if count < video.frames:  # an edit list may leave out some of them
             with _open(encoded, demuxer, **({"ignore_editlist": "1"} if demuxer == "mp4" else {})) as unedited:
                 count_all = 0
                 for video_packet in unedited.demux(_find_video(unedited)):
@@ -297,12 +305,12 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
                     count_all += video_packet.size > 0
             if count_all < video.frames:
                 raise BrokenImage(NO_LAST_FRAME)
-        # In an edited video FFmpeg reports the time of a frame after a cut inexactly.
+        # In a video with an edit list, FFmpeg's time of a frame after a cut is inexact.
         if count == len(shown) > 1 and container.duration is not None:
             # Matroska, and MP4 with an edit list, count the duration from 0 even if the first frame is shown later.
             declared_end = (min(container.start_time or 0, 0) + container.duration) / 1e6
             frame_seconds = float(video.time_base or 0) * (shown[-1] - shown[0]) / (len(shown) - 1)
-            if declared_end > end + MAX_GAP_FRAMES * frame_seconds:  # every stream ends before
+            if declared_end > end + MAX_GAP_FRAMES * frame_seconds:  # every stream ends earlier
                 raise BrokenImage(NO_LAST_FRAME)
     return [(start, number - bisect_left(shown, start)) for number, start in enumerate(shown)]
 
@@ -313,9 +321,9 @@ def _require_time(stop: float) -> None:
 
 
 def make_grid(images: Sequence[Image.Image]) -> Image.Image:
-    """Return the images side by side, line by line, in a square or nearly so: 2x2 for four, 3x3 for nine.
+    """Arrange the images in rows in a square or nearly square grid, such as 2x2 for four and 3x3 for nine.
 
-    The others are resized to the size of the first; cells without an image are black.
+    All images are resized to the size of the first; cells without an image are black.
     """
     columns = ceil(sqrt(len(images)))
     width, height = images[0].size

@@ -306,5 +306,5 @@ def _mean_element(images: Sequence[Element]) -> Element:
 
 def incomplete(stage: str, what: str) -> RowError:
     """Return the error for a row whose inputs do not match because a stage's cell was computed from other questions."""
-    message = f"the cell of {stage} {what}; run again; if it stays, delete the folder {stage}/ of the store"
+    message = f"the cell of {stage} {what}; run again; if the error persists, delete the folder {stage}/ of the store"
     return RowError("incomplete_cell", message, retryable=True)

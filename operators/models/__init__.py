@@ -1,1 +1,1 @@
-"""Models: families, how checkpoints are found and checked, and the calls that metrics make of them."""
+"""Model families, finding and checking of checkpoints, and the calls that metrics make to models."""

@@ -1,4 +1,4 @@
-"""The calls that stages make of models, as protocols that model classes implement."""
+"""Protocols for the calls that stages make to models; model classes implement them."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -37,27 +37,27 @@ class Request(NamedTuple):
 
     messages: tuple[Message, ...]
     max_tokens: int
-    """Maximum length of the reply; a longer reply is cut."""
+    """Maximum length of the reply in tokens; longer replies are cut."""
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
-    """Strings that end the reply; it does not contain them."""
+    """Strings that end the reply; the reply does not include them."""
     schema: str | None = None
-    """JSON schema, as text, of the reply, if the backend can enforce one."""
+    """JSON schema of the reply, as a string, enforced if the backend supports it."""
     ends: tuple[int, ...] = ()
-    """Token ids that end the reply, in addition to the model's own, for a model whose weights run here."""
+    """Token ids that end the reply, in addition to the model's own. Only for models whose weights run here."""
     system: str | None = None
-    """System message. A model whose weights run here reads it at the start of the first message."""
+    """System message. For a model whose weights run here, it is put at the start of the first message."""
     image_at: int = 0
-    """Index of the character in the first message before which a service is shown the images; a model whose weights
-    run here always sees them first.
+    """Character index in the first message before which a service is shown the images; a model whose weights run here
+    always sees them first.
     """
     view: int = 0
-    """Index of the metric's view that the request is about; it chooses the images, and models ignore it."""
+    """Index of the metric's view that the request is about. It selects the images; models ignore it."""
 
     @property
     def messages_with_system(self) -> tuple[Message, ...]:
-        """The messages, the first one beginning with the system message."""
+        """The messages, with the system message at the start of the first one."""
         if self.system is None:
             return self.messages
         first, *others = self.messages
@@ -65,7 +65,7 @@ class Request(NamedTuple):
 
 
 MAX_ANSWER_TOKENS = 32
-"""Maximum length of an answer in the model's own words."""
+"""Maximum length in tokens of an answer that the model words freely."""
 
 
 class Generation(NamedTuple):
@@ -76,11 +76,11 @@ class Generation(NamedTuple):
     """False if the reply was cut at max_tokens."""
     usage: Usage
     ids: tuple[int, ...] = ()
-    """The reply's tokens, including its end, if the model's weights run here."""
+    """The reply's tokens, including the end token, if the model's weights run here."""
 
     @property
     def usage_and_cut(self) -> Usage:
-        """The usage, which also counts the reply if it was cut."""
+        """The usage, with `cut` set to 1 if the reply was cut."""
         return self.usage._replace(cut=int(not self.complete))
 
 
@@ -92,38 +92,38 @@ class GenerateModel(Protocol):
 
 
 class ImageModel(Protocol):
-    """The methods that all models of images have.
+    """Methods common to all models that read images.
 
-    What `preprocess` and `encode` return depends on the model, and only its own next call reads it.
+    What `preprocess` and `encode` return depends on the model, and is only passed to the model's own next call.
     """
 
     side_by_side: bool
-    """True if the model batches the requests of several threads by itself, and should get many at once."""
+    """True if the model itself batches the requests of several threads, and should receive many at once."""
 
     def preprocess(self, image: Image.Image) -> Any:
         """Prepare one RGB image for `encode`, on the CPU."""
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
-        """Compute the features of preprocessed images that the next call reads, once for each image."""
+        """Compute the features of preprocessed images, once per image, for the next call."""
 
 
 class SeveralImagesModel(ImageModel, Protocol):
     """A model that can see several images in one question."""
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Any:
-        """Prepare RGB images, which come one after another before the text, as a single input of `encode`."""
+        """Prepare RGB images, which precede the text one after another, as a single input for `encode`."""
 
 
 class ImageRequest(NamedTuple):
-    """A conversation about one image, or several preprocessed together, which come before its first message."""
+    """A conversation about one image, or about several that were preprocessed together; images come first."""
 
     image: int
-    """Index into the images of the call."""
+    """Index of the image among the images of the call."""
     request: Request
 
 
 class ImageGenerateModel(ImageModel, Protocol):
-    """`generate_from_images(images, conversations) -> text`: captioners and chat models that see."""
+    """`generate_from_images(images, conversations) -> text`: captioners and chat models that see images."""
 
     def generate_from_images(
         self, features: Sequence[Any], requests: Sequence[ImageRequest]
@@ -142,22 +142,23 @@ class Region(NamedTuple):
 
 
 class RegionModel(ImageModel, Protocol):
-    """`regions(images) -> labelled boxes`: models that name or describe the parts of an image."""
+    """`regions(images) -> labelled boxes`: models that name or describe regions of an image."""
 
     def regions(self, features: Sequence[Any]) -> Sequence[list[Region] | RowError]:
         """Return the regions of each image in the model's order; an image may have none."""
 
 
 class DetectionRequest(NamedTuple):
-    """A phrase to be found in one image."""
+    """A phrase to detect in one image."""
 
     image: int
-    """Index into the images of the call."""
+    """Index of the image among the images of the call."""
     phrase: str
     box_threshold: float
-    """Boxes need a higher score than this."""
+    """Minimum score of a box (exclusive)."""
     text_threshold: float
-    """If the model scores each word of a phrase: words with a higher score than this are in a box's label."""
+    """Minimum score (exclusive) for a word to be included in a box's label, if the model scores each word of a phrase.
+    """
 
 
 class Box(NamedTuple):
@@ -175,14 +176,14 @@ class DetectionModel(ImageModel, Protocol):
     """`detect(images, phrases) -> boxes`: open-vocabulary detectors."""
 
     def detect(self, features: Sequence[Any], requests: Sequence[DetectionRequest]) -> Sequence[list[Box] | RowError]:
-        """Return the boxes of each phrase in the model's order; an empty list if the phrase is not in the image."""
+        """Return the boxes for each phrase in the model's order; an empty list if nothing is found."""
 
 
 class ReadingModel(ImageModel, Protocol):
     """`ocr(images) -> text`: models that read the text in an image."""
 
     def ocr(self, features: Sequence[Any]) -> Sequence[str | RowError]:
-        """Return the text in each image, line by line; an empty string if an image has no text."""
+        """Return the text in each image, line by line; an empty string if there is none."""
 
 
 class EntailmentModel(Protocol):
@@ -193,10 +194,10 @@ class EntailmentModel(Protocol):
 
 
 class Question(NamedTuple):
-    """One question about one image, with the candidate answers to be scored."""
+    """One question about one image, with the candidate answers to score."""
 
     image: int
-    """Index into the images of the call."""
+    """Index of the image among the images of the call."""
     text: str
     choices: tuple[str, ...]
 
@@ -211,14 +212,14 @@ class LikelihoodModel(ImageModel, Protocol):
     def likelihood(
         self, features: Sequence[Any], questions: Sequence[Question]
     ) -> Sequence[list[list[float]] | RowError]:
-        """Return the natural-log probability of every token of every choice, its end included, or an error."""
+        """Return the natural-log probability of every token of every choice, including its end, or an error."""
 
     def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> Sequence[str | RowError]:
-        """Return the model's own likeliest answer to every question; the choices are not shown to it."""
+        """Return the model's likeliest free-form answer to every question; it is not shown the choices."""
 
 
 class ThreadUsage:
-    """The usage of a model that several threads call: each thread sees only its own."""
+    """Usage of a model that several threads call; each thread sees only its own usage."""
 
     def __init__(self) -> None:
         self._thread_local = threading.local()
@@ -234,26 +235,26 @@ class ThreadUsage:
 
 
 PixelRule = Literal["processor", "released", "padded"]
-"""Preparation of an image for a dual encoder: `processor` as the checkpoint's processor does it, `released` as CLIP's
-released code does, or `padded`: the whole image on a black square, as in HPSv2.
+"""How an image is preprocessed for a dual encoder: `processor` as in the checkpoint's processor; `released` as in
+CLIP's released code; `padded` as in HPSv2, with the whole image on a black square.
 """
 
 
 Measure = Literal["cosine", "logit", "match", "reward"]
-"""Meaning of a similarity: `cosine` of two embeddings; `logit`, the cosine in the scale that the model learnt; `match`,
-the probability that image and text belong together; `reward`, learnt from human preferences.
+"""Meaning of a similarity: `cosine` of two embeddings; `logit`, the cosine with the model's learned scale and bias;
+`match`, the probability that image and text belong together; `reward`, learned from human preferences.
 """
 
 
 Compares = Literal["prompt", "caption", "source", "change", "edit"]
-"""An image is compared with its `prompt`, or with the `caption` of an edit's intended result; an edited image with its
-`source`; the `change` from source to edited image with the change between their captions; or an `edit` (source and
-edited image in one question) with the prompt.
+"""What is compared: an image with its `prompt`, or with the `caption` of an edit's intended result; an edited image
+with its `source`; the `change` from source to edited image with the change between their captions; or an `edit` (source
+and edited image in one question) with the prompt.
 """
 
 
 class TextFeatures(NamedTuple):
-    """Unit-length text embeddings, and which texts were longer than the model's context."""
+    """Unit-length text embeddings, and whether each text was longer than the model's context."""
 
     features: "torch.Tensor"
     """(n, width), float32."""
@@ -261,20 +262,20 @@ class TextFeatures(NamedTuple):
 
 
 class TextEmbedder(Protocol):
-    """`embedding(texts) -> vectors`, which are close if the texts have similar meanings."""
+    """`embedding(texts) -> vectors`: texts with similar meanings have similar vectors."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings of the texts; texts beyond the context are cut and reported."""
+        """Return unit-length embeddings of the texts; texts longer than the context are cut and reported."""
 
 
 class Pair(NamedTuple):
-    """An image and its partner in a comparison: a text, a source image, or the change of both."""
+    """An image and what it is compared with: a text, a source image, or a change of both."""
 
     image: int
-    """Index into the images of the call."""
+    """Index of the image among the images of the call."""
     text: str = ""
     source: int | None = None
-    """Index of the source image of an edit, if it is compared."""
+    """Index of the source image of an edit, if it is part of the comparison."""
     source_text: str = ""
 
 
@@ -284,9 +285,9 @@ class Compared(NamedTuple):
     similarity: float
     """Value in the requested measure."""
     truncated: bool
-    """True if the text was longer than the model's context, and cut."""
+    """True if the text was cut because it was longer than the model's context."""
     ratings: Mapping[str, float] | None = None
-    """The parts of the similarity by name, if a model reports several."""
+    """Components of the similarity by name, if the model reports several."""
 
 
 class SimilarityModel(ImageModel, Protocol):
@@ -299,4 +300,4 @@ class SimilarityModel(ImageModel, Protocol):
         """Prepare one RGB image for `encode`, on the CPU."""
 
     def compare(self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
-        """Return the similarity of each pair, in one of the measures that the model's family declares."""
+        """Return the similarity of each pair, using one of the measures that the model's family declares."""

@@ -1,4 +1,4 @@
-"""The declaration of a model family; the families themselves are in `operators/models/families`."""
+"""Declaration of a model family; the families themselves are in `operators/models/families`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,7 +25,7 @@ class Files(NamedTuple):
     part: str
     names: tuple[str, ...]
     remedy: str
-    """Advice if all are missing."""
+    """What to do if all are missing."""
 
 
 TOKENIZER = Files(
@@ -39,7 +39,7 @@ Loads = Mapping[Call, Callable[[ResolvedModel[Config]], Any]]
 
 
 def lazily(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
-    """Return a loader that imports `module:function` of operators/models, and so torch, when a model is loaded."""
+    """Return a loader that imports `module:function` of operators/models, and thus torch, only when it is called."""
     return lambda model: resolve_name(f"{__package__}.{loader}")(model)
 
 
@@ -50,57 +50,57 @@ class Family(Generic[Config]):
     config: type[Any] = LocalModel
     """Class of the options."""
     loads: Loads[Config]
-    """Loader of a model for each call that the family serves."""
+    """Loader for each call that the family serves."""
     vllm: Loads[Config] = field(default_factory=dict)
     """Loaders for `engine=vllm`; empty if vLLM does not run the family."""
     extra: str | None = None
-    """Name of the extra that installs the packages that the family needs."""
+    """Name of the extra with the packages that the family needs."""
     endpoint_variable: str = ""
     """Environment variable with the address of a service, used if a model's `endpoint` is null."""
     weights_file: str | None = None
     """Name of the single file with the weights; None for any safetensors files."""
     file_patterns: tuple[str, ...] = tuple(WANTED_FILES)
-    """Patterns of the checkpoint's files that are loaded and identify it; the pattern of the weights comes last."""
+    """Patterns of the checkpoint's files that are loaded and that identify it; the last pattern is for the weights."""
     find_tensors: Callable[[Part, str | None], Sequence[str]] = check_weights
-    """Returns the names of a checkpoint's tensors; raises ModelError unless all weights are there, as safetensors."""
+    """Returns the names of a checkpoint's tensors; raises ModelError unless all weights are present, as safetensors."""
     read: Callable[[Part], Fields] = read_fields
     """Reads the description of the network: config.json, or the family's substitute for it."""
     form: str = ""
-    """Description of its config.json that continues the word `expected` in a message."""
+    """Description of the config.json that the family expects; follows the word `expected` in messages."""
     suits: Callable[[Fields], bool] = lambda fields: False
     """Returns True if a config.json belongs to the family."""
     files: tuple[Files, ...] = (TOKENIZER,)
     """Files needed in addition to config.json and weights."""
     parts: Callable[[Config, Checkpoint, FileDigest], Mapping[str, Part]] = lambda config, checkpoint, digest: {}
-    """Finds the parts other than the checkpoint and its tokenizer, by name."""
+    """Finds the model's parts other than the checkpoint and its tokenizer, by name."""
     check: Callable[[Config, Mapping[str, Part], Fields], None] = lambda config, parts, fields: None
     """Raises ModelError if a checkpoint that `suits` would not load, or would give wrong answers."""
     preflight: Callable[[ResolvedModel[Config], Call], None] | None = None
-    """For a service: makes one small call, and raises ModelError if no call can succeed."""
+    """For services: makes one small call, and raises ModelError if no call can succeed."""
     profile: Callable[[Config, Fields], VqaProfile] | None = None
-    """For VQA models: returns the profile of a checkpoint by its config.json (empty for a service)."""
+    """For VQA models: returns the profile for a checkpoint's config.json (empty for a service)."""
     measures: tuple[Measure, ...] = ("cosine",)
     """For `similarity`: measures that the family supports."""
     compares: tuple[Compares, ...] = ("prompt", "caption")
     """For `similarity`: comparisons that the family supports."""
     pixels: tuple[PixelRule, ...] = ("processor",)
-    """For `similarity`: ways to preprocess an image that the family supports."""
+    """For `similarity`: image preprocessing rules that the family supports."""
     ratings: tuple[str, ...] = ()
-    """For `similarity`: names of the parts of a reward."""
+    """For `similarity`: names of the components of a reward."""
     reads_videos: bool = False
-    """True if the family reads whole videos and nothing else."""
+    """True if the family reads only whole videos."""
     several_images: bool = False
-    """True if all models can see several images in one question; ignored for families with a `profile`."""
+    """True if all models of the family can see several images in one question; ignored if there is a `profile`."""
     float32_on_gpu: bool = False
-    """True if `dtype=auto` means float32 on a GPU too."""
+    """True if `dtype=auto` also means float32 on a GPU."""
     version: int = 1
-    """Incremented when the results of its models change."""
+    """Version of the results; incremented when the results of the family's models change."""
     options_in_key: Callable[[Config, VqaProfile | None], Mapping[str, Any]] = lambda config, profile: {}
     """Returns the options that can change a result, for the keys of cells."""
 
     @property
     def local(self) -> bool:
-        """True if the weights are found, checked and run here; False for services and models that packages ship."""
+        """True if the weights are found, checked and run here; False for services and for models that packages ship."""
         return issubclass(self.config, LocalModel)
 
     @property
@@ -112,5 +112,5 @@ class Family(Generic[Config]):
         return frozenset(self.loads) | frozenset(self.vllm)
 
     def loads_of(self, config: Config) -> Loads[Config]:
-        """Return the loader for each call, on the engine of this model."""
+        """Return the loader for each call, on the engine that the model uses."""
         return self.vllm if config.engine == "vllm" else self.loads

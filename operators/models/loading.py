@@ -1,4 +1,4 @@
-"""Loads a resolved model, and tries a service before a sweep begins."""
+"""Loads a resolved model, and tests a service before a sweep begins."""
 
 import logging
 from typing import Any
@@ -11,9 +11,10 @@ from plumbline.operators.models.model import ResolvedModel
 
 
 def load(model: ResolvedModel, call: Call) -> Any:
-    """Load a model that serves the call with the methods of the call's protocol in calls.py.
+    """Load a model for a call; it has the methods of the call's protocol in calls.py.
 
-    Raises ModelError if its family does not serve the call, the model does not load, or a service's key is missing.
+    Raises ModelError if its family does not serve the call, the model does not load, or the key of a service is
+    missing.
     """
     loads = FAMILIES[model.config.family].loads_of(model.config)
     if call not in loads:
@@ -22,7 +23,7 @@ def load(model: ResolvedModel, call: Call) -> Any:
         raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD_PROBLEM}")
 
     def is_relevant(record: logging.LogRecord) -> bool:
-        """Drop the warning that a checkpoint is read by the class of a part of it, as we do on purpose."""
+        """Drop the warning that a checkpoint is loaded as one of its components, which we do on purpose."""
         return not str(record.msg).startswith("You are using a model of type")
 
     logger = logging.getLogger("transformers.configuration_utils")
@@ -34,9 +35,9 @@ def load(model: ResolvedModel, call: Call) -> Any:
 
 
 def preflight(model: ResolvedModel, call: Call) -> None:
-    """Ask a service for one small answer before the sweep begins; a model that runs here is not asked.
+    """Request one small answer from a service before the sweep begins; do nothing for a model that runs here.
 
-    Raises ModelError with the service's own words if the key is missing or refused, or if the service does not have the
+    Raises ModelError with the service's message if the key is missing or refused, or if the service does not have the
     model, cannot be reached, or returns a reply that the call cannot use.
     """
     family = FAMILIES[model.config.family]

@@ -1,4 +1,4 @@
-"""A model as a sweep configures it, and as it is resolved to exact files; imports no torch and reads no weights."""
+"""A model's configuration, and the exact files it is resolved to; imports no torch and reads no weights."""
 
 import re
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ Engine = Literal["transformers", "vllm"]
 Precision = Literal["float32", "bfloat16"]
 Thoughts = Literal["refused", "allowed"]
 HUB_REVISION = re.compile(r"refs/.+|[0-9a-f]{40}")
-"""The hub's names of pull requests and commits; local folders have no such labels."""
+"""Pattern for the hub's names of pull requests and commits, which are never labels of local folders."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig(BoundsChecked):
-    """Options of every model; a family with further options derives a class from this class or from LocalModel."""
+    """Options of every model; a family with further options derives a class from this one or from LocalModel."""
 
     section: ClassVar[str] = "model "
     family: str
     checkpoint: str
-    """Hub id, or path of a local folder in the same layout; for a service, the model's name there."""
+    """Hub id, or path of a local folder with the same layout; for a service, the service's name for the model."""
     revision: str | None = None
-    """Hub branch, tag or commit; for a local folder or an endpoint, a label that enters the cells' keys: change it when
+    """Hub branch, tag or commit. For a local folder or an endpoint, a label that enters the cells' keys: change it when
     the service changes the model.
     """
     image_batch: Positive = 64
-    """Images encoded together; does not change results."""
+    """Number of images encoded together; does not change results."""
     pair_batch: Positive = 64
-    """(image, question) pairs answered, or texts read, together; does not change results."""
+    """Number of (image, question) pairs answered together, or of texts read together; does not change results."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -44,12 +44,12 @@ class ModelConfig(BoundsChecked):
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs the model; families with a choice of engine override it."""
+        """The engine that runs the model; overridden by families that support several engines."""
         return "transformers"
 
     @property
     def thinking(self) -> Thoughts:
-        """`allowed` if the model may think before it replies; families whose models may think override it."""
+        """`allowed` if the model may think before it replies; overridden by families whose models can think."""
         return "refused"
 
     @property
@@ -62,7 +62,7 @@ class LocalModel(ModelConfig):
     """A model whose weights run on our own machines."""
 
     tokenizer: str | None = None
-    """Hub id or folder of the tokenizer, if the checkpoint ships none."""
+    """Hub id or folder of the tokenizer, if the checkpoint has none."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` is bfloat16 on a GPU and float32 on a CPU."""
 
@@ -72,7 +72,7 @@ Config = TypeVar("Config", bound=ModelConfig, covariant=True, default=ModelConfi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedModel(Generic[Config]):
-    """A model with its exact files and precision, or its endpoint: all that an actor needs to load it."""
+    """A model with its exact files and precision, or its endpoint: everything an actor needs to load it."""
 
     config: Config
     parts: Mapping[str, Part] = field(default_factory=dict)
@@ -81,15 +81,15 @@ class ResolvedModel(Generic[Config]):
     """Pattern of the checkpoint's weight files."""
     dtype: Precision = "float32"
     on_gpu: bool = False
-    """True if it runs on a GPU; the device does not change a result, but the precision can."""
+    """True if the model runs on a GPU. The device does not change results, but the precision can."""
     profile: VqaProfile | None = None
     """Profile of a VQA model."""
     version: int = 1
-    """Version of its family's results."""
+    """Version of the family's results."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options that can change a result; they enter the keys of cells."""
     endpoint: str | None = None
-    """Address of the service that runs it; None for the service's default."""
+    """Address of the service that runs the model; None for the default address."""
 
     @property
     def local(self) -> bool:
@@ -107,7 +107,7 @@ class ResolvedModel(Generic[Config]):
         return None if HUB_REVISION.fullmatch(revision) else revision
 
     def folder(self, part: str) -> Path:
-        """Return the folder with the files of a part on this machine, downloaded if necessary."""
+        """Return the local folder with the files of a part, downloading them if necessary."""
         return self.parts[part].folder(self._file_patterns(part))
 
     def _file_patterns(self, part: str) -> list[str]:
@@ -115,7 +115,7 @@ class ResolvedModel(Generic[Config]):
         return [*SMALL_FILES, *weights]
 
     def count_downloads(self) -> dict[str, int]:
-        """Return the number of bytes that this machine has yet to download, by hub id."""
+        """Return the number of bytes that this machine still has to download, by hub id."""
         lacking: dict[str, dict[str, int]] = {}
         for name, part in self.parts.items():
             if part.commit is not None:

@@ -1,7 +1,7 @@
 """Moves pixels to a network's device as bytes, and rescales and normalises them there.
 
-A byte takes a quarter of a float32's memory and bus time, and these last steps take a third of a processor's time on a
-CPU. The results equal the processor's own bit by bit.
+A byte takes a quarter of the memory and transfer time of a float32, and on a CPU these last steps take a third of a
+processor's time. The results are bit-identical to the processor's own.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from PIL import Image
 
 N_BYTES = 256
 TEST_SIZES = (96, 96), (150, 70), (64, 130)
-"""Width and height of the test images that show whether a processor's last steps are the same for every pixel."""
+"""Widths and heights of the test images used to check that a processor's last steps treat every pixel alike."""
 
 
 class Patches(NamedTuple):
-    """The size of patches in a processor of Qwen-VL's kind (Wang et al. 2024, sec. 2.1)."""
+    """Patch geometry of a processor like Qwen-VL's (Wang et al. 2024, sec. 2.1)."""
 
     side: int
-    """Side of a patch in pixels."""
+    """Side length of a patch in pixels."""
     merged: int
-    """Patches along each side of a token."""
+    """Number of patches along each side of a token."""
     depth: int
-    """Frames of a video per patch; an image is repeated in each of them."""
+    """Number of video frames per patch; an image is repeated this many times."""
 
     def split(self, frames: torch.Tensor) -> torch.Tensor:
         """Split frames (n, 3, height, width) of an image or video into patches (patches, 3 * depth * side * side)."""
@@ -39,14 +39,14 @@ class Patches(NamedTuple):
 
 
 class PixelInput:
-    """Turns a processor's pixels, on the CPU, into a network's input, on its device."""
+    """Converts a processor's pixels, on the CPU, to a network's input, on the network's device."""
 
     def __init__(
         self, colours: torch.Tensor | None, patches: Patches | None = None, *, device: Any = "cpu", dtype: Any = None
     ) -> None:
-        """Split pixels into `patches` on the device, if given.
+        """Set up the conversion; if `patches` is given, pixels are split into patches on the device.
 
-        `colours` (3, 256) has the value of each byte in each colour channel; None if pixels are values already.
+        `colours` (3, 256) is the value of each byte in each colour channel; None if pixels are already values.
         """
         self.colours = None if colours is None else colours.to(device, dtype)
         self.patches = patches
@@ -54,12 +54,12 @@ class PixelInput:
         self.dtype = dtype
 
     def pin(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Make pixels contiguous and, for a GPU, page-locked, so that the GPU copies them while the CPU works on."""
+        """Make pixels contiguous and, for a GPU, page-locked, so that the GPU copies them while the CPU continues."""
         pixels = pixels.contiguous()
         return pixels.pin_memory() if self.device.type == "cuda" else pixels
 
     def __call__(self, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Join pixels of several images, of equal shape except for the first axis, in one tensor on the device."""
+        """Join the pixels of several images in one tensor on the device; shapes may only differ in the first axis."""
         moved = [each.to(self.device, non_blocking=True) for each in pixels]
         if self.patches is not None and moved[0].dtype == torch.uint8:
             return torch.cat([self.patches.split(self._convert(each)) for each in moved])
@@ -74,8 +74,8 @@ class PixelInput:
 def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInput:
     """Move a processor's last steps to the device, if they treat all pixels of a colour channel alike.
 
-    `processor` is a transform of ours, which has `colours`, or a processor of transformers. The latter is tried on
-    noise, must give exactly the same results as before, and is changed so that it leaves out these steps.
+    `processor` is one of our transforms, which have `colours`, or a processor of transformers. The latter is tested on
+    noise: if the results are exactly the same, it is modified to skip these steps.
     """
     if hasattr(processor, "colours"):
         return PixelInput(processor.colours, device=device, dtype=dtype)
@@ -103,7 +103,7 @@ def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> Pixe
 
 
 def byte_values(processor: Any) -> torch.Tensor:
-    """Return the value (3, 256) that a processor of transformers gives each byte in each colour channel."""
+    """Return the value (3, 256) to which a processor of transformers maps each byte in each colour channel."""
     values = np.tile(np.arange(N_BYTES, dtype=np.uint8), (3, 1, 1))
     if processor.do_rescale:
         values = processor.rescale(values, processor.rescale_factor)

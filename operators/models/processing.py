@@ -1,4 +1,4 @@
-"""Loads the image processors, tokenizers and networks of checkpoints; has CLIP's preprocessing and its variants."""
+"""Loads image processors, tokenizers and networks of checkpoints; implements CLIP's preprocessing and its variants."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from plumbline.operators.models.pixels import byte_values
 
 
 class PixelTransform:
-    """CLIP's own preprocessing (resize, centre crop, normalise), optionally after padding to a square."""
+    """CLIP's standard preprocessing (resize, centre crop, normalise), optionally after padding to a square."""
 
     def __init__(self, processor: CLIPImageProcessorPil, *, pad_to_square: bool) -> None:
         self.processor = processor
@@ -29,7 +29,7 @@ class PixelTransform:
         self.colours = byte_values(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """Return an RGB image of any size as bytes (3, height, width); `colours` maps these to values."""
+        """Return an RGB image of any size as bytes (3, height, width); `colours` maps the bytes to values."""
         # the processor's own steps, without its checks and copies of arguments, which take as long as the arithmetic
         own, image = self.processor, padded_square(image, self.padding)
         if own.do_resize and own.size.shortest_edge:
@@ -44,24 +44,24 @@ class PixelTransform:
 
 
 class ReleasedTransform:
-    """CLIP's preprocessing as its authors released it, on torchvision.
+    """CLIP's preprocessing as in its authors' release, which uses torchvision.
 
-    An image is resized in its own mode (a palette takes the nearest colour, transparency has a weight), cropped at
-    rounded margins, and converted to RGB last.
+    The image is resized in its own mode (palette colours by nearest neighbour, other colours weighted by transparency),
+    cropped at rounded margins, and only then converted to RGB.
     """
 
     def __init__(self, processor: Any, margin: float = 1.0) -> None:
-        """Resize the shorter side to `margin` times the side of the final square."""
+        """Set the length of the resized shorter side to `margin` times the side of the final square."""
         self.side = int((getattr(processor, "crop_size", None) or processor.size)["height"])
         self.shortest = round(self.side * margin)
         self.colours = byte_values(processor)
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """Return one image as bytes (3, height, width); `colours` maps these to values."""
+        """Return an image as bytes (3, height, width); `colours` maps the bytes to values."""
         return self.crop(image.info.get(STORED, image))
 
     def crop(self, image: Image.Image) -> torch.Tensor:
-        """Resize the image in its own mode to a shorter side of `shortest` pixels, and return its middle."""
+        """Resize the image in its own mode so that its shorter side is `shortest`, and return its centre."""
         shortest = min(image.size)
         resized = image.resize([int(self.shortest * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
         left, top = (round((side - self.side) / 2) for side in resized.size)
@@ -70,9 +70,9 @@ class ReleasedTransform:
 
 
 class PaddedTransform:
-    """HPSv2's preprocessing: the longer side becomes `side` pixels long, and the rest of the square is black.
+    """HPSv2's preprocessing: the longer side is resized to `side` pixels, and the rest of the square is black.
 
-    It works on floats instead of bytes: resized values may exceed the range of colours, as in the release.
+    It works on floats instead of bytes, so resized values may exceed the range of colours, as in the release.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -94,12 +94,12 @@ class PaddedTransform:
 
 
 def mean_colour(processor: Any) -> tuple[int, ...]:
-    """Return the mean that an image processor subtracts, in bytes, truncated as in the released code."""
+    """Return the mean that an image processor subtracts, as byte values, truncated as in the released code."""
     return tuple(int(mean * 255) for mean in processor.image_mean)
 
 
 def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
-    """Centre the image on a square as wide as its longer side, filled with `colour`; None leaves it unchanged."""
+    """Centre the image on a square as wide as its longer side, filled with `colour`; if None, leave it unchanged."""
     width, height = image.size
     if colour is None or width == height:
         return image
@@ -110,13 +110,13 @@ def padded_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.I
 
 
 def load_pixel_transform(folder: Path, *, pad_to_square: bool) -> PixelTransform:
-    """Return the preprocessing of the checkpoint's preprocessor_config.json; raise ModelError if it does not load."""
+    """Return the preprocessing described by a preprocessor_config.json; raise ModelError if it does not load."""
     with readable_load(folder, "preprocessor_config.json"):
         return PixelTransform(CLIPImageProcessorPil.from_pretrained(folder), pad_to_square=pad_to_square)
 
 
 def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPImageProcessorPil:
-    """Return CLIP's processor for squares of `side` pixels; mean and deviation of colours default to CLIP's."""
+    """Return CLIP's processor for squares of `side` pixels; the colour mean and deviation default to CLIP's."""
     colours = {"image_mean": mean, "image_std": deviation}
     crop = {"height": side, "width": side}
     given = {name: value for name, value in colours.items() if value is not None}
@@ -124,22 +124,22 @@ def clip_processor(side: int, mean: Any = None, deviation: Any = None) -> CLIPIm
 
 
 def load_image_processor(folder: Path) -> Any:
-    """Load the image processor of a checkpoint, never by the checkpoint's own code."""
+    """Load a checkpoint's image processor without running code from the checkpoint."""
     with readable_load(folder, "preprocessor_config.json"):
         return AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a checkpoint, never by the checkpoint's own code."""
+    """Load a checkpoint's tokenizer without running code from the checkpoint."""
     with readable_load(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    # it would warn of the first text that is longer than its model reads; we cut such texts and report `truncated`
+    # it would warn about the first text beyond the model's context; we cut such texts and report `truncated`
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
 
 
 def load_chat_tokenizer(model: ResolvedModel) -> Any:
-    """Load the model's tokenizer with its chat template, which may be in a file of its own.
+    """Load the model's tokenizer with its chat template, which may be in a separate file.
 
     Raises ModelError if a chat_template.json cannot be read.
     """
@@ -162,7 +162,7 @@ def load_chat_tokenizer(model: ResolvedModel) -> Any:
 
 @contextmanager
 def readable_load(folder: Path, what: str) -> Iterator[None]:
-    """Turn any error about a damaged file into a ModelError that names the folder."""
+    """Convert any error about a damaged file to a ModelError that names the folder."""
     try:
         yield
     except Exception as error:
@@ -173,7 +173,7 @@ def readable_load(folder: Path, what: str) -> Iterator[None]:
 
 
 def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str | None = None, **options: Any) -> Any:
-    """Load a network on the model's device, with weights in safetensors and never by the checkpoint's own code.
+    """Load a network on the model's device from safetensors, without running code from the checkpoint.
 
     Args:
         architecture: The class, its name in transformers, or `module:class`.
@@ -205,7 +205,7 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
 
 
 def device_of(model: ResolvedModel) -> str:
-    """Return torch's name of the model's device; raises ModelError if it needs a GPU and torch sees none."""
+    """Return torch's name for the model's device. Raise ModelError if the model needs a GPU and torch finds none."""
     if model.on_gpu and not torch.cuda.is_available():
         raise ModelError("the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or a CUDA torch")
     return "cuda" if model.on_gpu else "cpu"

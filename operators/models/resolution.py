@@ -1,4 +1,4 @@
-"""Resolves a model's configuration to exact files and checks these; imports no torch and reads no weights."""
+"""Resolves a model's configuration to exact files and checks them; imports no torch and reads no weights."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = digest_file) -> ResolvedModel:
     """Find the exact files of a model, and check them by the rules of its family.
 
-    A model at an endpoint, or in a package, is identified by its name without using the network. Raises ModelError if
+    A model at an endpoint, or in a package, is identified by name, without using the network. Raises ModelError if
     files are missing or do not fit the family.
     """
     check_installed(config)
@@ -74,7 +74,7 @@ def check_installed(config: ModelConfig) -> None:
 
 
 def find_vqa_profile(config: ModelConfig) -> VqaProfile:
-    """Return the profile of a VQA model by its checkpoint's config.json; raises ModelError if it cannot be read."""
+    """Return the profile of a VQA model from its checkpoint's config.json. Raise ModelError if it cannot be read."""
     family = FAMILIES[config.family]
     assert family.profile is not None, f"family {config.family} serves VQA models"
     if not family.local:
@@ -84,19 +84,19 @@ def find_vqa_profile(config: ModelConfig) -> VqaProfile:
 
 
 def takes_videos(config: ModelConfig) -> bool:
-    """Return True if the model reads frames as a video; raises ModelError if its config.json cannot be read."""
+    """Return True if the model reads frames as a video. Raise ModelError if its config.json cannot be read."""
     family = FAMILIES[config.family]
     return family.reads_videos or (family.profile is not None and find_vqa_profile(config).reads_videos)
 
 
 def takes_several_images(config: ModelConfig) -> bool:
-    """Return True if a question may have several images; raises ModelError without a valid config.json."""
+    """Return True if a question may have several images. Raise ModelError without a valid config.json."""
     family = FAMILIES[config.family]
     return family.several_images or (family.profile is not None and find_vqa_profile(config).several_images)
 
 
 def _read_config(part: Part, family: str) -> Fields:
-    """Read the checkpoint's config.json; raises ModelError if it does not belong to the family."""
+    """Read the checkpoint's config.json. Raise ModelError if it does not belong to the family."""
     fields = FAMILIES[family].read(part)
     if FAMILIES[family].suits(fields):
         return fields

@@ -1,4 +1,4 @@
-"""Options of a model that a service runs: its address, request rate, prices, and the variable with its key."""
+"""Options of models run by a service: address, request rate, prices, and the environment variable with the key."""
 
 import re
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from plumbline.operators.models.engines.reading import DEFAULT_READING, DEFAULT_
 from plumbline.operators.models.model import ModelConfig, Thoughts
 
 TOKENS_PER_PRICE = 1_000_000
-"""Number of tokens that a price is for."""
+"""Number of tokens to which a price applies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prices(BoundsChecked):
-    """Prices of a service per million tokens, as its user states them."""
+    """Prices of a service per million tokens, as given by the user."""
 
     section: ClassVar[str] = "model prices."
     read: NotNegative
     written: NotNegative
     cached: NotNegative | None = None
-    """Price of input tokens that were in the service's prefix cache; null uses the price of the others."""
+    """Price of input tokens that were in the service's prefix cache; null means the price of other input tokens."""
     currency: str = "USD"
     read_per_call: Natural = 1000
-    """Assumed input and output tokens per call for estimates, until a run in the store provides real numbers."""
+    """Assumed input and output tokens per call for estimates, until a run in the store provides measured numbers."""
     written_per_call: Natural = 250
 
     def assumed_usage(self) -> Usage:
@@ -44,31 +44,31 @@ class ServiceModel(ModelConfig):
 
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible service, such as http://127.0.0.1:8000/v1; null uses OPENAI_BASE_URL if it is
-    set, and OpenAI's own otherwise.
+    set, or OpenAI's own API otherwise.
     """
     concurrency: Positive = 8
     """Maximum number of simultaneous requests to the endpoint from one worker."""
     max_retries: Natural = 6
-    """Number of times that a request is repeated; waits grow, and are at least as long as the service asks for."""
+    """Maximum number of retries of a request; waits grow, and are at least as long as the service requests."""
     image_format: Literal["png", "jpeg"] = "png"
     """Format of images sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
     reading: str = DEFAULT_READING
     """Instruction for reading the text in images (`ocr`)."""
     reading_tokens: Positive = DEFAULT_READING_TOKENS
-    """Maximum length of the text that is read from an image; a longer text is cut."""
+    """Maximum length, in tokens, of the text read from an image; longer texts are cut."""
     timeout: AboveZero = 300.0
-    """Maximum seconds of one attempt of a request to the endpoint."""
+    """Maximum seconds for one attempt of a request to the endpoint."""
     requests_per_minute: AboveZero | None = None
-    """Maximum number of requests per minute of one worker, repeated ones included; null sets no bound."""
+    """Maximum number of requests per minute from one worker, including retries; null means no limit."""
     thinking: Thoughts = "refused"
-    """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the
-    metric's max_tokens are for both.
+    """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: thoughts
+    count towards the metric's max_tokens, like the reply.
     """
     thinking_tokens: Positive = 4096
-    """Maximum length of a thought for `thinking=allowed`; a longer thought is an error of its row."""
+    """Maximum length, in tokens, of a thought if `thinking=allowed`; for a longer thought, the row gets an error."""
     prices: Prices | None = None
-    """Prices per million of the endpoint's tokens, for the estimates and totals of a sweep: {read: 2.5, written: 10,
-    cached: 1.25, currency: USD}; null leaves costs out.
+    """Prices per million tokens, for the estimates and totals of a sweep: {read: 2.5, written: 10, cached: 1.25,
+    currency: USD}; null leaves costs out.
     """
     key_variable: str = "OPENAI_API_KEY"
     """Name of the environment variable with the endpoint's key; the key itself is never configured."""
@@ -84,7 +84,7 @@ class ServiceModel(ModelConfig):
 
 
 def check_endpoint(endpoint: str | None) -> None:
-    """Raise ConfigError for an invalid address, or one that contains a secret; the message does not repeat it."""
+    """Raise ConfigError for an address that is invalid or contains a secret, without repeating the address."""
     if endpoint is None:
         return
     parts = urlsplit(endpoint)

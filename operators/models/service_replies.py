@@ -1,4 +1,4 @@
-"""Limits the replies of a model service: their bytes, their time, and no compression, which could hide more bytes."""
+"""Limits on the replies of a model service: size, time, and no compression, which could hide a much larger reply."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 import httpx
 
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
-"""Headers that ask for uncompressed replies, whose size in memory is the number of bytes that arrive."""
+"""Headers that request uncompressed replies, so that a reply takes as many bytes in memory as are received."""
 
 
 class ReplyRefused(Exception):
-    """A reply that is not read to its end; the message continues "the service ..."."""
+    """A reply was not read to its end. The message continues a sentence that starts with "the service"."""
 
 
 def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], None]:
-    """Return a response hook of httpx that ends a reply that is too large, too slow or compressed.
+    """Return an httpx response hook that aborts replies that are too large, too slow or compressed.
 
-    httpx's own timeout is for each piece that arrives, so a service that sends a byte now and then never exceeds it.
+    httpx's own timeout applies to each chunk, so a service that sends a byte now and then would never exceed it.
     """
 
     def limit(response: httpx.Response) -> None:

@@ -1,4 +1,4 @@
-"""A cache of what models wrote about prompts: a training step with known prompts pays only for its images."""
+"""Caches what models write about prompts, so that a training step with known prompts only has to process its images."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -10,14 +10,14 @@ import pyarrow as pa
 from plumbline.operators.base import rows
 
 DEFAULT_KEPT_PROMPTS = 20_000
-"""The number of GenEval2's training prompts."""
+"""The number of training prompts of GenEval2."""
 Rows = Sequence[Mapping[str, Any]]
 Make = Callable[[Sequence[str]], Mapping[str, pa.Table]]
-"""Returns a stage's tables about the prompts with these ids, by metric."""
+"""Returns a stage's tables for the prompts with these ids, by metric."""
 
 
 class PromptCache:
-    """The newest rows of one stage over prompts, by metric and prompt_id. Threads wait for each other's prompts."""
+    """Cache of one stage's most recent rows by metric and prompt_id. Threads do not compute the same prompt twice."""
 
     def __init__(self, schema: pa.Schema, max_prompts: int) -> None:
         """Keep up to `max_prompts` prompts for each metric."""
@@ -27,7 +27,7 @@ class PromptCache:
         self.changed = Condition()
 
     def tables(self, prompts: Sequence[str], metrics: Sequence[str], make: Make) -> dict[str, pa.Table]:
-        """Return the tables about the prompts, in order, by metric; `make` computes the rows that are missing."""
+        """Return the tables for the prompts, in order, by metric; `make` computes missing rows."""
         found: dict[tuple[str, str], Rows] = {}
         while missing := self._claim(prompts, metrics, found):
             try:
@@ -58,7 +58,7 @@ class PromptCache:
             return {prompt: self.kept[metric][prompt] for prompt in prompts if prompt in self.kept[metric]}
 
     def _claim(self, prompts: Sequence[str], metrics: Sequence[str], found: dict[tuple[str, str], Rows]) -> list[str]:
-        """Add cached rows to `found`, and return prompts that the caller should compute; empty if none is missing."""
+        """Add cached rows to `found`, and return the prompts that the caller must compute, if any are missing."""
         with self.changed:
             while True:
                 for name in metrics:

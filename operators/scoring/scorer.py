@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 
 
 class WrittenQuestions(Protocol):
-    """Storage of the questions that a model wrote, which outlasts the process."""
+    """Storage for the questions that a model wrote, which outlives the process."""
 
     def unread(self, metric: str) -> Sequence[pa.Table]:
         """Return the tables (schema QUESTIONS) that any process has added since the last call."""
 
     def add(self, metric: str, table: pa.Table) -> None:
-        """Add the questions about some prompts."""
+        """Store the questions about some prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +76,9 @@ class ScorerConfig(BoundsChecked):
     decoders: int = 1
     """Number of images that are decoded at once."""
     kept_prompts: Positive = DEFAULT_KEPT_PROMPTS
-    """Number of prompts of each metric whose written questions are kept in memory, about 1.2 KB a question. The oldest
-    are dropped first."""
+    """Number of prompts per metric whose written questions are kept in memory (about 1.2 KB per question). The oldest
+    are dropped first.
+    """
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -85,7 +86,7 @@ class ScorerConfig(BoundsChecked):
 
 
 Phase = Literal["decode", "model"]
-"""Phase of a stage's work: its preparation, which decodes images, or its calls of models."""
+"""Phase of a stage's work: preparation, which decodes images, or model calls."""
 Watch = Callable[[Phase], AbstractContextManager[object]]
 
 
@@ -93,13 +94,14 @@ class LoadedNode(NamedTuple):
     node: GraphNode
     stage: Stage
     cache: PromptCache
-    """Texts that its model wrote about prompts, if it is a stage over prompts."""
+    """Cache of what the stage's model wrote about prompts, if the stage processes prompts."""
 
 
 class Scorer:
     """Scores images in the calling process; every model is loaded once.
 
-    Several threads may call it: models work for one thread at a time, while images are decoded for the next.
+    Several threads may call it: a model works for one thread at a time, while the images of the next thread are
+    decoded.
     """
 
     def __init__(
@@ -110,13 +112,13 @@ class Scorer:
         pack: pa.Table | None = None,
         written: WrittenQuestions | None = None,
     ) -> None:
-        """Load the models; raise ModelError if one is missing or does not load.
+        """Load the models; raise ModelError if a model is missing or does not load.
 
         Args:
             config: Metrics and models.
-            watch: Entered for each phase of each stage, by the thread that calls `score`; it can end calls that hang.
-            pack: A benchmark's own questions (schema QUESTIONS) for prompts that come without questions.
-            written: Storage of the questions that a model writes.
+            watch: Context entered for each phase of each stage, in the thread that calls `score`; can end hung calls.
+            pack: The benchmark's own questions (schema QUESTIONS), for prompts that come without questions.
+            written: Storage for the questions that a model writes.
         """
         self.metrics: dict[str, Metric] = {
             name: metric.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
@@ -140,22 +142,22 @@ class Scorer:
         sources: AnyImage | Iterable[ImageOrFrames | None] | None = None,
         captions: Iterable[tuple[str, str] | None] | None = None,
     ) -> "pd.DataFrame":
-        """Return the scores of each image for its prompt: one row for each image and metric.
+        """Return the scores of each image for its prompt: one row per image and metric.
 
-        Any list, array, pandas Series or iterator is read in its order. A text outside a list is the prompt of every
-        image; a single image or metric counts as a list of one. Without `metrics` all are scored.
+        Any list, array, pandas Series or iterator is read in order. A single string is the prompt of every image; a
+        single image or metric counts as a list of one. Without `metrics`, all metrics are scored.
 
-        For each image `questions` has a list or None: metrics with a benchmark's own questions score the image by this
-        list (see operators/metrics/questions/question_list.py for its forms). `sources` has the image that it was
-        edited from, or a list of several; a single source is the source of all images. `captions` has two texts: what
-        the source shows, and what the edited image should show.
+        `questions` has a list or None for each image: metrics that use a benchmark's own questions score the image with
+        this list (see operators/metrics/questions/question_list.py for its forms). `sources` has, for each image, the
+        image that it was edited from, or a list of several; a single source is used for all images. `captions` has a
+        pair of texts for each image: what the source shows, and what the edited image should show.
 
-        The rows of a metric are adjacent, in the order of the images; `image_id` is an image's number in that order,
-        and `prompt_id` is made of the prompt's text and questions. An image has a null score and its error if it cannot
-        be scored, or if its prompt is missing or cannot be used. docs/python.md has the columns.
+        The rows of a metric are adjacent, in the order of the images; `image_id` is an image's position in that order,
+        and `prompt_id` is derived from the prompt's text and questions. An image gets a null score and an error if it
+        cannot be scored, or if its prompt is missing or cannot be used. docs/python.md describes the columns.
 
-        Raises ConfigError for lists of other lengths, for a value that is not an image, for an unknown metric, for
-        questions that no metric asks, and for sources or captions that are missing, or that no metric uses.
+        Raises ConfigError for lists of different lengths, for a value that is not an image, for an unknown metric, for
+        questions that no metric asks, and for sources or captions that are missing or that no metric uses.
         """
         given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
         scored = self.score_table(images, given, metrics, questions, sources, captions).to_pandas()
@@ -191,7 +193,7 @@ class Scorer:
         return call.explain(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
 
     def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
-        """Return the stage's tables by metric; texts about known prompts come from the cache."""
+        """Return the stage's tables by metric; what a model wrote about known prompts comes from the cache."""
         stage, metrics = loaded.node.stage, loaded.node.metrics
         if stage.over == "prompts" and loaded.node.roles:
             return loaded.cache.tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
@@ -203,7 +205,7 @@ class Scorer:
     def _run_on_prompts(
         self, loaded: LoadedNode, names: Sequence[str], call: Call, prompt_ids: Sequence[str]
     ) -> Mapping[str, pa.Table]:
-        """Return the tables of a stage over prompts about some of the call's prompts, by metric."""
+        """Run a stage on some of the call's prompts, and return its tables by metric."""
         metrics, stage = loaded.node.metrics, loaded.node.stage
         inputs = [(name, other) for name in names for other in stage.reads(metrics[name])]
         read = {each: _rows_about(call.tables[each], prompt_ids) for each in inputs}
@@ -265,7 +267,7 @@ class Scorer:
         return {name: table.replace_schema_metadata(None) for name, table in made.items()}
 
     def _pack_table(self, asked: Sequence[AskedPrompt]) -> pa.Table:
-        """Return the questions (schema QUESTIONS) that came with the prompts; the pack's for prompts without."""
+        """Return the questions (schema QUESTIONS) passed with the prompts; if a prompt has none, those of the pack."""
         records = []
         for prompt in asked:
             found: Sequence[Mapping[str, Any]] | RowError
@@ -282,20 +284,20 @@ class Scorer:
 
 
 def _check_sources_and_captions(metrics: Mapping[str, Metric], *, sources: bool, captions: bool) -> None:
-    """Raise ConfigError if sources or captions are given and no metric uses them, or if a metric lacks them."""
+    """Raise ConfigError if a metric lacks the sources or captions it needs, or if no metric uses the given ones."""
     comparing = need_sources(metrics)
     if sources:
         require_comparison(metrics, comparing)
     elif comparing:
         raise ConfigError(
-            f"sources: {' and '.join(comparing)} {'looks' if len(comparing) == 1 else 'look'} at what images were "
-            "edited from; give the image that each was edited from"
+            f"sources: {' and '.join(comparing)} {'needs' if len(comparing) == 1 else 'need'} the "
+            "sources of edited images; pass the image that each was edited from"
         )
     reading = " and ".join(need_captions(metrics))
     if reading and not captions:
         raise ConfigError(
-            f"captions: {reading} compares with captions of the edits; give what each source shows and what was "
-            "wanted, as (source, target)"
+            f"captions: required by {reading}; pass a description of each source and of the intended result, as "
+            "(source, target)"
         )
     if captions and not reading:
         raise ConfigError(

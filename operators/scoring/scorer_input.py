@@ -1,4 +1,4 @@
-"""Reads the images, prompts, questions, sources and captions of a call, in any form, as a sweep's rows."""
+"""Converts the images, prompts, questions, sources and captions of a call, in any form, to rows as in a sweep."""
 
 import hashlib
 import io
@@ -17,21 +17,22 @@ from plumbline.operators.images.decoding import CLOSED_IMAGE
 from plumbline.operators.images.rows import CAPTIONS, SOURCES
 
 AnyImage = Image.Image | np.ndarray | bytes | str | Path
-"""An image: decoded, as uint8 of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or the path
-of its file."""
+"""An image: decoded, as a uint8 array of shape (height, width), (height, width, 3) or (height, width, 4), encoded, or
+the path of a file.
+"""
 ImageOrFrames = AnyImage | Sequence[AnyImage]
 """An image, or the frames or views of a video or a 3D model."""
 IN_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
 IN_TIFF = ("CMYK", "LAB", "F")
-"""Modes of decoded images that these formats keep as they are; all others become RGB."""
+"""Image modes that PNG and TIFF, respectively, store unchanged; images in other modes are converted to RGB."""
 
 
 class AskedPrompt(NamedTuple):
-    """A prompt with the questions that came with it, under an id made of both."""
+    """A prompt with the questions passed with it, and an id made of both."""
 
     prompt_id: str
     text: str
-    """Empty if the prompt cannot be used."""
+    """The prompt's text; empty if the prompt cannot be used."""
     questions: Any = None
     """The caller's questions, or None."""
 
@@ -40,7 +41,7 @@ class Call(NamedTuple):
     prompts: Mapping[str, AskedPrompt]
     """Prompts by prompt_id."""
     prompt_rows: pa.Table
-    """Schema PROMPTS."""
+    """Rows of the prompts (schema PROMPTS)."""
     image_rows: pa.Table
     unusable: Mapping[str, RowError]
     """Error of each prompt that cannot be used, by prompt_id; stages see an empty prompt instead."""
@@ -48,7 +49,7 @@ class Call(NamedTuple):
     """Computed tables, by metric and stage."""
 
     def explain(self, table: pa.Table) -> pa.Table:
-        """Return the scores; errors about empty prompts become the reasons why the caller's prompts are unusable."""
+        """Return the scores; replace errors about empty prompts with the reasons why the prompts are unusable."""
         errors = table.column("error").to_pylist()
         for row, prompt_id in enumerate(table.column("prompt_id").to_pylist()):
             error = errors[row]
@@ -65,15 +66,15 @@ def read_call(
     sources: AnyImage | Iterable[ImageOrFrames | None] | None,
     captions: Iterable[tuple[str, str] | None] | None,
 ) -> Call:
-    """Return the rows that a sweep would read from its sources; raises ConfigError for lists of different lengths."""
+    """Return the rows that a sweep would read from its sources. Raise ConfigError for lists of different lengths."""
     listed = _list_images(images, "images")
     count = len(listed)
     given = [prompts] * count if isinstance(prompts, str) else list_values(prompts, "prompts")
     lists = [None] * count if questions is None else list_values(questions, "questions")
     if count != len(given):
         raise ConfigError(
-            f"expected one prompt for each image, got {count} images and {len(given)} prompts; a text outside a list "
-            "is the prompt of all images"
+            f"expected one prompt per image, got {count} images and {len(given)} prompts; a single string "
+            "is used as the prompt of all images"
         )
     if count != len(lists):
         raise ConfigError(
@@ -102,7 +103,7 @@ def read_call(
 
 
 def find_prompt_error(prompt: Any) -> RowError | None:
-    """Return why no image can be scored for this prompt, or None if it is a text that UTF-8 can encode."""
+    """Return the reason why no image can be scored for this prompt, or None if the prompt is usable."""
     if rows.is_missing(prompt):
         return EMPTY_PROMPT
     if not isinstance(prompt, str):
@@ -110,25 +111,25 @@ def find_prompt_error(prompt: Any) -> RowError | None:
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
-        found = f"half a character (U+{ord(prompt[error.start]):04X}) at position {error.start}"
+        found = f"a lone surrogate (U+{ord(prompt[error.start]):04X}) at position {error.start}"
         return RowError("unusable_prompt", f"expected the prompt as text, found {found}; remove it")
     return check_prompt(prompt)
 
 
 def hash_prompt(prompt: str) -> str:
-    """Return the id of a prompt without an id of its own."""
+    """Return an id for a prompt that has no id."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
 def read_file(path: str) -> bytes:
-    """Return the bytes of a local file; raises RefusedUri for an address, OSError if the file cannot be read."""
+    """Return the bytes of a local file. Raise RefusedUri for an address, OSError if the file cannot be read."""
     if "://" in path:
-        raise RefusedUri("it is an address, and only files of this machine are read; download it, or pass its bytes")
+        raise RefusedUri("it is an address, but only local files are read; download it, or pass its bytes")
     return Path(path).expanduser().read_bytes()
 
 
 def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> AskedPrompt:
-    """Return the prompt with an id made of its text and questions; `unusable` gets the error of an unusable text."""
+    """Return the prompt with an id made of its text and questions; add the error of an unusable one to `unusable`."""
     error = find_prompt_error(prompt)
     suffix = "" if questions is None else f"-{hash_prompt(repr(questions))}"
     if error is None or error == EMPTY_PROMPT:
@@ -140,7 +141,7 @@ def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> 
 
 
 def _caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]:
-    """Return the columns with captions of edits, null if either is unusable; raise ConfigError for other lengths."""
+    """Return the columns with captions of edits, null if either is unusable; raise ConfigError for a wrong length."""
     if len(captions) != count:
         raise ConfigError(
             f"captions: expected two texts or None for each image, got {count} images and {len(captions)} entries"
@@ -156,7 +157,7 @@ def _caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]
 
 
 def _image_columns(listed: Sequence[Any], argument: str, names: tuple[str, str]) -> dict[str, pa.Array]:
-    """Return the columns with encoded images and with addresses of files, under these names."""
+    """Return two columns with these names: the encoded images, and the paths of image files."""
     images = [_list_frames(image, f"{argument}[{number}]") for number, image in enumerate(listed)]
     return {
         names[0]: pa.array([list(map(_encode, frames)) for frames in images], pa.list_(pa.large_binary())),
@@ -165,7 +166,7 @@ def _image_columns(listed: Sequence[Any], argument: str, names: tuple[str, str])
 
 
 def _is_single(images: Any) -> bool:
-    """Return True for a single image; an array of four dimensions, of objects or of texts contains several."""
+    """Return True for a single image. An array of four dimensions, of objects or of strings contains several images."""
     if isinstance(images, np.ndarray):
         return images.ndim < 4 and images.dtype.kind not in "OU"
     return isinstance(images, AnyImage)
@@ -178,7 +179,7 @@ def _list_images(images: Any, name: str) -> list[Any]:
 
 
 def _list_frames(image: Any, where: str) -> list[AnyImage | None]:
-    """Return an image, or each of several, with None for a missing image; raises ConfigError for anything else."""
+    """Return the image, or all images of a list, with None for a missing image; raise ConfigError for anything else."""
     if isinstance(image, Mapping) and not {"bytes", "path"}.isdisjoint(image):  # as `datasets` writes images
         image = image.get("bytes") or image.get("path")
     if rows.is_missing(image):
@@ -188,25 +189,25 @@ def _list_frames(image: Any, where: str) -> list[AnyImage | None]:
     if isinstance(image, np.ndarray):
         if image.dtype == np.uint8 and (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))):
             return [image]
-        found = f"an array of {image.dtype} and shape {image.shape}"
+        found = f"an array of type {image.dtype} and shape {image.shape}"
     elif isinstance(image, AnyImage):
         return [image]
     else:
         found = f"a value of type {type(image).__module__}.{type(image).__name__}"
     raise ConfigError(
-        f"{where}: expected a path, encoded bytes, a PIL.Image, an array of uint8 and shape (height, width, 3), or a "
-        f"list of these, got {found}; convert it, as by torchvision's to_pil_image"
+        f"{where}: expected a path, encoded bytes, a PIL.Image, a uint8 array of shape (height, width, 3), or a "
+        f"list of these, got {found}; convert it, for example with torchvision's to_pil_image"
     )
 
 
 def _find_address(image: AnyImage | None) -> str | None:
-    """Return the path of a file if UTF-8 can encode it; other bytes of a path are surrogates in Python."""
+    """Return the path of a file if UTF-8 can encode it. In Python, other bytes in a path become surrogates."""
     path = str(image) if isinstance(image, str | Path) else None
     return path if path is not None and path.encode(errors="replace").decode() == path else None
 
 
 def _encode(image: AnyImage | None) -> bytes | None:
-    """Return the image's bytes, or None for a file with a path that is text: it is read when it is decoded."""
+    """Return the image's bytes, or None for a file whose path can be stored as text: it is read when it is decoded."""
     if isinstance(image, bytes):
         return image
     if isinstance(image, np.ndarray):
@@ -222,7 +223,7 @@ def _encode(image: AnyImage | None) -> bytes | None:
 
 
 def _save(image: Image.Image) -> bytes:
-    """Return the pixels, encoded without loss; if they do not decode, return the bytes of the image's file."""
+    """Return the pixels, losslessly encoded; if they cannot be decoded, return the bytes of the image's file."""
     file = io.BytesIO()
     try:
         kept = image if image.mode in (*IN_PNG, *IN_TIFF) else image.convert("RGB")

@@ -47,7 +47,7 @@ CALLS_PER_ACTOR = 2
 """Number of concurrent calls per actor: one computes while the other reads the next shard or commits the last one."""
 DEADLY_ROW = RowError(
     "killed_worker",
-    "the process that worked on this row died, or exceeded the pool's deadline; look at the image, or give the stage "
+    "the process that worked on this row died, or went over the pool's deadline; check the image, or give the stage "
     "more memory or time (cluster.pools)",
     retryable=True,
 )

@@ -21,7 +21,7 @@ from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings
 
 FILTERED = RowError(
     "reply_refused",
-    "the checkpoint's own safety checker covered the image; look at the prompt, or use another checkpoint",
+    "the checkpoint's own safety checker covered the image; check the prompt, or use another checkpoint",
 )
 
 

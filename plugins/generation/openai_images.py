@@ -100,7 +100,7 @@ class OpenAiImages(OpenAiService):
         if isinstance(pictures, list) and pictures and getattr(pictures[0], "url", None):
             problem = f"{self.service} sent an address in place of the image, which is not followed"
             return RowError("request_refused", f"{problem}; use a model or a setting that gives b64_json")
-        return self._unavailable("gave an answer without an image")
+        return self._unavailable("returned an answer without an image")
 
 
 FAMILY = Family(

@@ -29,7 +29,7 @@ PICTURES = pa.schema(
 )
 """Generated images (jobs.generate), as a sweep reads them. `image` is encoded, and null if there is an `error`. The
 other columns are the settings of the generation (`size` as 1024x768) and the checkpoint."""
-BLANK_REMEDY = "look at the prompt and the settings, or set the generator's dtype=float32"
+BLANK_REMEDY = "check the prompt and the settings, or set the generator's dtype=float32"
 
 
 class WantedImage(NamedTuple):

@@ -38,7 +38,7 @@ def _token_reward(name: str, *instructions: str, **options: Any) -> Family[Local
     return Family(
         config=LocalModel,
         loads={"similarity": lambda model: resolve_name(f"{__package__}.reward_tokens:{name}Similarity.load")(model)},
-        form=f"{name}'s, as jobs.convert makes it",
+        form=f"a {name} folder from jobs.convert",
         suits=lambda fields: architecture(fields) == name,
         files=(TOKENIZER, *(Files("checkpoint", (file,), CONVERT_AGAIN) for file in files)),
         check=_check_instruction,

@@ -21,7 +21,7 @@ ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequenc
 
 KILLED = RowError(
     "killed_worker",
-    "the replicas that scored this image died, or exceeded batch_deadline; look at the image, or give the replicas "
+    "the replicas that scored this image died, or went over batch_deadline; check the image, or give the replicas "
     "more memory or time",
 )
 MAX_PAUSE = 60

@@ -488,7 +488,7 @@ def test_every_exit_code_is_documented() -> None:
     [
         ("nightly.lease=1", "at least 10 seconds"),
         ("nightly.wait=-1", "0 or more"),
-        ("nightly.deadline=0", "seconds above 0 or null"),
+        ("nightly.deadline=0", "a positive number of seconds or null"),
         ("nightly.smallest_change=-0.1", "0 or more"),
         ("nightly.webhook=ftp://x", "http:// or https://"),
         ("nightly.checkpoints=step", "(?P<family>...) and (?P<step>[0-9]+)"),

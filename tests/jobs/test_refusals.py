@@ -18,7 +18,7 @@ REFUSED: Refusals = {
         ("table=s3://bucket/t.csv storage.region=none", "s3://: no credentials found; set AWS_ACCESS_KEY_ID"),
         ("tabel=x", "unknown config key 'tabel'; did you mean table"),
         ("table=x on_change=maybe", "config key 'on_change': expected 'fail' or 'replace', got 'maybe'"),
-        ("table=x max_failed=3", "max_failed: expected a share between 0 and 1, got 3"),
+        ("table=x max_failed=3", "max_failed: expected a fraction between 0 and 1, got 3"),
         ("table=x generator=a/b", "generator: 'a/b' cannot be used as a folder name"),
     ],
     "score models=shapes dry_run=true store={out}": [

@@ -81,7 +81,7 @@ def test_settings_are_not_in_the_keys_and_can_be_left_out_or_ignored(swept: tupl
     ignored = printed("sweep", *words, "settings=ignore")
     assert "0 cells to compute" in ignored and "their settings differ" not in ignored
     named = printed("sweep", *words, "benchmark.columns.settings={guidance: guidance_scale}")
-    assert "settings: guidance (guidance_scale)" in named and "No settings are known of flint." in named
+    assert "settings: guidance (guidance_scale)" in named and "No settings are known for flint." in named
     said = refusal("sweep", *words, "benchmark.columns.settings=[cgf]")
     assert "benchmark.columns.settings: no images table has a column 'cgf'; found" in said
     assert "'settings': expected 'compare' or 'ignore', got 'ignored'" in refusal("sweep", *words, "settings=ignored")
@@ -153,7 +153,7 @@ def test_generators_with_different_settings_share_no_letter_and_are_not_ranked(t
     said = run("report", f"store={tmp_path}/store", "images=0").words
     assert "with different settings are not compared, whatever their letters" in made.html
     assert "Not compared, as their settings differ: atlas and borealis (cfg 4 against 7.5)." in said
-    assert "atlas is the best" not in said and "No settings are known of cobalt." in said
+    assert "atlas is the best" not in said and "No settings are known for cobalt." in said
     assert "2 of 2 comparisons of two generators by one metric are clear" in said
     assert "borealis against" in made.html.replace("<bdi>", "").replace("</bdi>", "")
     assert "not comparable: cfg 4 against 7.5" in made.html and "cfg 7.5, seed 1" in made.html

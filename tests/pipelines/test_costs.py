@@ -137,7 +137,7 @@ def test_a_service_that_refuses_the_key_is_reported_before_ray_is_imported(
 ) -> None:
     monkeypatch.setitem(sys.modules, "plumbline.pipelines.running.runner", None)  # importing it fails
     server.script = lambda number, body: failed(401, "no such key")
-    with pytest.raises(ModelError, match="answered 401 to the key"):
+    with pytest.raises(ModelError, match="answered 401 for the key"):
         run_plan(planned_sweep(server, tmp_path))
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(ModelError, match=f"{VARIABLE} is not set"):

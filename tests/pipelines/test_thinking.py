@@ -34,5 +34,5 @@ def test_a_thinking_judge_rates_and_the_error_of_a_cut_thought_names_the_key_to_
     errors = [row["error"] for row in rows if row["score"] is None]
     assert [row["score"] for row in rows if row["score"] is not None] == [85.0, 85.0]
     assert [error["kind"] for error in errors] == ["unfinished_thought"] * 2
-    assert "thought for 100 tokens without an end; raise its thinking_tokens" in errors[0]["message"]
+    assert "thought did not end within 100 tokens; raise its thinking_tokens" in errors[0]["message"]
     assert [body["max_tokens"] for body in server.bodies] == [1, *[512 + 100] * 4]

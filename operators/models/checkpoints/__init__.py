@@ -1,1 +1,1 @@
-"""The files of a model: how they are found, downloaded and checked."""
+"""Finds, downloads and checks the files of models."""

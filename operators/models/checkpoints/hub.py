@@ -1,4 +1,4 @@
-"""Commits, files and snapshots on the model hub; its local cache is used if the hub cannot be reached."""
+"""Finds commits, files and snapshots on the model hub; uses the local cache if the hub cannot be reached."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def find_commit(repo: str, revision: str | None) -> str:
-    """Return the commit that a revision names now; offline, the commit in the local cache."""
+    """Return the commit that a revision currently refers to; offline, the commit in the local cache."""
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
     try:
@@ -36,7 +36,7 @@ def _cached_folder(repo: str, revision: str | None) -> Path:
         return Path(snapshot_download(repo, revision=revision, local_files_only=True))
     except (errors.LocalEntryNotFoundError, errors.HFValidationError, OSError) as error:
         raise ModelError(
-            f"model {repo!r}: neither a local folder, nor in the hub's cache, nor can the hub be reached; "
+            f"model {repo!r}: not a local folder, not in the hub's cache, and the hub cannot be reached; "
             "give a folder, or download it first (`hf download`)"
         ) from error
 
@@ -50,7 +50,7 @@ def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
 
 
 def download_file(repo: str, commit: str, name: str) -> Path | None:
-    """Download one file of a snapshot; return None if the snapshot does not have it or, offline, the cache lacks it."""
+    """Download one file of a snapshot; return None if there is no such file or, offline, if it is not cached."""
     try:
         return Path(hf_hub_download(repo, name, revision=commit))
     except errors.LocalEntryNotFoundError:
@@ -76,7 +76,7 @@ def find_missing_files(repo: str, commit: str, patterns: Sequence[str]) -> dict[
 
 
 def list_files(repo: str, commit: str) -> list[str]:
-    """Return the paths of a repository's files; offline, of its cached files."""
+    """Return the paths of a repository's files; offline, only those in the cache."""
     try:
         return list(HfApi().list_repo_files(repo, revision=commit))
     except (HTTPError, errors.HfHubHTTPError, errors.OfflineModeIsEnabled, OSError):
@@ -85,7 +85,7 @@ def list_files(repo: str, commit: str) -> list[str]:
 
 
 def find_cached_folder(repo: str, commit: str) -> Path | None:
-    """Return the folder of a snapshot in the local cache, which may lack some of its files; None if it has none."""
+    """Return the folder of a snapshot in the local cache, possibly with files missing; None if it is not cached."""
     try:
         return Path(snapshot_download(repo, revision=commit, local_files_only=True))
     except errors.LocalEntryNotFoundError:
@@ -93,7 +93,10 @@ def find_cached_folder(repo: str, commit: str) -> Path | None:
 
 
 def fetch_tensor_names(repo: str, commit: str, only: str | None = None) -> list[str]:
-    """Ask the hub for the tensors in a repository's safetensors files, or in the file `only`; empty if offline."""
+    """Ask the hub for the names of the tensors in a repository's safetensors files, or in the file `only`.
+
+    Returns an empty list if there are none, or if offline.
+    """
     try:
         if only is not None:
             return list(HfApi().parse_safetensors_file_metadata(repo, only, revision=commit).tensors)

@@ -1,4 +1,4 @@
-"""Finds, checks and identifies the repositories and folders that a model consists of, without loading any weights."""
+"""Finds, checks and identifies the repositories and folders of a model, without loading any weights."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import ModelError
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
 QFORMER_TOKENIZER = "qformer_tokenizer"
-"""The folder in an InstructBLIP checkpoint with the tokenizer of its Q-Former, a BERT's."""
+"""Folder in an InstructBLIP checkpoint with the tokenizer of its Q-Former, which is a BERT tokenizer."""
 CONVERT_AGAIN = "convert the release again (docs/models.md)"
 CONVERT_TO_SAFETENSORS = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
@@ -28,17 +28,17 @@ FileDigest = Callable[[Path], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A hub repository at one commit, or a local folder, that belongs to a model."""
+    """A hub repository at one commit, or a local folder, that is part of a model."""
 
     source: str
-    """Hub id or absolute folder."""
+    """Hub id or absolute path of a folder."""
     commit: str | None
     """Hub commit; None for a local folder."""
     identity: str
-    """The hub id with its commit, or the digest of the folder's files; it enters the keys of cells."""
+    """The hub id and commit, or the digest of the folder's files; it enters the keys of cells."""
 
     def folder(self, wanted: Sequence[str] = WANTED_FILES) -> Path:
-        """Return the folder with the files on this machine; downloads wanted files that are missing."""
+        """Return the local folder with the files; download wanted files that are missing."""
         if self.commit is None:
             return Path(self.source)
         from plumbline.operators.models.checkpoints import hub
@@ -63,7 +63,7 @@ class Part:
 
 
 class Checkpoint(NamedTuple):
-    """The part with the model's weights, its config.json and the names of its tensors."""
+    """The part that contains the model's weights, with its config.json and the names of its tensors."""
 
     part: Part
     fields: Fields
@@ -99,15 +99,15 @@ def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Seq
 
 
 def read_fields(part: Part) -> dict[str, Any]:
-    """Read the config.json of a part; raises ModelError if it names no model_type."""
+    """Read the config.json of a part. Raise ModelError if it has no model_type."""
     fields = read_json(part, "config.json")
     if not isinstance(fields.get("model_type"), str):
-        raise ModelError(f"{part.source}: config.json names no model_type; download the checkpoint again")
+        raise ModelError(f"{part.source}: config.json has no model_type; download the checkpoint again")
     return fields
 
 
 def read_json(part: Part, name: str) -> dict[str, Any]:
-    """Read a JSON file of a part that contains a mapping; raises ModelError if it is missing or not JSON."""
+    """Read a JSON file of a part as a mapping. Raise ModelError if the file is missing or is not JSON."""
     path = part.file(name)
     if path is None:
         raise ModelError(f"{part.source}: no {name}, so it is not a checkpoint; correct the model's name or path")
@@ -119,7 +119,7 @@ def read_json(part: Part, name: str) -> dict[str, Any]:
 
 
 def architecture(fields: Fields) -> str:
-    """Return the first class that a config.json names."""
+    """Return the first class listed in a config.json's `architectures`, or "none"."""
     named = fields.get("architectures")
     return str(named[0]) if isinstance(named, list) and named else "none"
 
@@ -131,7 +131,7 @@ def subfields(fields: Fields, name: str) -> Fields:
 
 
 def check_weights(part: Part, only: str | None = None) -> list[str]:
-    """Return the names of a part's tensors, from the headers of its safetensors files, or only of the file `only`.
+    """Return the names of a part's tensors, read from the headers of all safetensors files or of the file `only`.
 
     No file of a hub model is downloaded. Raises ModelError if files are missing, damaged or not safetensors.
     """
@@ -166,7 +166,7 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
 
 
 def read_tensor_names(file: Path) -> list[str]:
-    """Return the names of the tensors in a safetensors file, from its header; raises ModelError if it is damaged."""
+    """Return the names of the tensors in the header of a safetensors file. Raise ModelError if it is damaged."""
     try:
         with safe_open(file, framework="np") as stream:
             return list(stream.keys())

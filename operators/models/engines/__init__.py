@@ -1,1 +1,1 @@
-"""Engines of chat models: conversations as tokens, replies that fit a schema, thinking, and vLLM."""
+"""Engines for chat models: tokenizes conversations, enforces reply schemas, handles thinking, and runs vLLM."""

@@ -1,6 +1,6 @@
-"""Conversations as the tokens that a chat model reads, thoughts before its replies, and checks of its chat template.
+"""Converts conversations to the tokens a chat model reads, handles thoughts before replies, and checks chat templates.
 
-All engines use them. Nothing here imports torch: `tokenizer` is any transformers tokenizer.
+Shared by all engines. Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 """
 
 import json
@@ -27,23 +27,23 @@ THOUGHT_MARKS = (
     ("[THINK]", "[/THINK]"),
     ("<|channel>thought", "<channel|>"),
 )
-"""Opening and closing marks of a thought, by model family."""
+"""Opening and closing marks of a thought in different model families."""
 THINKING_NAME = re.compile(r"(^|[-_. ])thinking($|[-_. ])", re.IGNORECASE)
-"""Names of thinking models."""
+"""Pattern for the names of thinking models."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 THINKING_PROBLEM = (
-    "a thinking model: it would be scored on the first token of a thought and not of an answer; "
-    "use the checkpoint of the same model that answers at once, often called Instruct, or thinking=allowed where a "
-    "metric has the model reply"
+    "a thinking model, which would be scored on the first token of a thought instead of an answer; "
+    "use the variant of the model that answers directly, often called Instruct, or set thinking=allowed for a "
+    "metric that reads the model's reply"
 )
 LIKELIHOOD_PROBLEM = (
-    "a likelihood is that of an answer given at once, and the model has thinking=allowed; set thinking=refused, or use "
-    "a metric that has the model reply"
+    "likelihoods are for immediate answers, but the model has thinking=allowed; set thinking=refused, or use "
+    "a metric that reads the model's reply"
 )
-THOUGHT_TOO_LONG = "the model thought for {} tokens without an end; raise its thinking_tokens"
+THOUGHT_TOO_LONG = "the model's thought did not end within {} tokens; raise its thinking_tokens"
 ENDED_IN_THOUGHT = "the model ended its turn within a thought; use another model, or set thinking=refused"
 MARKER = "said"
-"""A word in a test conversation. Its position in the rendered text shows how a chat template works."""
+"""Word in a test conversation. Its position in the rendered text shows how a chat template works."""
 Reply = Generation | RowError
 
 
@@ -52,9 +52,9 @@ class Conversation(NamedTuple):
 
     request: Request
     ids: list[int]
-    """Tokens of the prompt; a model that reads an image's prefix once has here only the tokens after the prefix."""
+    """Tokens of the prompt; only those after the prefix if the model has read an image's prefix beforehand."""
     image: Any = None
-    """The images, as the model's engine reads them."""
+    """The images, in the form that the model's engine reads."""
 
 
 def decode_reply(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -70,7 +70,7 @@ def trim_at_stop(text: str, request: Request) -> str:
 def make_generation(
     tokenizer: Any, request: Request, ids: Sequence[int], *, ends: Collection[int], usage: Usage
 ) -> Generation:
-    """Return a reply with these tokens, up to its end token (in `ends`) or before its first stop string."""
+    """Return the reply with these tokens, which ends with an end token (in `ends`) or before its first stop string."""
     text = decode_reply(tokenizer, ids)
     kept = trim_at_stop(text, request)
     ended = bool(ids) and (ids[-1] in ends or ids[-1] in request.ends)
@@ -85,7 +85,7 @@ def tokenize_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks
 
 
 def render_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: bool = False) -> str:
-    """Render a conversation in the chat template, ready for the reply; without a template, one message per line."""
+    """Render a conversation with the chat template, ready for the reply; without a template, one message per line."""
     if tokenizer.chat_template is None:
         return "\n".join(message.text for message in messages)
     try:
@@ -109,14 +109,14 @@ def render_image_conversation(
     is_open: bool = True,
     thinks: bool = False,
 ) -> str:
-    """Render a conversation about images in the chat template, with the images first.
+    """Render a conversation about images with the chat template; the images come first.
 
-    The `system` message comes before it. Each image has one placeholder, however many tokens it takes. If `is_open`,
-    the reply begins at the end of the text; if it `thinks`, the model may think before it replies.
+    The `system` message comes before the conversation. Each image has one placeholder, however many tokens it takes. If
+    `is_open`, the text ends where the reply begins; if `thinks`, the model may think before it replies.
     """
     if tokenizer.chat_template is None:
         raise ModelError(
-            f"{tokenizer.name_or_path}: the tokenizer has no chat template, so it is not known how to show the model "
+            f"{tokenizer.name_or_path}: the tokenizer has no chat template, which is needed to show the model "
             "an image; add the checkpoint's chat_template.jinja or chat_template.json"
         )
     turns = [{"role": message.role, "content": _part(message.text)} for message in messages]
@@ -140,9 +140,9 @@ def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool
 
 
 def find_turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
-    """Return the token in `ends` that the chat template writes after a reply, to end it or to begin the next turn.
+    """Return the token in `ends` that the chat template writes after a reply, to end it or to start the next turn.
 
-    Returns the tokenizer's own end token if the template writes none of `ends`.
+    If the template writes none of `ends`, return the tokenizer's own end token.
     """
     exchange = [Message("user", "?"), Message("assistant", MARKER), Message("user", "?")]
     try:
@@ -154,7 +154,7 @@ def find_turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) ->
 
 
 def tokenize_choice(tokenizer: Any, prompt: str, choice: str, *, end: int) -> list[int]:
-    """Return the tokens that `choice` adds to `prompt`, and `end`, the token that ends the turn.
+    """Return the tokens that `choice` adds to `prompt`, followed by `end`, the token that ends the turn.
 
     A space separates the choice from the prompt, except after white space, a special token or the end of a thought.
     """
@@ -167,24 +167,24 @@ def tokenize_choice(tokenizer: Any, prompt: str, choice: str, *, end: int) -> li
 
 
 def tokenize_rendered(tokenizer: Any, text: str) -> list[int]:
-    """Tokenize a rendered conversation; the model's first token is added unless the text begins with it."""
+    """Tokenize a rendered conversation; the token that the model expects first is added unless it is already there."""
     return list(tokenizer(text, add_special_tokens=not starts_with_bos(tokenizer, text)).input_ids)
 
 
 def starts_with_bos(tokenizer: Any, text: str) -> bool:
-    """Return True if a rendered conversation begins with the token that the model expects first."""
+    """Return True if a rendered conversation starts with the token that the model expects first."""
     return tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
 
 
 def opens_thought(prompt: str) -> bool:
-    """Return True if a rendered prompt ends within a thought."""
+    """Return True if a rendered prompt ends inside a thought."""
     return any(prompt.rfind(opening) > prompt.rfind(closing) for opening, closing in THOUGHT_MARKS)
 
 
 def is_thinking_checkpoint(*parts: Part) -> bool:
-    """Return True if a model thinks before it answers, by the name or the chat template of its parts.
+    """Return True if the name or chat template of one of its parts shows that a model thinks before it answers.
 
-    No template is run; a file that cannot be read is reported at loading.
+    No template is executed; a file that cannot be read is reported when the model is loaded.
     """
     for part in dict.fromkeys(parts):
         if THINKING_NAME.search(PurePath(part.source).name) is not None:  # some chat templates do not show it
@@ -203,23 +203,23 @@ def is_thinking_checkpoint(*parts: Part) -> bool:
 
 
 class Thinking(NamedTuple):
-    """The limits and marks of a model's thoughts."""
+    """Maximum length and marks of a model's thoughts."""
 
     tokens: int
-    """Maximum length of a thought."""
+    """Maximum length of a thought in tokens."""
     begin: int
-    """The token that begins a thought, if the model writes it."""
+    """The token with which a thought begins, if the model writes it."""
     end: int
     """The token that ends a thought."""
     opened: bool
-    """True if the chat template begins the thought."""
+    """True if the chat template opens the thought."""
 
     def replies(
         self, conversations: Sequence[Conversation], answer: Callable[[Sequence[Conversation]], Sequence[Reply]]
     ) -> list[Reply]:
-        """Return the reply to each conversation, after its thought. Stop strings and schemas apply to the reply only.
+        """Return the reply to each conversation, after a thought. Stop strings and schemas apply only to the reply.
 
-        `answer` generates tokens up to a request's end.
+        `answer` generates tokens until a request's end.
         """
         requests = [
             one.request._replace(max_tokens=self.tokens, stop=(), schema=None, ends=(self.end,))
@@ -255,7 +255,7 @@ class Thinking(NamedTuple):
 def find_context_error(
     tokens: int, request: Request, context: int | None, thinking: Thinking | None
 ) -> RowError | None:
-    """Return an error unless a prompt of `tokens` fits the context with the longest thought and the longest reply."""
+    """Return an error unless a prompt of `tokens` tokens fits the context with the longest thought and reply."""
     most = request.max_tokens + (0 if thinking is None else thinking.tokens)
     if context is None or tokens + most <= context:
         return None
@@ -267,7 +267,7 @@ def reply_to_valid(
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
     thinking: Thinking | None,
 ) -> list[Reply]:
-    """Let `answer` reply to the conversations, after a thought if the model thinks; errors stay in their places."""
+    """Return `answer`'s reply to each valid conversation, after a thought if the model thinks; errors stay in place."""
     valid = [one for one in conversations if isinstance(one, Conversation)]
     replies = iter(answer(valid) if thinking is None else thinking.replies(valid, answer))
     return [next(replies) if isinstance(one, Conversation) else one for one in conversations]
@@ -281,7 +281,7 @@ def reply_to_requests(
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
     thinking: Thinking | None = None,
 ) -> list[Reply]:
-    """Let `answer` reply to the requests without an image that fit the context, and return an error for the others."""
+    """Return `answer`'s reply to each text-only request that fits the context, and an error for each other request."""
     conversations: list[Conversation | RowError] = []
     for request in requests:
         ids = tokenize_conversation(tokenizer, request.messages_with_system, thinks=thinking is not None)
@@ -291,9 +291,9 @@ def reply_to_requests(
 
 
 def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str] | None = None) -> Thinking | None:
-    """Return how a model thinks, if it may.
+    """Return the limits and marks of a model's thoughts, or None if the model may not think.
 
-    `render` returns a prompt after which the model may think; by default one without an image. Raises ModelError if
+    `render` returns a prompt after which the model may think; the default is one without an image. Raises ModelError if
     the tokenizer has no known token that ends a thought.
     """
     if config.thinking == "refused":
@@ -312,7 +312,10 @@ def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str]
 
 
 def remove_thought(text: str) -> str:
-    """Return the part of a service's reply after its thought, if any; empty if the thought did not end."""
+    """Return what follows the thought in a service's reply, or the whole reply if there is no thought.
+
+    Returns an empty string if the thought did not end.
+    """
     for opening, closing in THOUGHT_MARKS:
         if closing in text:
             return text.rpartition(closing)[2].lstrip()

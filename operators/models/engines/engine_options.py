@@ -1,4 +1,4 @@
-"""Options of models that transformers or vLLM may run: the vLLM arguments that may be set, and which change results."""
+"""Options for models that run on transformers or vLLM, and which vLLM arguments can be set or affect results."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ THROUGHPUT_OPTIONS = frozenset(
         "tensor_parallel_size",
     }
 )
-"""Arguments for speed and memory, which do not change results and do not enter keys."""
+"""Arguments for speed and memory. They do not change results, so they do not enter keys."""
 RESULT_OPTIONS = frozenset(
     {
         "attention_backend",
@@ -46,25 +46,25 @@ RESULT_OPTIONS = frozenset(
         "quantization",
     }
 )
-"""Arguments that change the model's input or arithmetic; they enter the cells' keys."""
+"""Arguments that change the model's input or arithmetic, so they enter the cells' keys."""
 REMEDIES = {
     "model": "set the model's `checkpoint`",
     "tokenizer": "set the model's `tokenizer`",
     "revision": "set the model's `revision`",
     "dtype": "set the model's `dtype`",
-    "seed": "each request brings its own seed",
-    "trust_remote_code": "code of a checkpoint is never run; use one that transformers and vLLM know",
-    "hf_overrides": "edit a copy of the checkpoint's config.json, so that it has its own identity",
+    "seed": "each request has its own seed",
+    "trust_remote_code": "a checkpoint's code is never run; use a checkpoint that transformers and vLLM support",
+    "hf_overrides": "edit the config.json in a copy of the checkpoint, so that the copy has its own identity",
 }
 NAME = re.compile(r"[A-Za-z0-9_-]*")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an option that is not known to be safe, or whose value may name code or a file."""
+    """Raise ConfigError for an option that is not known to be safe, or whose value may refer to code or a file."""
     for name, value in options.items():
         if name not in THROUGHPUT_OPTIONS | RESULT_OPTIONS:
             remedy = REMEDIES.get(name) or suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))
-            raise ConfigError(f"model engine_options.{name}: not an option that may be set; {remedy}")
+            raise ConfigError(f"model engine_options.{name}: this option cannot be set; {remedy}")
         if not _is_plain(value):
             raise ConfigError(
                 f"model engine_options.{name}: expected a number, true, false, a plain name, or names with numbers, "
@@ -82,7 +82,7 @@ def _is_plain(value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineModel(LocalModel):
-    """A model that transformers or vLLM runs."""
+    """A model that runs on transformers or vLLM."""
 
     engine: Engine = "transformers"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
@@ -90,10 +90,10 @@ class EngineModel(LocalModel):
 
     thinking: Thoughts = "refused"
     """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the chat
-    template forbids it, and a vlm that thinks nevertheless does not load.
+    template forbids thinking; a vlm that would think anyway does not load.
     """
     thinking_tokens: Positive = 4096
-    """Maximum length of a thought for `thinking=allowed`; a longer thought is an error of its row."""
+    """Maximum length, in tokens, of a thought if `thinking=allowed`; for a longer thought, the row gets an error."""
 
     def __post_init__(self) -> None:
         LocalModel.__post_init__(self)
@@ -101,14 +101,14 @@ class EngineModel(LocalModel):
 
 
 def image_limit(model: ModelConfig) -> int | None:
-    """Return the maximum number of images in a question that the engine's options set, or None."""
+    """Return the maximum number of images per question according to the engine's options, or None."""
     options = model.engine_options if isinstance(model, EngineModel) and model.engine == "vllm" else {}
     limits = options.get("limit_mm_per_prompt") or {}
     return int(limits["image"]) if "image" in limits else None
 
 
 def engine_in_key(model: EngineModel) -> dict[str, Any]:
-    """Return the options of a model's engine that can change a result, for the keys of cells."""
+    """Return the engine and its options that can change a result, for the keys of cells."""
     options = {
         name: dict(value) if isinstance(value, Mapping) else value
         for name, value in sorted(model.engine_options.items())

@@ -1,4 +1,4 @@
-"""Lets chat models read the text in images: the call `ocr` served by `generate_from_images`."""
+"""Lets chat models read the text in images: serves the call `ocr` through `generate_from_images`."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,14 +12,15 @@ DEFAULT_READING = (
     "Write down the text that can be read in the image, line by line and nothing else, and repeat no line. "
     "If there is no text in the image, write: No text recognized"
 )
-"""Our wording of the instruction that LongText-Bench and OneIG give Qwen2.5-VL (plugins/words_in_images/README.md)."""
+"""Our wording of the instruction that LongText-Bench and OneIG give to Qwen2.5-VL (plugins/words_in_images/README.md).
+"""
 DEFAULT_READING_TOKENS = 1024
-"""Maximum length of the text in an image, as in LongText-Bench."""
+"""Maximum length, in tokens, of the text in an image, as in LongText-Bench."""
 NO_TEXT = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)
 
 
 class ChatReader(ThreadUsage):
-    """A chat model that is instructed to read; its reply is the text in the image, empty if it reports none."""
+    """A chat model instructed to read. Its reply is the text in the image, empty if it reports that there is none."""
 
     def __init__(self, model: ImageGenerateModel, instruction: str, max_tokens: int) -> None:
         super().__init__()
@@ -38,11 +39,11 @@ class ChatReader(ThreadUsage):
 
 
 def as_reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Callable[[ResolvedModel[Any]], ChatReader]:
-    """Return a loader of a chat model that reads, from the loader of the model."""
+    """Return a loader of ChatReader that uses this loader of a chat model."""
     return lambda model: ChatReader(load(model), model.config.reading, model.config.reading_tokens)
 
 
 def reading_in_key(config: Any) -> dict[str, Any]:
-    """Return the instruction and the maximum length for the keys of cells, if they differ from the defaults."""
+    """Return the instruction and the maximum length, if they differ from the defaults, for the keys of cells."""
     own = {} if config.reading == DEFAULT_READING else {"reading": config.reading}
     return own if config.reading_tokens == DEFAULT_READING_TOKENS else {**own, "reading_tokens": config.reading_tokens}

@@ -1,4 +1,4 @@
-"""Restricts replies to a JSON schema: llguidance, which vLLM also uses, computes which tokens may come next."""
+"""Restricts replies to a JSON schema: llguidance, which vLLM also uses, determines which tokens may come next."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MAX_TOKEN_CHARACTERS = 200
 
 
 def fix_white_space(schema: str) -> str:
-    """Allow only the white space that json.dumps writes; otherwise a model could write spaces for ever."""
+    """Allow only the white space that json.dumps writes; otherwise a model could write spaces forever."""
     return json.dumps({**json.loads(schema), "x-guidance": SPACING})
 
 
@@ -28,7 +28,7 @@ class SchemaGrammars:
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int], width: int) -> None:
         """Read the tokenizer; raise ModelError if llguidance cannot read it.
 
-        Each of `end_ids` ends a reply. `width` is the number of scores that the model computes per token.
+        Each of `end_ids` ends a reply. `width` is the number of scores that the model computes per position.
         """
         self.end_ids = list(end_ids)
         try:
@@ -40,7 +40,7 @@ class SchemaGrammars:
             ) from error
 
     def matcher(self, schema: str) -> LLMatcher:
-        """Return a matcher for one reply; raises HopelessRow for a schema that cannot be enforced."""
+        """Return a matcher for one reply. Raise HopelessRow for a schema that cannot be enforced."""
         matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(fix_white_space(schema)))
         if matcher.is_error():
             reason = " ".join(matcher.get_error().split())[:300]
@@ -49,7 +49,7 @@ class SchemaGrammars:
 
 
 def _serialize_tokenizer(tokenizer: Any) -> str:
-    """Return a tokenizer.json that renames the tokens that are too long for llguidance; no schema needs them."""
+    """Return a tokenizer.json in which tokens that are too long for llguidance are renamed; no schema needs them."""
     fields = json.loads(tokenizer.backend_tokenizer.to_str())
     names = {
         token: f"<{number}>" for token, number in tokenizer.get_vocab().items() if len(token) > MAX_TOKEN_CHARACTERS
@@ -63,7 +63,7 @@ def _serialize_tokenizer(tokenizer: Any) -> str:
 
 
 class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
-    """Allows in each row of a batch only the tokens that keep its reply within its schema."""
+    """Logits processor that restricts each row of a batch to tokens that keep the reply valid under its schema."""
 
     def __init__(self, grammars: SchemaGrammars, schemas: Sequence[str | None], *, start: int) -> None:
         """Compile the schema of each row (None allows any reply); raise HopelessRow if one cannot be enforced.

@@ -1,13 +1,13 @@
 """The calls that vLLM serves: `generate`, and for models that see images `likelihood` and `generate_from_images`.
 
-Images come first in prompts, so all questions on an image share a prefix. One question computes it and the others read
-it from vLLM's prefix cache, even if they are scheduled into the same step, because a layer writes its keys and values
-before it attends. So everything is submitted at once, and the engine never waits for a caller.
+Images come first in prompts, so all questions about an image share a prefix. One question computes the prefix, and the
+others read it from vLLM's prefix cache, even if they are scheduled in the same step, because a layer writes its keys
+and values before it attends. So everything is submitted at once, and the engine never waits for a caller.
 
 An answer's tokens are scored by requests that return `logprob_token_ids`: the log-probabilities, over the full
-vocabulary, of each possible next token of the choices. One request scores two consecutive tokens, because it may be
-forced to generate the first: "Yes" and the end of its turn take one request. A request with `prompt_logprobs` scores a
-whole answer but never reads the prefix cache; the tests compare with it.
+vocabulary, of each possible next token of the choices. One request scores two consecutive tokens, because it can be
+forced to generate the first: "Yes" and the end of its turn take one request. A request with `prompt_logprobs` would
+score a whole answer but never read the prefix cache; the tests compare against such requests.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,9 +57,10 @@ from plumbline.operators.models.processing import load_chat_tokenizer, padded_sq
 MAX_SCORED_TOKENS = 128
 """vLLM's limit on the number of `logprob_token_ids` of one request."""
 CERTAIN = 1e4
-"""Added to the logit of a token to make it the likeliest."""
+"""Value added to the logit of a token to make it the likeliest."""
 TWO_IMAGES: Mapping[str, Any] = {"limit_mm_per_prompt": {"image": 2, "video": 0}}
-"""For an edit's source and result. vLLM reserves memory by an image's tokens, not by the number of images."""
+"""Limits for the source and the result of an edit. vLLM reserves memory by tokens per image, not by number of images.
+"""
 
 Tokens = tuple[int, ...]
 
@@ -73,15 +74,17 @@ class QuestionTokens(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A request that scores the tokens that may follow `begun`, the first tokens that some choices share."""
+    """A request that scores the tokens that may follow `begun`, the first tokens that some choices have in common."""
 
     question: int
     """Index of the question."""
     begun: Tokens
     wanted: tuple[Tokens, ...]
-    """The choices' tokens at the first generated position, and at the second if any; at most MAX_SCORED_TOKENS."""
+    """The choices' tokens at the first generated position and, if there is one, at the second; at most
+    MAX_SCORED_TOKENS.
+    """
     forced: Tokens = ()
-    """The token generated at the first position, if there is a second."""
+    """The token that is generated at the first position, if there is a second position."""
 
     @property
     def params(self) -> Any:
@@ -98,14 +101,14 @@ class Step(NamedTuple):
         )
 
     def read(self, output: EngineOutput) -> Iterator[tuple[Tokens, float]]:
-        """Yield beginnings of choices, each with the log-probability of its last token."""
+        """Yield initial token sequences of choices, each with the log-probability of its last token."""
         for position, tokens in enumerate(self.wanted):
             before, logprobs = self.begun + self.forced[:position], output.outputs[0].logprobs[position]
             yield from (((*before, token), logprobs[token].logprob) for token in tokens)
 
 
 class VllmLikelihood(ThreadUsage):
-    """A vision-language model behind an engine; may be used from several threads at once."""
+    """A vision-language model served by an engine; may be used from several threads at once."""
 
     side_by_side = True
 
@@ -119,9 +122,10 @@ class VllmLikelihood(ThreadUsage):
         end: int,
         thinking: Thinking | None = None,
     ) -> None:
-        """Centre images on a square of colour `padding`, and put the `system` message before every question.
+        """Set how images and questions are presented: images are centred on a square of colour `padding`, if given.
 
-        The token `end` ends a choice's turn. `thinking` is None if the model must reply at once.
+        The `system` message comes before every question, and the token `end` ends a choice's turn. `thinking` is None
+        if the model must reply at once.
         """
         super().__init__()
         self.engine = engine
@@ -147,9 +151,9 @@ class VllmLikelihood(ThreadUsage):
     def likelihood(
         self, features: Sequence[ReadyImage], questions: Sequence[Question]
     ) -> list[list[list[float]] | RowError]:
-        """Return the full-vocabulary log-probabilities of every choice's tokens, or an error if one is too long."""
+        """Return full-vocabulary log-probabilities of every choice's tokens, or an error if vLLM refuses a question."""
         tokenized = [self._ask(features, question) for question in questions]
-        # one after the other, while the image's prefix is in the cache
+        # questions about an image are adjacent, so that its prefix is still cached
         by_image = sorted(range(len(questions)), key=lambda index: questions[index].image)
         steps = [step for index in by_image for step in _plan_steps(index, tokenized[index].choices)]
         prompts = [Prompt(tokenized[step.question].ids + step.begun, tokenized[step.question].image) for step in steps]
@@ -180,7 +184,7 @@ class VllmLikelihood(ThreadUsage):
         return [out if isinstance(out, RowError) else out.outputs[0].text.strip() for out in outputs]
 
     def generate_from_images(self, features: Sequence[ReadyImage], requests: Sequence[ImageRequest]) -> list[Reply]:
-        """Return the reply to each conversation, or an error if the engine refuses it; see `VllmEngine.run`."""
+        """Return the reply to each conversation, or an error if the engine refuses it (see `VllmEngine.run`)."""
         conversations = []
         for index, request in requests:
             image = features[index]
@@ -214,7 +218,7 @@ class VllmLikelihood(ThreadUsage):
 
 
 def _plan_steps(index: int, choices: Sequence[Tokens]) -> Iterator[Step]:
-    """Yield the requests that score a question's choices, shortest beginning first; common beginnings share them."""
+    """Yield the requests that score a question's choices, in order of length; common beginnings are scored once."""
     following: dict[Tokens, dict[int, None]] = {}
     for choice in choices:
         for length, token in enumerate(choice):
@@ -233,7 +237,7 @@ def _plan_steps(index: int, choices: Sequence[Tokens]) -> Iterator[Step]:
 
 
 class VllmGenerate:
-    """A causal language model behind an engine; may be used from several threads at once."""
+    """A causal language model served by an engine; may be used from several threads at once."""
 
     def __init__(self, engine: VllmEngine, tokenizer: Any, thinking: Thinking | None = None) -> None:
         self.engine = engine
@@ -246,7 +250,7 @@ class VllmGenerate:
         return cls(start_engine(model), tokenizer, find_thinking(model.config, tokenizer))
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Return the reply to each request, or an error if the engine refuses it; see `VllmEngine.run`."""
+        """Return the reply to each request, or an error if the engine refuses it (see `VllmEngine.run`)."""
         answer = partial(_reply_to_each, self.engine, self.tokenizer)
         context = self.engine.max_model_len
         return reply_to_requests(self.tokenizer, requests, context=context, answer=answer, thinking=self.thinking)

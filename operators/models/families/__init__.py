@@ -1,4 +1,4 @@
-"""The table of model families, and the options of each family."""
+"""The table of model families, and the handling of each family's options."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -36,7 +36,7 @@ NAMES = {
     "sentences": "embedders:SENTENCES",
     "openai": "openai:FAMILY",
 }
-"""The module of this folder and the attribute that has each family, in the order of messages and documentation."""
+"""Location of each family, as module of this package and attribute, in the order of messages and documentation."""
 FAMILIES = Extensions[Family[Any]](
     "families", {name: f"{__name__}.{location}" for name, location in NAMES.items()}, Family
 )
@@ -48,21 +48,21 @@ def serving(call: Call) -> str:
 
 
 def model_config(**options: Any) -> ModelConfig:
-    """Return a model's options as its family's class; raises ConfigError for an invalid or unknown option."""
+    """Return a model's options as its family's class. Raise ConfigError for an invalid or unknown option."""
     own = own_options(options)
     family = FAMILIES[own["family"]]
     unknown = sorted(own.keys() - family.options)
     if unknown:
-        raise ConfigError(f"model {unknown[0]}: no option of a model; {suggest(unknown[0], sorted(family.options))}")
+        raise ConfigError(f"model {unknown[0]}: not a model option; {suggest(unknown[0], sorted(family.options))}")
     config: ModelConfig = family.config(**own)
     return config
 
 
 def own_options(options: Any) -> Any:
-    """Return the options without other families' options, if these have their defaults.
+    """Drop the options of other families if they have their default values.
 
-    So a user may choose a model and set another `family`. Raises ConfigError for an unknown family, and for an option
-    of other families that does not have its default.
+    This allows a user to choose a model and set another `family`. Raises ConfigError for an unknown family, and for an
+    option of another family that does not have its default value.
     """
     if not isinstance(options, Mapping) or "family" not in options:
         return options

@@ -1,4 +1,4 @@
-"""The type of a model's options for pydantic, which reads configurations but is not needed to run models."""
+"""Type of model options for pydantic, which reads configurations but is not needed to run models."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -21,4 +21,4 @@ if TYPE_CHECKING:
 else:
     _TAGGED = [Annotated[family.config, Tag(name)] for name, family in FAMILIES.items()]
     AnyModel = Annotated[reduce(or_, _TAGGED), Discriminator(_family_of), BeforeValidator(own_options)]
-    """A model's options; pydantic chooses their class by their `family`."""
+    """A model's options; pydantic selects the class according to `family`."""

@@ -1,4 +1,4 @@
-"""BLIP, BLIP-2, InstructBLIP and ImageReward: matching and rating of images and texts, and question answering."""
+"""BLIP, BLIP-2, InstructBLIP and ImageReward: matching and rating images and texts, and question answering."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class BlipMatching(MatchingEncoder):
-    """BLIP's retrieval model: its text encoder attends to an image's states, and its first token is the embedding."""
+    """BLIP's retrieval model. Its text encoder attends to an image's states; the first token is the embedding."""
 
     architecture = "BlipForImageTextRetrieval"
     context = 35
@@ -46,12 +46,12 @@ class BlipMatching(MatchingEncoder):
         return _match_probability(self.model.itm_head(words.last_hidden_state[:, 0]))
 
     def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
-        """Return the embedding of the class token, (n, width)."""
+        """Return the class token's embedding of each image, (n, width)."""
         embeddings: torch.Tensor = self.model.vision_proj(states[:, 0])
         return embeddings
 
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
-        """Return the embedding of the first token, (n, width)."""
+        """Return the first token's embedding of each text, (n, width)."""
         inputs = self.tokens(texts, context=self.context)
         words = self.model.text_encoder(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask)
         embeddings: torch.Tensor = self.model.text_proj(words.last_hidden_state[:, 0])
@@ -59,7 +59,7 @@ class BlipMatching(MatchingEncoder):
 
 
 class Blip2Matching(MatchingEncoder):
-    """BLIP-2's retrieval model: the Q-Former's queries attend to an image and, for matching, also to the text."""
+    """BLIP-2's retrieval model. The Q-Former's queries attend to an image and, for matching, also to the text."""
 
     architecture = "Blip2ForImageTextRetrieval"
     context = 32
@@ -79,14 +79,14 @@ class Blip2Matching(MatchingEncoder):
         return _match_probability(logits.mean(dim=1))  # over the queries
 
     def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
-        """Return the embeddings of the queries, (n, queries, width)."""
+        """Return the embeddings of all queries for each image, (n, queries, width)."""
         queries = self.model.query_tokens.expand(len(states), -1, -1)
         seen = self.model.qformer(query_embeds=queries, encoder_hidden_states=states).last_hidden_state
         embeddings: torch.Tensor = self.model.vision_projection(seen.to(self.model.vision_projection.weight.dtype))
         return embeddings
 
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
-        """Return the embedding of the first token, (n, width)."""
+        """Return the first token's embedding of each text, (n, width)."""
         inputs = self.tokens(texts, context=self.context)
         words = self.model.qformer(
             query_embeds=self.model.embeddings(input_ids=inputs.input_ids),
@@ -99,7 +99,7 @@ class Blip2Matching(MatchingEncoder):
 
 
 def _match_probability(logits: "torch.Tensor") -> "torch.Tensor":
-    """Return the probability of the second class: a match."""
+    """Return the probability of the second class, which means a match."""
     return logits.float().softmax(dim=-1)[:, 1]
 
 
@@ -111,7 +111,7 @@ BLIP_ITM = Family(
     files=(TOKENIZER, IMAGES),
     measures=("match", "cosine"),
 )
-"""BLIP and BLIP-2 as they were trained to match (ITM) and to contrast (ITC) images and texts (Li et al. 2022, 2023)."""
+"""BLIP and BLIP-2, trained for image-text matching (ITM) and image-text contrast (ITC) (Li et al. 2022, 2023)."""
 
 
 class ImageRewardSimilarity(JointEncoder):
@@ -125,11 +125,11 @@ class ImageRewardSimilarity(JointEncoder):
         return ReleasedTransform(load_pixel_transform(model.folder("checkpoint"), pad_to_square=False).processor)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Prepare the image as CLIP's release does, (3, height, width); `rule` is ignored."""
+        """Prepare the image as in CLIP's release: (3, height, width). `rule` is ignored."""
         return self.pixels.pin(self.processor(image))
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
-        """Return the rewards as a standard score, (n,)."""
+        """Return the rewards as standard scores, (n,)."""
         words = self.model.text_encoder(input_ids=ids, attention_mask=mask, encoder_hidden_states=states)
         rewards: torch.Tensor = self.model.reward_head(words.last_hidden_state[:, 0])
         return rewards
@@ -137,14 +137,14 @@ class ImageRewardSimilarity(JointEncoder):
 
 IMAGEREWARD = Family(
     loads={"similarity": ImageRewardSimilarity.load},
-    form="ImageReward's, as jobs.convert makes it",
+    form="an ImageReward folder from jobs.convert",
     suits=lambda fields: architecture(fields) == "ImageReward",
     files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN)),
     measures=("reward",),
 )
-"""Human ratings of an image for its prompt, predicted by a BLIP with a regression head (Xu et al. 2023).
+"""A BLIP with a regression head that predicts human ratings of an image for its prompt (Xu et al. 2023).
 
-Its release is weights without a configuration, which `plumbline convert` turns into a folder (docs/models.md).
+The release consists of weights without a configuration; `plumbline convert` turns it into a folder (docs/models.md).
 """
 
 
@@ -156,11 +156,13 @@ BLIP_VQA_FAMILY = Family(
     files=(TOKENIZER, IMAGES),
     profile=lambda config, fields: BLIP_VQA,
 )
-"""BLIP for question answering (Li et al. 2022): a text encoder that attends to the image, and an answer decoder."""
+"""BLIP for question answering (Li et al. 2022): a text encoder that attends to the image, and a decoder for answers."""
 
 
 BLIP2 = VqaProfile(name="blip2", question="blip2")
-"""Asks InstructBLIP's question, because both have the same FlanT5, without the `Question: ` of BLIP-2's template."""
+"""Profile with InstructBLIP's question, because both have the same FlanT5, but without the `Question: ` that BLIP-2's
+template adds.
+"""
 
 
 def _has_t5(fields: Fields) -> bool:
@@ -181,7 +183,7 @@ INSTRUCTBLIP = VqaProfile(name="instructblip", question="instructblip")
 
 
 def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Find the Q-Former's tokenizer in a local folder; a hub model's commit identifies it too."""
+    """Find the Q-Former's tokenizer in a local folder; for a hub model, the commit already identifies it."""
     part = checkpoint.part
     if not any(part.file(f"{QFORMER_TOKENIZER}/{name}") for name in ("tokenizer.json", "vocab.txt")):
         raise ModelError(

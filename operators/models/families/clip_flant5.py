@@ -1,4 +1,4 @@
-"""CLIP-FlanT5: a CLIP tower in front of FlanT5, the VQA model of the VQAScore paper (Lin et al. 2024)."""
+"""CLIP-FlanT5: a CLIP tower that feeds FlanT5, the VQA model of the VQAScore paper (Lin et al. 2024)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,22 +27,23 @@ SUPPORTED = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "pat
 class ClipFlanT5Model(LocalModel):
     family: Literal["clip_flant5"] = "clip_flant5"
     vision_tower: str | None = None
-    """Hub id or folder of the CLIP tower, instead of the checkpoint's own `mm_vision_tower`."""
+    """Hub id or folder of a CLIP tower that replaces the checkpoint's `mm_vision_tower`."""
     vision_tower_revision: str | None = None
     """Hub revision of the vision tower."""
     padding: Literal["released", "processor"] = "released"
-    """`released` shows an image on a square of the mean colour, as the released VQAScore does; `processor` crops the
-    middle, as CLIP's processor does."""
+    """`released` centres an image on a square of the mean colour, as the released VQAScore does; `processor` crops the
+    centre, as CLIP's processor does.
+    """
     system: str | None = None
-    """The message before every question, instead of Vicuna's; an empty text sends none (VQAScore, footnote 3)."""
+    """System message before every question, instead of Vicuna's; an empty string means none (VQAScore, footnote 3)."""
     compiled: bool = False
-    """Compiles FlanT5's encoder (torch.compile), which delays the first answers by up to some minutes and only changes
-    the rounding of results.
+    """True to compile FlanT5's encoder (torch.compile), which delays the first answers by up to a few minutes and
+    changes results only by rounding.
     """
 
 
 def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Find the CLIP checkpoint that config.json names; its weights are only needed if the checkpoint lacks them."""
+    """Find the CLIP checkpoint that config.json names; its weights are needed only if the checkpoint lacks them."""
     part, fields = checkpoint.part, checkpoint.fields
     for name in REQUIRED:
         if name not in fields:

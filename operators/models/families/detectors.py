@@ -26,10 +26,10 @@ class _Search(NamedTuple):
 
 
 class GroundingDino(LoadedImageModel):
-    """The `detect` call by Grounding DINO (Liu et al. 2023), with one pass for each phrase and image as in VPEval.
+    """The `detect` call served by Grounding DINO (Liu et al. 2023), in one pass per phrase and image as in VPEval.
 
-    The network mixes words and pixels from its first layers on, so padding would change the boxes. Only images of equal
-    shape with phrases of equal length share a batch.
+    The network mixes words and pixels from its first layers on, so padding would change the boxes. A batch therefore
+    only contains images of equal shape and phrases of equal length.
     """
 
     architecture = "AutoModelForZeroShotObjectDetection"
@@ -97,7 +97,7 @@ GROUNDING_DINO = Family(
 
 
 class Candidates(NamedTuple):
-    """Candidate boxes of one image, with their features, and the image's size."""
+    """Candidate boxes of one image with their features, and the size of the image."""
 
     features: "torch.Tensor"
     """(boxes, width)."""
@@ -108,7 +108,7 @@ class Candidates(NamedTuple):
 
 
 class Owlv2(LoadedImageModel):
-    """The `detect` call by OWLv2, which compares each phrase with the candidate boxes of an image."""
+    """The `detect` call served by OWLv2, which compares each phrase with the candidate boxes of an image."""
 
     architecture = "Owlv2ForObjectDetection"
 

@@ -1,4 +1,4 @@
-"""Dual encoders: CLIP (also PickScore), CLIP in OpenCLIP's layout, PyramidCLIP, SigLIP and ALIGN."""
+"""Dual encoders: CLIP (including PickScore), CLIP in OpenCLIP's layout, PyramidCLIP, SigLIP and ALIGN."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def _dual_encoder(towers: type[Towers], **options: Any) -> Family[LocalModel]:
-    """Return a family that compares embeddings, and as a VQA model answers by comparing; `options` may override."""
+    """Return a family that compares embeddings and, as a VQA model, answers by comparing choices.
+
+    `options` override the defaults of these families.
+    """
     defaults: dict[str, Any] = {
         "loads": {
             "similarity": towers.load,
@@ -57,7 +60,7 @@ class ClipSimilarity(Towers):
         return load_pixel_transform(model.folder("checkpoint"), pad_to_square=False)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Prepare the image by one of the rules, (3, height, width)."""
+        """Prepare the image according to the rule: (3, height, width)."""
         rules = {"processor": self.processor, "released": self.released, "padded": self.padding}
         return self.pixels.pin(rules[rule](image))
 
@@ -65,7 +68,7 @@ class ClipSimilarity(Towers):
 CLIP = _dual_encoder(
     ClipSimilarity, form="'clip'", suits=lambda fields: fields["model_type"] == "clip", pixels=get_args(PixelRule)
 )
-"""PickScore is a CLIP that was trained on human preferences."""
+"""CLIP, including PickScore, which is a CLIP trained on human preferences."""
 
 
 OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
@@ -83,7 +86,9 @@ KNOWN_FIELDS = {
         "tokenizer_kwargs",
     },
 }
-"""Fields of a network with the architecture of the first CLIP; `patch_dropout` only matters in training."""
+"""Fields of the configuration of a network with the original CLIP's architecture; `patch_dropout` only affects
+training.
+"""
 SUPPORTED_PREPROCESSING = {"interpolation": "bicubic", "resize_mode": "shortest", "mode": "RGB"}
 
 
@@ -115,7 +120,7 @@ class OpenClipSimilarity(ClipSimilarity):
         return clean_text(text)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Resize the image in its own mode, crop its centre and normalise it, or pad it, (3, height, width)."""
+        """Resize the image in its own mode, crop the centre and normalise, or pad it (`padded`): (3, height, width)."""
         return self.pixels.pin(self.padding(image) if rule == "padded" else self.released(image))
 
 
@@ -126,7 +131,7 @@ def _read_open_clip(part: Part) -> dict[str, Any]:
 
 
 def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    """Raise ModelError for a network unlike the first CLIP, or with another preprocessing."""
+    """Raise ModelError for a network that differs from the original CLIP, or that needs other preprocessing."""
     source, model = parts["checkpoint"].source, subfields(fields, "model_cfg")
     for name, known in KNOWN_FIELDS.items():
         stated = model if name == "model_cfg" else subfields(model, name)
@@ -134,8 +139,8 @@ def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fiel
         if not stated or other:
             raise ModelError(
                 f"{source}: `{name}` of {OPEN_CLIP_CONFIG} has {', '.join(other) or 'nothing'}; only networks like the "
-                f"first CLIP ({', '.join(sorted(known))}) are served; use a release in transformers' layout, if there "
-                "is one"
+                f"first CLIP ({', '.join(sorted(known))}) are supported; use a release in transformers' layout, if "
+                "there is one"
             )
     prepared = subfields(fields, "preprocess_cfg")
     for name, value in SUPPORTED_PREPROCESSING.items():
@@ -157,14 +162,14 @@ OPEN_CLIP = _dual_encoder(
 )
 """CLIP in OpenCLIP's layout: open_clip_config.json and open_clip_model.safetensors (Ilharco et al. 2021).
 
-LAION's and many later CLIPs are released like this; NegCLIP and HPSv2 are converted to it. Texts and images are
-preprocessed as by OpenCLIP, which equals CLIP's first release.
+LAION's and many later CLIPs are released in this layout; NegCLIP and HPSv2 are converted to it. Texts and images are
+preprocessed as in OpenCLIP, which is the same as in CLIP's first release.
 """
 
 
 PYRAMID_ARCHITECTURE = "PyramidClip"
 PYRAMID_PADDING_ID = 0
-"""Token that pads texts to the whole context; the model reads it like any other token."""
+"""Token with which texts are padded to the full context; the model reads it like any other token."""
 
 
 class PyramidClipSimilarity(ClipSimilarity):
@@ -181,21 +186,21 @@ class PyramidClipSimilarity(ClipSimilarity):
         return clean_text(text)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Prepare the image as CLIP's release does, (3, height, width); `rule` is ignored."""
+        """Prepare the image as in CLIP's release: (3, height, width). `rule` is ignored."""
         return self.pixels.pin(self.released(image))
 
 
 PYRAMID_CLIP = _dual_encoder(
     PyramidClipSimilarity,
     loads={"similarity": PyramidClipSimilarity.load, "embedding": PyramidClipSimilarity.load},
-    form=f"{PYRAMID_ARCHITECTURE}'s, as jobs.convert makes it",
+    form=f"a {PYRAMID_ARCHITECTURE} folder from jobs.convert",
     suits=lambda fields: architecture(fields) == PYRAMID_ARCHITECTURE,
     files=(TOKENIZER, Files("checkpoint", ("preprocessor_config.json",), CONVERT_AGAIN)),
-    profile=None,  # so it is no VQA model
+    profile=None,  # so it is not a VQA model
 )
-"""A CLIP with convolutions among its patches, whose text embedding depends on all tokens (Gao et al. 2022).
+"""A CLIP with convolutions over its patches, whose text embedding depends on all tokens (Gao et al. 2022).
 
-It is released as a pickle, which `plumbline convert` turns into a folder (docs/models.md).
+The release is a pickle; `plumbline convert` turns it into a folder (docs/models.md).
 """
 
 
@@ -217,7 +222,7 @@ class SiglipSimilarity(Towers):
         return text.lower()
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "Mapping[str, torch.Tensor]":
-        """Return the inputs that the checkpoint's processor makes from the image; `rule` is ignored."""
+        """Return the inputs that the checkpoint's processor computes from the image; `rule` is ignored."""
         inputs = self.processor(images=image, return_tensors="pt")
         return {name: tensor[0] for name, tensor in inputs.items()}
 
@@ -237,13 +242,13 @@ SIGLIP = _dual_encoder(
 )
 """SigLIP and SigLIP 2 (Zhai et al. 2023; 2025).
 
-Texts are in lower case and padded to one length, as in training: a text's embedding comes from the last position, which
+Texts are lower-cased and padded to one length, as in training: a text's embedding is taken at the last position, which
 is usually padding. SigLIP 2's NaFlex variant reads images in their own aspect ratio, as up to 256 patches.
 """
 
 
 MAX_ALIGN_TOKENS = 64
-"""Maximum length of a text, which ALIGN's processor sets; the network has more positions."""
+"""Maximum number of tokens of a text, as set by ALIGN's processor; the network has more positions."""
 
 
 class Align(Towers):
@@ -258,4 +263,4 @@ class Align(Towers):
 
 
 ALIGN = _dual_encoder(Align, form="'align'", suits=lambda fields: fields["model_type"] == "align")
-"""Images by an EfficientNet and texts by a BERT (Jia et al. 2021)."""
+"""ALIGN, which embeds images with an EfficientNet and texts with a BERT (Jia et al. 2021)."""

@@ -1,4 +1,4 @@
-"""Embeddings of images alone by DINO and DINOv2, and of texts alone by sentence encoders."""
+"""Embedders of images only (DINO and DINOv2) and of texts only (sentence encoders)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 MARGIN = 256 / 224
-"""DINO's releases resize the shorter side to 256 pixels and crop the middle 224 x 224 (facebookresearch/dino,
-eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
+"""Resized shorter side relative to the crop: DINO's releases resize it to 256 pixels and crop the centre 224 x 224
+(facebookresearch/dino, eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
 """
 
 
 class DinoSimilarity(LoadedImageModel):
-    """The `similarity` call for an edited image and its source, by their class tokens."""
+    """The `similarity` call for an edited image and its source, which compares their class tokens."""
 
     architecture = "AutoModel"
 
@@ -48,7 +48,7 @@ class DinoSimilarity(LoadedImageModel):
         return ReleasedTransform(super().load_processor(model, tokenizer), MARGIN)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "released") -> "torch.Tensor":
-        """Prepare the image as in the releases, (3, height, width); `rule` is ignored."""
+        """Prepare the image as in the releases: (3, height, width). `rule` is ignored."""
         return self.pixels.pin(self.processor.crop(image))
 
     def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
@@ -80,7 +80,7 @@ POOLING_MODES = {"cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens
 
 
 class SentenceEmbedder(TextEncoder):
-    """Text embeddings by a BERT-like encoder such as MiniLM: the mean over a text's tokens, at unit length."""
+    """Embeds texts with a BERT-like encoder such as MiniLM: the mean over a text's tokens, at unit length."""
 
     architecture = "AutoModel"
 
@@ -112,7 +112,7 @@ class SentenceEmbedder(TextEncoder):
 
 
 def _check_pooling(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    """Raise ModelError if the configuration of a sentence-transformers folder does not use mean pooling."""
+    """Raise ModelError if a sentence-transformers folder is configured for anything but mean pooling."""
     part = parts["checkpoint"]
     path = part.file("1_Pooling/config.json")
     if path is None:
@@ -121,7 +121,7 @@ def _check_pooling(config: LocalModel, parts: Mapping[str, Part], fields: Fields
         pooling = json.loads(path.read_text())
         modes = {name.removeprefix("pooling_mode_") for name, on in pooling.items() if on is True}
     except (ValueError, AttributeError) as error:
-        raise ModelError(f"{path}: not a pooling config ({error}); download the checkpoint again") from error
+        raise ModelError(f"{path}: not a valid pooling config ({error}); download the checkpoint again") from error
     if pooling.get("pooling_mode") != "mean" and modes & POOLING_MODES != {"mean_tokens"}:
         raise ModelError(f"{part.source}: 1_Pooling/config.json does not use mean pooling; use a checkpoint that does")
 

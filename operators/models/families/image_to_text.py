@@ -1,6 +1,6 @@
-"""Models that write captions, regions, or the text in an image: BLIP, BLIP-2 with OPT, GIT, Florence-2, GOT-OCR 2.0.
+"""Models that generate captions, regions, or the text in an image.
 
-They ignore the texts of requests.
+These are BLIP, BLIP-2 with OPT, GIT, Florence-2 and GOT-OCR 2.0. They ignore the text of requests.
 """
 
 import re
@@ -27,9 +27,9 @@ BLIP = "BlipForConditionalGeneration"
 
 
 class Captioner(LoadedImageModel):
-    """The `generate_from_images` call served by a captioner: the reply to every request is a caption.
+    """The `generate_from_images` call served by a captioner, which replies to every request with a caption.
 
-    It is the likeliest caption under the checkpoint's own generation settings; a request's temperature is ignored.
+    The caption is the likeliest one under the checkpoint's own generation settings; a request's temperature is ignored.
     """
 
     architecture = "AutoModelForImageTextToText"
@@ -50,7 +50,7 @@ class Captioner(LoadedImageModel):
     def generate_from_images(
         self, features: "Sequence[torch.Tensor]", requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
-        """Return the caption for each request, cut at its max_tokens."""
+        """Return the caption for each request, cut at the request's max_tokens."""
 
         def caption(group: Sequence[ImageRequest]) -> list[Generation | RowError]:
             limited = partial(self._caption, limit=group[0].request.max_tokens)
@@ -87,19 +87,19 @@ CAPTIONER = Family(
 CAPTION = "What does the image describe?"
 DENSE_REGION_CAPTION = "Locate the objects in the image, with their descriptions."
 READ_TEXT = "What is the text in the image?"
-"""Texts that Florence-2 was trained to read for its tasks <CAPTION>, <DENSE_REGION_CAPTION> and <OCR>."""
+"""Instructions on which Florence-2 was trained for its tasks <CAPTION>, <DENSE_REGION_CAPTION> and <OCR>."""
 MAX_REGION_TOKENS = 1024
-"""Maximum length of a reply with text or regions, as in its authors' code."""
+"""Maximum number of tokens of a reply with text or regions, as in the authors' code."""
 N_BINS = 1000
-"""Number of bins into which width and height are divided."""
+"""Number of bins into which the width and height of an image are divided."""
 LABELLED_BOXES = re.compile(r"(?<![^<>])([^<>]+)((?:<loc_\d+>){4,})")
 BOX = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 
 class Florence2(LoadedImageModel):
-    """The `generate_from_images`, `regions` and `ocr` calls; the first returns a caption for every request.
+    """The `generate_from_images`, `regions` and `ocr` calls served by Florence-2; the first always returns a caption.
 
-    Replies are the likeliest ones under the checkpoint's own generation settings (beams, no repeated words); a
+    Replies are the likeliest ones under the checkpoint's own generation settings (beam search, no repeated words); a
     request's temperature is ignored.
     """
 
@@ -109,7 +109,7 @@ class Florence2(LoadedImageModel):
         return SizedTensor(super().preprocess(image), image.width, image.height)
 
     def encode(self, pixels: Sequence[SizedTensor]) -> list[SizedTensor]:
-        """Return for each image the features that the language model reads, (tokens, width)."""
+        """Return, for each image, the features (tokens, width) that the language model reads."""
 
         def encode(images: Sequence[SizedTensor]) -> list[SizedTensor]:
             batch = self.batch([image.tensor for image in images])
@@ -142,7 +142,7 @@ class Florence2(LoadedImageModel):
         return isolate(read, features)
 
     def _replies(self, tasks: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
-        """Return the tokens of the replies to (image, task, maximum length), including the end token."""
+        """Return the tokens of the reply to each (image, task, maximum length), including the end token."""
 
         def reply(group: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
             generate = partial(self._generate, task=group[0][1], limit=group[0][2])
@@ -178,9 +178,9 @@ class Florence2(LoadedImageModel):
 
 
 def read_regions(reply: str, width: int, height: int) -> list[Region]:
-    """Parse the regions of a reply: a label, then four coordinates for each of its boxes, in thousandths of the image.
+    """Parse the regions in a reply: a label, followed by four coordinates per box, in thousandths of the image.
 
-    A coordinate is the middle of its bin, in pixels, as in the authors' code.
+    Coordinates are converted to the pixel at the middle of their bin, as in the authors' code.
     """
     regions = []
     for label, boxes in LABELLED_BOXES.findall(re.sub(r"</?s>|<pad>", "", reply)):
@@ -200,14 +200,17 @@ FLORENCE2 = Family(
 
 
 MAX_READ_TOKENS = 512
-"""Maximum length of a reply of GOT-OCR: enough for a generated image with text, not for a page."""
+"""Maximum number of tokens of a reply from GOT-OCR: enough for a generated image with text, but not for a page."""
 PATCHES_PER_TOKEN_SIDE = 4
-"""Patches of GOT-OCR's vision tower along each side of a token."""
+"""Number of patches of GOT-OCR's vision tower along each side of a token."""
 END_OF_REPLY = "<|im_end|>"
 
 
 class GotOcr2(LoadedImageModel):
-    """The `ocr` call by GOT-OCR 2.0 (Wei et al. 2024): the likeliest text. All images take equally many tokens."""
+    """The `ocr` call served by GOT-OCR 2.0 (Wei et al. 2024), which returns the likeliest text.
+
+    All images take the same number of tokens.
+    """
 
     architecture = "AutoModelForImageTextToText"
 
@@ -219,7 +222,7 @@ class GotOcr2(LoadedImageModel):
         self.image_tokens = (vision.image_size // vision.patch_size // PATCHES_PER_TOKEN_SIDE) ** 2
         ends = {self.tokenizer.convert_tokens_to_ids(END_OF_REPLY), self.tokenizer.eos_token_id}
         self.end_ids = sorted(ends - {None})
-        self.model.generation_config = GenerationConfig()  # its penalties would enter every call
+        self.model.generation_config = GenerationConfig()  # else its penalties would apply to every call
 
     @classmethod
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
@@ -228,7 +231,7 @@ class GotOcr2(LoadedImageModel):
         return GotOcr2Processor(super().load_processor(model, tokenizer), tokenizer)
 
     def preprocess(self, image: Image.Image) -> "dict[str, torch.Tensor]":
-        """Return the image as the checkpoint's processor prepares it, (3, height, width), and the prompt's tokens."""
+        """Return the image (3, height, width) as prepared by the checkpoint's processor, and the prompt's tokens."""
         inputs = self.processor(images=image, num_image_tokens=self.image_tokens, return_tensors="pt")
         return {name: inputs[name][0] for name in ("pixel_values", "input_ids", "attention_mask")}
 

@@ -1,4 +1,4 @@
-"""Language models: authors of questions, VQA models that never see the image, and natural-language inference (NLI)."""
+"""Language models that write questions, answer them without seeing the image, or perform natural-language inference."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ CAUSAL_LM = Family(
     ),
     profile=lambda config, fields: TEXT_ONLY,
 )
-"""Decoder-only models."""
+"""Decoder-only language models."""
 
 
 def _is_t5(fields: Fields) -> bool:
@@ -36,7 +36,7 @@ def _is_t5(fields: Fields) -> bool:
 
 
 TEXT_ONLY_T5 = VqaProfile(name="text_only_t5", question=BLIP2.question)
-"""Asks BLIP-2's question, because BLIP-2's language model is a FlanT5."""
+"""Profile with BLIP-2's question, because BLIP-2's language model is a FlanT5."""
 T5 = Family(
     loads={"likelihood": lazily("networks.text_only:TextOnlyT5.load")},
     form="a T5ForConditionalGeneration",
@@ -47,11 +47,11 @@ T5 = Family(
 
 
 ENTAILMENT = ("entailment", "entail", "entails", "entailed")
-"""Names of the label for entailment in classifiers."""
+"""Names that classifiers use for the entailment label."""
 
 
 class CrossEncoderNli(LoadedModel):
-    """Entailment by a sequence classifier with an entailment label, such as those trained on MNLI."""
+    """Computes entailment with a sequence classifier that has an entailment label, such as those trained on MNLI."""
 
     architecture = "AutoModelForSequenceClassification"
 
@@ -61,7 +61,7 @@ class CrossEncoderNli(LoadedModel):
         self.context = self.find_context()
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Return the softmax probability of entailment; the longer text of a pair beyond the context is cut."""
+        """Return the softmax probability of entailment; if a pair exceeds the context, its longer text is cut."""
 
         def classify(batch: Sequence[tuple[str, str]]) -> list[float]:
             inputs = self.tokens(*zip(*batch, strict=True), context=self.context)
@@ -72,7 +72,7 @@ class CrossEncoderNli(LoadedModel):
 
 
 class Seq2SeqNli(LoadedModel):
-    """Entailment by a T5 trained to answer `1` or `0`, as on the TRUE mixture."""
+    """Computes entailment with a T5 trained to answer `1` or `0`, as on the TRUE mixture."""
 
     architecture = "AutoModelForSeq2SeqLM"
 
@@ -83,12 +83,12 @@ class Seq2SeqNli(LoadedModel):
         if one == zero:
             raise ModelError(
                 f"{self.tokenizer.name_or_path}: the tokenizer's `1` and `0` begin with the same token, so it is not "
-                "that of a TRUE-style entailment model; use a ...ForSequenceClassification checkpoint"
+                "one of a TRUE-style entailment model; use a ...ForSequenceClassification checkpoint"
             )
         self.yes = int(one)
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Return the probability of `1` over the full vocabulary; the premise of a pair beyond the context is cut."""
+        """Return the probability of `1` over the full vocabulary; if a pair exceeds the context, its premise is cut."""
         texts = [self._join(premise, hypothesis) for premise, hypothesis in pairs]
         return call_in_batches(self._answer, texts, [len(text) for text in texts], size=self.pair_batch)
 
@@ -111,7 +111,7 @@ class Seq2SeqNli(LoadedModel):
 
 
 def _check_labels(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
-    """Raise ModelError if it is not known which of a classifier's labels is entailment."""
+    """Raise ModelError if it is unclear which of a classifier's labels means entailment."""
     labels = subfields(fields, "id2label")
     if not _is_t5(fields) and (len(labels) < 2 or find_entailment_label(labels) is None):
         raise ModelError(
@@ -121,9 +121,9 @@ def _check_labels(config: LocalModel, parts: Mapping[str, Part], fields: Fields)
 
 
 def find_entailment_label(id2label: Mapping[Any, str]) -> int | None:
-    """Return the index of the entailment label in a config's id2label; None unless exactly one label has that name.
+    """Return the index of the entailment label in a config's id2label; None unless exactly one label has such a name.
 
-    `not_entailment`, `non-entailment` and the like are the opposite.
+    `not_entailment`, `non-entailment` and the like mean the opposite.
     """
     named = [index for index, label in id2label.items() if str(label).strip().lower() in ENTAILMENT]
     return int(named[0]) if len(named) == 1 and str(named[0]).isdecimal() else None
@@ -140,4 +140,5 @@ NLI = Family(
     check=_check_labels,
     float32_on_gpu=True,
 )
-"""Gecko paper, section 5: a generated question is kept if the prompt entails the question with its answer."""
+"""Natural-language inference. A generated question is kept if the prompt entails its answer (Gecko paper, section 5).
+"""

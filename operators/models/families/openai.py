@@ -1,6 +1,7 @@
 """Chat models at any OpenAI-compatible endpoint: replies, replies about images, and likelihoods of one-token answers.
 
-The endpoint's key is read from the environment and passed to the client only: it enters no error, log or cell's key.
+The endpoint's key is read from the environment and passed only to the client; it never appears in an error, a log or a
+cell's key.
 """
 
 import io
@@ -46,32 +47,33 @@ if TYPE_CHECKING:
 
 OPENAI = VqaProfile(name="openai", lettered=True, several_images=True)
 MAX_TEXT_REPLY = 16_000_000
-"""Maximum size in bytes of a reply with text: enough for the longest thought and the top_logprobs of every token."""
+"""Maximum size of a text reply in bytes: enough for the longest thought and the top_logprobs of every token."""
 TRANSIENT_STATUSES = (408, 409, 429)
-"""Statuses, in addition to 5xx, that may be gone at a later attempt; the SDK retries them too."""
+"""Statuses, in addition to 5xx, for which a later attempt may succeed; the SDK also retries them."""
 NO_QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
-"""Error codes of an account without quota; some services answer 402 instead."""
+"""Error codes for an account without quota; some services answer with status 402 instead."""
 POLICY_CODES = ("content_policy_violation", "moderation_blocked", "content_filter")
-"""Error codes of a request that violates the service's policy."""
+"""Error codes for a request that violates the service's policy."""
 NO_QUOTA_SECONDS = 60.0
-"""Time after which an account without quota is asked again."""
+"""Seconds without requests after the account has run out of quota."""
 TOP_TOKENS = 20
-"""Number of likeliest first tokens that are requested: the maximum of OpenAI and, by default, of vLLM."""
+"""Number of likeliest first tokens to request: the maximum for OpenAI and, by default, for vLLM."""
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": TOP_TOKENS}
 MAX_IMAGE_BYTES = 20_000_000
-"""Maximum size in bytes of an encoded image, by OpenAI's limit."""
+"""Maximum size of an encoded image in bytes, which is OpenAI's limit."""
 MIN_SECRET_LENGTH = 8
-"""Minimum length of a key that is also redacted within longer words; keys such as `k` or `EMPTY` are not secret."""
+"""Minimum length of a key that is redacted even inside longer words; short keys such as `k` or `EMPTY` are not secret.
+"""
 
 
 class HttpRequest(NamedTuple):
     arguments: dict[str, Any]
     read: Callable[[Any], Any]
-    """Converts the completion to the result, or to a RowError."""
+    """Converts the completion to the result or to a RowError."""
 
 
 class Pace:
-    """Spaces requests evenly, over all threads that make them."""
+    """Spaces requests evenly across all threads that make them."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Pace:
 
 
 class OpenAiService(ThreadUsage, ABC):
-    """An OpenAI-compatible service; at most `concurrency` requests run at once, over all threads."""
+    """An OpenAI-compatible service. At most `concurrency` requests run at once, across all threads."""
 
     def __init__(self, client: "OpenAI", model: ResolvedModel[Any]) -> None:
         super().__init__()
@@ -103,7 +105,7 @@ class OpenAiService(ThreadUsage, ABC):
         self.name = model.config.checkpoint
         self.service = model.endpoint or "the OpenAI API"
         self.no_quota: tuple[float, RowError] | None = None
-        """The time, by the monotonic clock, at which the service had no quota left, and the error."""
+        """Time, on the monotonic clock, at which the service reported that no quota was left, and the error."""
         self._threads = ThreadPoolExecutor(model.config.concurrency, thread_name_prefix="openai")
 
     @abstractmethod
@@ -111,7 +113,7 @@ class OpenAiService(ThreadUsage, ABC):
         """Send one request and return the endpoint's answer."""
 
     def _each(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
-        """Return the result of each request, and add its usage to this thread's."""
+        """Return the result of each request, and add the usage to that of the calling thread."""
         waiting = [self._threads.submit(self._answer, one) for one in http_requests]
         try:
             answers = []
@@ -146,13 +148,13 @@ class OpenAiService(ThreadUsage, ABC):
             refused = isinstance(error.__cause__, ReplyRefused)
             problem = str(error.__cause__) if refused else f"could not be reached ({type(error).__name__})"
         except (APIError, ValueError):
-            problem = "gave an answer that is not JSON"
+            problem = "returned an answer that is not JSON"
         except RecursionError:
-            problem = "gave an answer that nests too deeply"
+            problem = "returned an answer that nests too deeply"
         return self._unavailable(problem), Usage()
 
     def _read_status_error(self, error: "APIStatusError") -> RowError:
-        """Return the error of a row; raises ModelError if no other request can succeed."""
+        """Return the row error for an HTTP status. Raise ModelError if no other request can succeed."""
         body = error.body.get("message") if isinstance(error.body, dict) else None
         words = body if isinstance(body, str) and body.strip() else str(error)
         # some services repeat the key; a key that is too short to be secret is not redacted within longer words
@@ -162,16 +164,16 @@ class OpenAiService(ThreadUsage, ABC):
         status, reason = error.status_code, hide_secrets(" ".join(words.split()))[:300]
         if status in (401, 403):
             raise ModelError(
-                f"{self.service}: answered {status} to the key in the environment variable "
-                f"{self.config.key_variable} ({reason}); set it to a key that may use {self.name!r}, on every node"
+                f"{self.service}: answered {status} for the key in the environment variable "
+                f"{self.config.key_variable} ({reason}); set it, on every node, to a key with access to {self.name!r}"
             ) from None
         if status == 404:
             raise ModelError(
                 f"{self.service}: answered 404 ({reason}); check the endpoint, and that it has a model {self.name!r}"
             ) from None
         if status == 402 or error.code in NO_QUOTA_CODES:
-            problem = f"{self.service} answered {status}, and was sent no more requests: no quota is left ({reason})"
-            row_error = RowError("quota_spent", f"{problem}; add some and run again", retryable=True)
+            problem = f"{self.service} answered {status}: no quota is left ({reason}), so no more requests are sent"
+            row_error = RowError("quota_spent", f"{problem}; add quota and run again", retryable=True)
             self.no_quota = time.monotonic(), row_error
             return row_error
         if error.code in POLICY_CODES:
@@ -197,7 +199,7 @@ class OpenAiModel(OpenAiService):
     def generate(self, requests: Sequence[Request]) -> list[Generation | RowError]:
         """Return the reply to each request, or an error. May be called from several threads at once.
 
-        Raises ModelError if no request can succeed: the key is refused, or the endpoint has no such model.
+        Raises ModelError if no request can succeed because the key is refused or the endpoint has no such model.
         """
         return self._each([HttpRequest(self._arguments(request), self._read_reply) for request in requests])
 
@@ -215,11 +217,11 @@ class OpenAiModel(OpenAiService):
         return tuple(encoded)
 
     def encode(self, pixels: Sequence[tuple[bytes, ...]]) -> list[tuple[str, ...]]:
-        """Return encoded images as data URLs; raises HopelessRow for an image that is too large to be sent."""
+        """Return encoded images as data URLs. Raise HopelessRow for an image that is too large to send."""
         image_format = self.config.image_format
         for encoded in (encoded for images in pixels for encoded in images):
             if len(encoded) > MAX_IMAGE_BYTES:
-                size = f"{len(encoded)} bytes as {image_format}, and at most {MAX_IMAGE_BYTES} are sent"
+                size = f"{len(encoded)} bytes as {image_format}, but at most {MAX_IMAGE_BYTES} can be sent"
                 remedy = "set the model's image_format=jpeg, or " if image_format == "png" else ""
                 raise HopelessRow(RowError("image_too_large", f"the image takes {size}; {remedy}make it smaller"))
         start = f"data:image/{image_format};base64,"
@@ -234,17 +236,17 @@ class OpenAiModel(OpenAiService):
     def likelihood(
         self, features: Sequence[tuple[str, ...]], questions: Sequence[Question]
     ) -> list[list[list[float]] | RowError]:
-        """Return every choice's log-probability as the answer's first token, and 0 for its end.
+        """Return the log-probability of every choice as the first token of the answer, and 0 for its end.
 
-        Services do not report the end. A question gets an error if one of its choices is not among the TOP_TOKENS
-        likeliest tokens, ignoring case and white space. A choice of several words is never one token, so no request is
-        sent for it.
+        Services do not report the probability of the end. A question gets an error if one of its choices is not among
+        the TOP_TOKENS likeliest tokens, ignoring case and white space. A choice of several words is never a single
+        token, so no request is sent for it.
         """
         http_requests, errors = [], {}
         for index, question in enumerate(questions):
             long = next((choice for choice in question.choices if len(choice.split()) != 1), None)
             if long is not None:
-                problem = f"{long!r} is not one token, and {self.service} reports no likelihood of several tokens"
+                problem = f"{long!r} is several tokens, and {self.service} only reports likelihoods of single tokens"
                 remedy = "set the metric's letters=true, or use a model whose weights run here, or one-word choices"
                 errors[index] = RowError("no_likelihood", f"{problem}; {remedy}")
                 continue
@@ -260,7 +262,7 @@ class OpenAiModel(OpenAiService):
         return [reply if isinstance(reply, RowError) else reply.text.strip() for reply in replies]
 
     def preflight(self, call: Call) -> None:
-        """Request one token, in the form of the call; raises ModelError if the answer does not have that form."""
+        """Request one token, in the form of the call. Raise ModelError if the answer does not have this form."""
         grey = Image.new("RGB", (64, 64), "grey")
         (images,) = [()] if call == "generate" else self.encode([self.preprocess(grey)])
         arguments = self._arguments(Request((Message("user", "Answer yes or no: yes?"),), 1), images)
@@ -270,16 +272,16 @@ class OpenAiModel(OpenAiService):
             trial = HttpRequest({**arguments, **LOGPROBS}, partial(self._read_logprobs, []))
         answer, _ = self._answer(trial)
         if isinstance(answer, RowError) and answer.kind != "reply_refused":
-            raise ModelError(f"{answer.message}; nothing was asked of it yet, so correct this and run again")
+            raise ModelError(f"{answer.message}; no requests have been sent yet, so correct this and run again")
 
     def _question(self, features: Sequence[tuple[str, ...]], question: Question, max_tokens: int) -> dict[str, Any]:
         request = Request((Message("user", question.text),), max_tokens)
         return self._arguments(request, features[question.image])
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
-        """Send one request, with the limit under its newer name if the model refuses the older name.
+        """Send one request; if the model refuses the older name of the token limit, send it with the newer name.
 
-        Requests that were running when the first was refused are refused too; each is sent once more.
+        Other requests that were running at the time are refused too; each is sent once more.
         """
         from openai import BadRequestError
 
@@ -294,7 +296,7 @@ class OpenAiModel(OpenAiService):
         return create(**_rename_limit(self.limit_name, arguments))
 
     def _arguments(self, request: Request, images: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the arguments of a request; images, as data URLs, are put into its first message."""
+        """Return the arguments of a request, with the images, as data URLs, in its first message."""
         first, *others = request.messages
         content: Any = first.text
         if images:
@@ -324,11 +326,11 @@ class OpenAiModel(OpenAiService):
         return arguments
 
     def _read_choice(self, completion: Any) -> Any:
-        """Return the choice of a chat completion, or a RowError; the SDK checks little of an endpoint's answer."""
+        """Return the choice of a chat completion, or a RowError. The SDK hardly validates an endpoint's answer."""
         choices: Any = getattr(completion, "choices", None)
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         if message is None:
-            return self._unavailable("gave an answer that is not a chat completion")
+            return self._unavailable("returned an answer that is not a chat completion")
         refusal = getattr(message, "refusal", None)
         if refusal or getattr(choices[0], "finish_reason", None) == "content_filter":
             return RowError("reply_refused", f"{self.name} would not answer: {refusal or 'content filter'}")
@@ -345,9 +347,11 @@ class OpenAiModel(OpenAiService):
                 problem = THOUGHT_TOO_LONG.format(self.config.thinking_tokens)
                 return RowError("unfinished_thought", problem)
         if not isinstance(text, str) or not text:
-            was_cut = ": it was cut at max_tokens, which a model's reasoning counts towards; raise it"
+            was_cut = ": it was cut at max_tokens, which includes the model's reasoning; raise max_tokens"
             cut = was_cut if reason == "length" else ""
-            return RowError("empty_reply", f"{self.name} gave no text (finish_reason={reason}){cut}", retryable=True)
+            return RowError(
+                "empty_reply", f"{self.name} returned no text (finish_reason={reason}){cut}", retryable=True
+            )
         return Generation(text, reason != "length", _read_usage(completion))
 
     def _read_logprobs(self, choices: Sequence[str], completion: Any) -> list[list[float]] | RowError:
@@ -356,14 +360,16 @@ class OpenAiModel(OpenAiService):
             return choice
         content = getattr(getattr(choice, "logprobs", None), "content", None)
         first = content[0] if isinstance(content, list) and content else None
-        logprobs: dict[str, float] = {}  # of each likely first word, by its likeliest spelling
+        logprobs: dict[str, float] = {}  # of likely first words, each in its likeliest spelling
         for listed in getattr(first, "top_logprobs", None) or []:
             token, logprob = getattr(listed, "token", None), getattr(listed, "logprob", None)
             if isinstance(token, str) and isinstance(logprob, (int, float)) and math.isfinite(logprob):
                 word = _normalise(token)
                 logprobs[word] = max(min(float(logprob), 0.0), logprobs.get(word, -math.inf))
         if not logprobs:
-            return RowError("no_likelihood", f"{self.name} gave no top_logprobs; use a model, or a service, that does")
+            return RowError(
+                "no_likelihood", f"{self.name} returned no top_logprobs; use a model, or a service, that does"
+            )
         absent = next((text for text in choices if _normalise(text) not in logprobs), None)
         if absent is not None:
             likeliest = sorted(logprobs, key=lambda word: logprobs[word], reverse=True)[:3]
@@ -400,7 +406,7 @@ def load_openai(model: ResolvedModel[ServiceModel]) -> OpenAiModel:
 
 
 def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
-    """Return a client of the endpoint that refuses replies of more than `max_reply` bytes, without using the network.
+    """Return a client for the endpoint that refuses replies of more than `max_reply` bytes; do not use the network.
 
     Raises ModelError if the openai package or the key is missing.
     """
@@ -413,7 +419,7 @@ def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
     if not key:
         raise ModelError(
             f"family {config.family}: the environment variable {config.key_variable} is not set on this node; set it "
-            "to the endpoint's key (to anything, for an endpoint without keys)"
+            "to the endpoint's key (to any value if the endpoint needs no key)"
         )
     from plumbline.operators.models.service_replies import UNCOMPRESSED, limit_replies  # imports httpx
 

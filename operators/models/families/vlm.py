@@ -38,15 +38,15 @@ LLAVA_1_5 = VqaProfile(
     name="llava_1_5", question="released", system=VICUNA_SYSTEM, pads_images=True, several_images=True
 )
 LLAVA = VqaProfile(name="llava", several_images=True)
-"""LLaVA-shaped models with another tower or language model than LLaVA-1.5's."""
+"""LLaVA-shaped models whose tower or language model differs from LLaVA-1.5's."""
 CHAT = VqaProfile(name="chat", several_images=True)
 VIDEO_CHAT = replace(CHAT, reads_videos=True)
-"""CHAT for a model that also sees videos."""
+"""CHAT, for models that also see videos."""
 PALIGEMMA = VqaProfile(name="paligemma", question="released_first_token")
-"""Asked as in the authors' later releases."""
+"""Profile with the question of the authors' later releases."""
 FUYU = VqaProfile(name="fuyu", question="released_first_token")
 QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA, FUYU)}
-"""Profiles, by model_type, of types that read a single question instead of a conversation."""
+"""Profiles, by model_type, of models that read a single question instead of a conversation."""
 _TEMPLATE = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{{ MARK if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}{{ END }}"
@@ -55,24 +55,24 @@ TEMPLATES: Mapping[str, str] = {
     "paligemma": _TEMPLATE.replace("MARK", "'<image>' + bos_token").replace("END", r"'\n'"),
     "fuyu": _TEMPLATE.replace("MARK", "'|SPEAKER|'").replace("END", r"'\n<0x04>'"),
 }
-"""Chat templates for types whose tokenizers have none; each writes a question as the type's processor does."""
+"""Chat templates for types whose tokenizers have none; each formats a question as the type's processor does."""
 FUYU_END = "|ENDOFTEXT|"
-"""The token that ends a reply of Fuyu; the files of its tokenizer may name another token."""
+"""The token that ends a reply from Fuyu; its tokenizer files may name another token."""
 MAX_VICUNA_ENTRIES = 40_000
-"""More entries than Vicuna's vocabulary has, which is Llama 2's, and fewer than Llama 3's."""
+"""Vocabulary size between that of Vicuna, which is Llama 2's, and that of Llama 3."""
 
 
 class ChatType(NamedTuple):
-    """Differences between model types on the transformers engine."""
+    """How model types differ on the transformers engine."""
 
     reader: str = "ImageReader"
-    """The class in networks/image_reader.py that reads this type's prompts."""
+    """Name of the class in networks/image_reader.py that reads prompts of this type."""
     pixel_counts: int = 0
-    """Number of times that the processor counts each pixel of an image for its limits; 0 if it has no limits, and
-    resizes every image to sizes of its own.
+    """Number of times that the processor counts each pixel of an image towards its limits; 0 if it has no limits and
+    resizes every image by rules of its own.
     """
     reads_videos: bool = False
-    """True if the tokens of a video are laid out like an image's; later types write the time between frames."""
+    """True if the tokens of a video are arranged like an image's; later types write the time between frames."""
 
 
 TYPES: Mapping[str, ChatType] = {
@@ -96,40 +96,40 @@ TYPES: Mapping[str, ChatType] = {
     "paligemma": ChatType(reader="PrefixLmReader"),
     "fuyu": ChatType(),
 }
-"""Types that are tested on the transformers engine; vLLM knows more."""
+"""Types that are tested on the transformers engine; vLLM supports more."""
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """Vision towers of LLaVA-shaped models that the transformers engine supports, with the number of tokens before an
-image's patches; other towers order an image's tokens differently.
+image's patches; other towers order image tokens differently.
 """
 MIN_PIXELS = 3136
-"""Smallest image in Qwen-VL's processors: 56 x 56."""
+"""Minimum number of pixels of an image in Qwen-VL's processors: 56 x 56."""
 SETTINGS = "generation_config.json"
-UNKNOWN_REMEDY = "choose another checkpoint, or engine=vllm if vLLM's list of supported models has it"
+UNKNOWN_REMEDY = "choose another checkpoint, or set engine=vllm if vLLM supports it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatModel(EngineModel):
     family: Literal["vlm"] = "vlm"
     padding: Literal["released", "processor"] = "released"
-    """For LLaVA-1.5: `released` shows an image on a square of the mean colour, as the released VQAScore does;
-    `processor` crops the middle, as the checkpoint's processor does. Other models only have `processor`.
+    """For LLaVA-1.5: `released` centres an image on a square of the mean colour, as the released VQAScore does;
+    `processor` crops the centre, as the checkpoint's processor does. Other models only support `processor`.
     """
     max_pixels: Annotated[int, at_least(MIN_PIXELS)] | None = None
-    """Maximum number of pixels of an image for Qwen-VL and GLM-V, whose processors shrink larger images. 262144 (512 x
-    512) takes a quarter of the tokens of 1024 x 1024. By default the checkpoint's own limit.
+    """Maximum number of pixels per image for Qwen-VL and GLM-V, whose processors shrink larger images. 262144 (512 x
+    512) takes a quarter of the tokens of 1024 x 1024. The default is the checkpoint's own limit.
     """
     repetition_penalty: Literal["ignored", "released"] = "ignored"
     """For likelihoods: `released` applies the repetition_penalty of the checkpoint's generation_config.json to tokens
-    of the prompt, as the released VQAScore of Qwen2.5-VL does, which asks by `generate`.
+    of the prompt, as in the released VQAScore for Qwen2.5-VL, which uses `generate`.
     """
     system: str | None = None
-    """The message before every question about an image. By default LLaVA-1.5 has Vicuna's, and other models have that
-    of their chat template. An empty text sends none.
+    """System message before every question about an image. The default is Vicuna's for LLaVA-1.5, and that of the chat
+    template for other models. An empty string means none.
     """
     reading: str = DEFAULT_READING
     """Instruction for reading the text in images (`ocr`)."""
     reading_tokens: Positive = DEFAULT_READING_TOKENS
-    """Maximum length of the text that is read from an image; a longer text is cut."""
+    """Maximum length, in tokens, of the text read from an image; longer texts are cut."""
 
     def __post_init__(self) -> None:
         EngineModel.__post_init__(self)
@@ -170,25 +170,25 @@ def _check(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> None
 
 
 def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields) -> Iterator[str]:
-    """Yield the reasons why the checkpoint would not load, or would give wrong answers, with this configuration."""
+    """Yield the reasons why the checkpoint would not load, or would give wrong answers, in this configuration."""
     model_type, checkpoint, on_vllm = fields["model_type"], parts["checkpoint"], config.engine == "vllm"
     if on_vllm and model_type in TEMPLATES:
-        yield "vLLM expects the image at a position where no conversation has it; set engine=transformers"
+        yield "vLLM expects the image at a position that does not occur in conversations; set engine=transformers"
     if not on_vllm and model_type not in TYPES:
-        yield f"the transformers engine knows {', '.join(TYPES)}, not {model_type!r}; {UNKNOWN_REMEDY}"
+        yield f"the transformers engine supports {', '.join(TYPES)}, but not {model_type!r}; {UNKNOWN_REMEDY}"
     if not on_vllm and model_type in ("llava", "llava_next") and _tower_type(fields) not in CLASS_TOKENS:
         known = " or ".join(CLASS_TOKENS)
-        yield f"the transformers engine knows a LLaVA with {known}, not {_tower_type(fields)!r}; {UNKNOWN_REMEDY}"
+        yield f"the transformers engine supports LLaVA with {known}, not {_tower_type(fields)!r}; {UNKNOWN_REMEDY}"
     if config.repetition_penalty == "released" and on_vllm:
         yield "vLLM's likelihoods have no repetition penalty; set engine=transformers, or repetition_penalty=ignored"
     if config.repetition_penalty == "released" and _penalty(checkpoint) == 1:
-        yield "its generation_config.json names no repetition_penalty; set repetition_penalty=ignored"
+        yield "its generation_config.json has no repetition_penalty; set repetition_penalty=ignored"
     counts = TYPES.get(model_type, ChatType()).pixel_counts
     if config.max_pixels is not None and counts == 0:
         sized = ", ".join(name for name, chat_type in TYPES.items() if chat_type.pixel_counts)
-        yield f"its processor sizes images by itself, and max_pixels is for {sized}; set max_pixels=null"
+        yield f"its processor sizes images by its own rules; max_pixels is only for {sized}; set max_pixels=null"
     if config.max_pixels is not None and counts > 1 and on_vllm:
-        yield "vLLM limits its images by another number; set engine=transformers, or max_pixels=null"
+        yield "vLLM applies a different pixel limit to this model; set engine=transformers, or max_pixels=null"
     if config.system is not None and model_type in TEMPLATES:
         yield "it reads a question instead of a conversation; set system=null"
     if config.thinking == "refused" and is_thinking_checkpoint(parts["tokenizer"], checkpoint):
@@ -206,7 +206,7 @@ def _load(model: ResolvedModel[ChatModel]) -> "ChatVlm":
 
 
 def _load_writer(model: ResolvedModel[ChatModel]) -> "CausalLM":
-    """Load the language half for conversations without an image; raises ModelError if there are none."""
+    """Load the language half for conversations without images. Raise ModelError if the model cannot have any."""
     from plumbline.operators.models.networks.causal_lm import CausalLM
 
     if model.profile is not None and model.profile.name in TEMPLATES:
@@ -220,7 +220,7 @@ def _load_network(model: ResolvedModel[ChatModel]) -> Any:
     from plumbline.operators.models.processing import load_pretrained
 
     text = subfields(read_fields(model.parts["checkpoint"]), "text_config")
-    # only the plain implementation of attention can bound its scores
+    # only the eager implementation of attention can cap its scores
     bounded = text.get("model_type") == "gemma2" and text.get("attn_logit_softcapping", 1) is not None
     attention = "eager" if bounded else "sdpa"
     return load_pretrained(AutoModelForImageTextToText, model, attn_implementation=attention)
@@ -229,7 +229,7 @@ def _load_network(model: ResolvedModel[ChatModel]) -> Any:
 def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
     """Return a model that serves the calls with this network, which is already on its device.
 
-    Raises ModelError if its tokenizer or processor does not load, or the network would give wrong answers.
+    Raises ModelError if the tokenizer or processor does not load, or if the network would give wrong answers.
     """
     from plumbline.operators.models.networks import image_reader
     from plumbline.operators.models.networks.causal_lm import find_reply_ends
@@ -248,7 +248,7 @@ def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
     ends = find_reply_ends(network, processor.tokenizer)
     image_id = int(network.config.image_token_id)
     joining = copy(processor)
-    joining.image_processor = copy(processor.image_processor)  # before the next line leaves out its last steps
+    joining.image_processor = copy(processor.image_processor)  # before its last steps are removed below
     pixels = make_pixel_input(processor, device=network.device, dtype=network.dtype)
     prompts = ImagePrompts(
         processor,
@@ -268,23 +268,22 @@ def serve(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
 
 
 def _check_network(model: ResolvedModel[ChatModel], network: Any, tokenizer: Any) -> None:
-    """Raise ModelError for a network without an end of turn, or with layers that do not see all earlier tokens."""
+    """Raise ModelError if no token ends a turn, or if some layers do not see all earlier tokens."""
     if tokenizer.eos_token_id is None:
         raise ModelError(
-            f"{model.folder('checkpoint')}: the tokenizer has no eos_token, so it is not known what ends an answer; "
-            "set it"
+            f"{model.folder('checkpoint')}: the tokenizer has no eos_token, which is needed to end an answer; set it"
         )
     layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
     others = set(layers) - {"full_attention", "sliding_attention", "linear_attention"}
     if others:
         raise ModelError(
-            f"{model.folder('checkpoint')}: it has layers of {min(others)}, so no question can continue an image's "
+            f"{model.folder('checkpoint')}: it has {min(others)} layers, so questions cannot continue from an image's "
             "prefix; set engine=vllm"
         )
 
 
 def _pads(model: ResolvedModel[ChatModel]) -> bool:
-    """Return True if images are put on a square of the mean colour before the checkpoint's own processing."""
+    """Return True if images are centred on a square of the mean colour before the checkpoint's own preprocessing."""
     return model.profile is not None and model.profile.pads_images and model.config.padding == "released"
 
 
@@ -312,7 +311,7 @@ def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
 
 
 def _load_tokenizer(model: ResolvedModel[ChatModel]) -> Any:
-    """Load the tokenizer; its chat template must show an image and, unless the model may think, open no thought."""
+    """Load the tokenizer; raise ModelError if the chat template cannot render the conversations that are needed."""
     from plumbline.operators.models.processing import load_chat_tokenizer
 
     assert model.profile is not None
@@ -328,7 +327,7 @@ def _load_tokenizer(model: ResolvedModel[ChatModel]) -> Any:
     configured = model.config.system
     if configured and configured.strip() not in render_image_conversation(tokenizer, messages, system=configured):
         raise ModelError(
-            f"{tokenizer.name_or_path}: the chat template does not write a system message; set the model's system=null"
+            f"{tokenizer.name_or_path}: the chat template has no system message; set the model's system=null"
         )
     return tokenizer
 

@@ -1,1 +1,1 @@
-"""Networks on torch, one module for each kind, and their common parts."""
+"""Networks implemented with torch, one module per kind, and the code they share."""

@@ -1,13 +1,13 @@
-"""Networks of transformers with less work for the same results, mainly in attention.
+"""Speeds up networks of transformers without changing their results, mainly in attention.
 
 Vision towers that attend within windows, or within each of several images (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V),
 process all windows of one size in one call. Transformers loops over the windows in Python, some 2,800 calls for an
 image of 1024 x 1024 pixels in Qwen2.5-VL.
 
-Language models whose heads share keys and values read them without copies, under a mask too. Transformers repeats them
-for each head, sevenfold in Qwen2.5-VL-7B.
+Language models whose heads share keys and values read them without copying, even with a mask. Transformers repeats them
+for each head, which in Qwen2.5-VL-7B means seven copies.
 
-The tower of Qwen2.5-VL has layers of width 3,420; a GPU's fast matrix products need multiples of 16.
+The tower of Qwen2.5-VL has layers of width 3,420, but fast matrix products on a GPU need multiples of 16.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 WINDOWS = "flash_by_window_size"
-"""Name of the attention implementation; to names with `flash`, transformers passes the bounds of the windows."""
+"""Name of the attention implementation. If the name contains `flash`, transformers passes the bounds of the windows."""
 SHARED = "sdpa_of_shared_keys"
 ALIGNED = 16
 """GPU kernels are fast if mask rows and matrix widths are multiples of this. Other masks are copied at every call, and
@@ -31,7 +31,7 @@ other widths are multiplied at less than half the speed.
 
 
 def speed_up_tower(model: Any) -> None:
-    """Let a network's vision tower attend in all windows of one size together, and give it fast widths."""
+    """Make a network's vision tower attend in all windows of one size together, and pad its layers to fast widths."""
     tower = getattr(model.model, "visual", None)
     if tower is not None:
         tower.config._attn_implementation = WINDOWS
@@ -52,10 +52,10 @@ def _pad(weight: torch.Tensor, padding: Sequence[int]) -> nn.Parameter:
 
 
 def share_keys(decoder: Any) -> int:
-    """Let a language model's heads share keys and values under a mask, and return the number of heads that share them.
+    """Make a language model's heads share keys and values even with a mask; return the number of heads that share them.
 
-    It is the number in the layer where most heads share. A mask (n, 1, tokens, all tokens) must repeat its rows this
-    many times: all rows, then all rows again.
+    If the number differs between layers, return the largest. A mask (n, 1, tokens, all tokens) must repeat its rows
+    this many times: all rows, then all rows again.
     """
     if decoder.config._attn_implementation != "sdpa":
         return 1
@@ -84,7 +84,7 @@ def _attend_in_windows(
 
 @lru_cache(maxsize=4)
 def _token_indices_by_size(bounds: torch.Tensor) -> list[torch.Tensor]:
-    """Return for each size of window the indices (windows, size) of its tokens.
+    """Return, for each window size, the indices (windows, size) of the windows' tokens.
 
     All layers pass the same `bounds` object, so the cache has few entries.
     """
@@ -102,7 +102,7 @@ def _attend_to_shared_keys(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend from tokens (n, heads, tokens, width); heads that share keys become rows of one head."""
+    """Attend from tokens (n, heads, tokens, width); heads that share keys are treated as rows of one head."""
     tokens, sharing = query.shape[2], query.shape[1] // key.shape[1]
     mask = None if attention_mask is None else attention_mask[:, :, : sharing * tokens]
     if mask is None or mask.shape[2] < sharing * tokens:

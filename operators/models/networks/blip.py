@@ -1,4 +1,4 @@
-"""BLIP networks: BLIP-2 and InstructBLIP in front of FlanT5, BLIP's own question answering, and ImageReward.
+"""BLIP networks: BLIP-2 and InstructBLIP with FlanT5, BLIP for question answering, and ImageReward.
 
 An image passes the vision tower once. BLIP-2's Q-Former does not see the question, so its output is shared too;
 InstructBLIP's Q-Former reads the question, and BLIP's text encoder attends to the image.
@@ -27,16 +27,16 @@ from plumbline.operators.models.networks.encoder_decoder import (
 from plumbline.operators.models.processing import ReleasedTransform, load_pretrained, load_tokenizer
 
 BLIP2_TEMPLATE = "Question: {} Short answer:"
-"""LAVIS's template of a question to BLIP-2 for zero-shot question answering."""
+"""LAVIS's question template for zero-shot question answering with BLIP-2."""
 DROPPED_SIGNS = re.compile(r'[.!"()*#:;~]')
-"""Characters that BLIP's released code removes from every question, in training too."""
+"""Characters that BLIP's released code removes from every question, also in training."""
 VISION_EPSILON = 1e-6
-"""Epsilon of the layer norms in the vision tower of every BLIP, by its released code (models/vit.py)."""
-TOO_LONG = "the question takes {} tokens, beyond the {} that the model reads; shorten the prompt"
+"""Epsilon of the layer norms in the vision tower of every BLIP, as in its released code (models/vit.py)."""
+TOO_LONG = "the question takes {} tokens, but the model reads at most {}; shorten the prompt"
 
 
 def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
-    """Load a BLIP with its checkpoint's weights."""
+    """Load a BLIP with the weights of its checkpoint."""
     config = BlipConfig.from_pretrained(model.folder("checkpoint"))
     # checkpoints in transformers' layout contain 1e-5, transformers' own default
     config.vision_config.layer_norm_eps = VISION_EPSILON
@@ -44,7 +44,7 @@ def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
 
 
 class Blip2Likelihood(T5Answers):
-    """The `likelihood` call served by a BLIP-2 with a T5: 32 image tokens before the question."""
+    """The `likelihood` call served by a BLIP-2 with a T5, which reads 32 image tokens before the question."""
 
     architecture = "Blip2ForConditionalGeneration"
 
@@ -58,9 +58,9 @@ class Blip2Likelihood(T5Answers):
 
 
 class InstructBlipLikelihood(T5Answers):
-    """The `likelihood` call served by an InstructBLIP with a T5, whose Q-Former reads the question as well.
+    """The `likelihood` call served by an InstructBLIP with a T5; its Q-Former also reads the question.
 
-    The released code cuts questions to their last 128 tokens; here a question longer than the Q-Former's positions is
+    The released code cuts questions to their last 128 tokens; here, a question longer than the Q-Former's positions is
     refused.
     """
 
@@ -79,7 +79,7 @@ class InstructBlipLikelihood(T5Answers):
         return ReleasedTransform(super().load_processor(model, tokenizer))
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """Resize the image by its shorter side and crop its middle, as the released VQAScore does."""
+        """Resize the image by its shorter side and crop the centre, as the released VQAScore does."""
         return self.pixels.pin(self.processor.crop(image))
 
     @torch.inference_mode()
@@ -104,11 +104,11 @@ class InstructBlipLikelihood(T5Answers):
 
 
 class BlipVqaLikelihood(EncoderDecoder):
-    """The `likelihood` call served by a BLIP for question answering, whose decoder ranks answers.
+    """The `likelihood` call served by a BLIP for question answering; its decoder scores answers.
 
-    As released, a question begins with the token [ENC] and an answer with [DEC]; transformers' processor leaves [CLS]
-    before the question. The released ranking also smooths its labels, which gives no likelihood and is omitted, and
-    cuts questions to 35 tokens; here a question longer than the text encoder's positions is refused.
+    As released, a question starts with the token [ENC] and an answer with [DEC]; transformers' processor leaves [CLS]
+    before the question. The released ranking also smooths labels, which does not give a likelihood and is omitted, and
+    cuts questions to 35 tokens; here, a question longer than the text encoder's positions is refused.
     """
 
     architecture = "BlipForQuestionAnswering"
@@ -142,14 +142,14 @@ class BlipVqaLikelihood(EncoderDecoder):
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
     def question_text(self, question: str) -> str:
-        """Return the question without the characters that the released code drops; the tokenizer lowers its case."""
+        """Return the question without the characters that the released code drops; the tokenizer lower-cases it."""
         return DROPPED_SIGNS.sub("", question).rstrip(" ")
 
     def question_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self.question_id, *ids[1:]] for ids in super().question_ids(texts)]
 
     def choice_ids(self, choice: str) -> list[int]:
-        """Return the tokens of an answer and its end [SEP]; [DEC] before them is given."""
+        """Return the tokens of an answer with its end token [SEP], but without [DEC] before it."""
         return super().choice_ids(choice)[1:]
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
@@ -187,7 +187,8 @@ class BlipVqaLikelihood(EncoderDecoder):
 def _group_by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield the rows (m,) of each length, and their states without padding.
 
-    BLIP's decoder in transformers 5.19 would read the padding: cross-attention gets its mask under a wrong name.
+    BLIP's decoder in transformers 5.19 would attend to the padding, because cross-attention gets its mask under a wrong
+    name.
     """
     lengths = encoded.mask.sum(1)
     for length in sorted(set(lengths.tolist())):
@@ -203,13 +204,13 @@ def _check_length(tokens: int, context: int) -> None:
 REWARD_LAYERS = (1024, 128, 64, 16, 1)
 """Widths of the head's layers, which have no activations in between."""
 N_DROPOUTS = 3
-"""Number of layers followed by a dropout in training, which counts as a layer in the names of the weights."""
+"""Number of layers followed by dropout in training; each dropout counts as a layer in the names of the weights."""
 REWARD_MEAN, REWARD_DEVIATION = 0.16717362830052426, 1.0333394966054072
-"""Mean and deviation of rewards in training, which make them a standard score (the release)."""
+"""Mean and standard deviation of rewards in training, used by the release to compute standard scores."""
 
 
 class RewardHead(nn.Module):
-    """Maps the text encoder's first token to a reward; its weights have the release's names."""
+    """Maps the text encoder's first token to a reward; the weights keep the names used in the release."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -219,13 +220,13 @@ class RewardHead(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Return rewards (n,) as a standard score, for states (n, width)."""
+        """Return rewards (n,) as standard scores, for states (n, width)."""
         rewards: torch.Tensor = self.layers(states.float())[:, 0]
         return (rewards - REWARD_MEAN) / REWARD_DEVIATION
 
 
 class ImageReward(BlipPreTrainedModel):  # type: ignore[misc]
-    """BLIP's text encoder and a regression on its first token (Xu et al. 2023), with transformers' names."""
+    """BLIP's text encoder with a regression head on its first token (Xu et al. 2023), under transformers' names."""
 
     config: BlipConfig
     _keep_in_fp32_modules_strict: ClassVar = {"reward_head"}

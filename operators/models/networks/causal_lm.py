@@ -1,4 +1,4 @@
-"""Language models on transformers: the `generate` call."""
+"""Language models on transformers, which serve the `generate` call."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -27,11 +27,11 @@ from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
 
 SPARE_TOKENS = 4
-"""Tokens searched for a stop string in addition to its bytes, because some tokens decode to nothing."""
+"""Tokens searched for a stop string beyond its number of bytes, because some tokens decode to nothing."""
 
 
 def find_reply_ends(network: Any, tokenizer: Any) -> list[int]:
-    """Return the tokens that end a reply, by the checkpoint's generation settings and its tokenizer."""
+    """Return the tokens that end a reply according to the generation settings of the checkpoint and the tokenizer."""
     named = network.generation_config.eos_token_id
     listed = named if isinstance(named, list) else [named]
     return sorted({int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None})
@@ -40,8 +40,8 @@ def find_reply_ends(network: Any, tokenizer: Any) -> list[int]:
 class CausalLM(LoadedModel):
     """The `generate` call served by a decoder-only language model.
 
-    A reply depends on its own request only: greedy replies (temperature 0) are batched, and a sampled reply is drawn
-    alone, from a generator with the request's seed. A request's `schema` is enforced.
+    A reply depends only on its own request: greedy replies (temperature 0) are batched, and each sampled reply is
+    generated alone, with a random generator seeded by the request. A request's `schema` is enforced.
     """
 
     architecture = "AutoModelForCausalLM"
@@ -54,7 +54,7 @@ class CausalLM(LoadedModel):
             raise ModelError(
                 f"{self.model.name_or_path}: no token ends a reply; set eos_token_id in its generation_config.json"
             )
-        self.model.generation_config = GenerationConfig()  # its penalties would enter every call
+        self.model.generation_config = GenerationConfig()  # else its penalties would apply to every call
         pad_id = self.tokenizer.pad_token_id
         self.pad_id = pad_id if pad_id is not None else min(self.end_ids)
         self.context: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -82,7 +82,7 @@ class CausalLM(LoadedModel):
             )
 
     def _answer_all(self, conversations: Sequence[Conversation]) -> list[Reply]:
-        """Reply to greedy requests in batches of similar length, and to each other request alone."""
+        """Reply to greedy requests in batches of similar length, and to each sampled request alone."""
         greedy = [conversation for conversation in conversations if conversation.request.temperature == 0]
         lengths = [len(conversation.ids) for conversation in greedy]
         answer = partial(isolate, self._answer, size=self.pair_batch)
@@ -94,7 +94,7 @@ class CausalLM(LoadedModel):
 
     @torch.inference_mode()
     def _answer(self, prompts: Sequence[Conversation]) -> list[Generation]:
-        """Reply to left-padded prompts that are all greedy, or to a single one."""
+        """Reply to left-padded prompts that are all greedy, or to a single prompt."""
         ids, mask = pad_left([prompt.ids for prompt in prompts], self.pad_id)
         width = ids.shape[1]
         requests = [prompt.request for prompt in prompts]
@@ -129,7 +129,7 @@ class CausalLM(LoadedModel):
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows of tokens padded on the left, (n, tokens), and their mask, which is 0 for padding."""
+    """Return rows of tokens padded on the left, (n, tokens), and the mask, which is 0 for padding."""
     width = max(map(len, rows))
     ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
@@ -137,7 +137,7 @@ def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, 
 
 
 class Ending(StoppingCriteria):  # type: ignore[misc]
-    """Ends each row of a batch by itself, and records its length."""
+    """Stopping criterion that ends each row of a batch independently, and records its length."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
         *,
         start: int,
     ) -> None:
-        """`start` is the number of tokens before every reply."""
+        """Prepare the search for stop strings; `start` is the number of tokens before every reply."""
         self.requests = requests
         self.end_ids = end_ids
         self.decode = decode
@@ -157,7 +157,7 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
         self.done = [False] * len(requests)
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Return which rows (n,) of the tokens (n, length) are complete."""
+        """Return, for the tokens (n, length), whether each row is complete (n,)."""
         for row, ids in enumerate(input_ids[:, self.start :].tolist()):
             if not self.done[row] and self._ends(row, ids):
                 self.done[row], self.lengths[row] = True, len(ids)
@@ -174,7 +174,7 @@ class Ending(StoppingCriteria):  # type: ignore[misc]
 
 
 class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
-    """Makes the likeliest token a sample: argmax(logits / temperature + Gumbel noise) is softmax sampling."""
+    """Turns greedy decoding into sampling: argmax(logits / temperature + Gumbel noise) is a sample from the softmax."""
 
     def __init__(self, request: Request) -> None:
         self.temperature = request.temperature

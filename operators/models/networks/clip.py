@@ -1,4 +1,4 @@
-"""Loads CLIP networks of other releases, OpenCLIP and PyramidCLIP, as transformers' CLIP."""
+"""Loads CLIP networks from other releases (OpenCLIP and PyramidCLIP) as transformers' CLIP."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from plumbline.operators.models.checkpoints.parts import Fields
 
 DEFAULT_HEAD_WIDTH = 64
-"""Head width of a vision tower whose configuration has none."""
+"""Head width of a vision tower whose configuration does not specify it."""
 HIGHEST_END = 2
-"""This `eos_token_id` makes transformers read a text at its highest token id, OpenCLIP's end of text."""
+"""With this `eos_token_id`, transformers takes a text's embedding at the highest token id, which is OpenCLIP's end of
+text.
+"""
 OPEN_CLIP_NAMES = (
     (r"^text\.", ""),
     (r"^visual\.class_embedding$", "vision_model.embeddings.class_embedding"),
@@ -35,7 +37,7 @@ OPEN_CLIP_NAMES = (
     (r"\.mlp\.c_fc\.", ".mlp.fc1."),
     (r"\.mlp\.c_proj\.", ".mlp.fc2."),
 )
-"""Patterns and replacements that turn OpenCLIP's names into those of transformers, applied in this order."""
+"""Patterns and replacements that convert OpenCLIP's weight names to those of transformers, applied in this order."""
 
 
 def rename_weight(name: str, patterns: Sequence[tuple[str, str]]) -> str:
@@ -73,7 +75,7 @@ def clip_config(fields: Fields) -> CLIPConfig:
 
 
 def clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights in transformers' form: renamed, projections transposed, queries, keys and values separate."""
+    """Convert weights to transformers' form: renamed, projections transposed, queries, keys and values separate."""
     converted: dict[str, torch.Tensor] = {}
     for stored, weight in tensors.items():
         name = rename_weight(stored, OPEN_CLIP_NAMES)
@@ -88,7 +90,7 @@ def clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 N_LEFF_LAYERS = 9
-"""Number of layers of the vision tower with a LeFF instead of an MLP."""
+"""Number of vision tower layers that have a LeFF instead of an MLP."""
 PYRAMID_NAMES = (
     (r"\.resblocks1\.", ".resblocks."),
     (r"\.mlp\.ac1\.bn\.", ".mlp.bn1."),
@@ -96,14 +98,14 @@ PYRAMID_NAMES = (
     (r"\.mlp\.depConv\.bn\.", ".mlp.bn2."),
     (r"\.mlp\.ac2\.bn\.", ".mlp.bn3."),
 )
-"""Patterns and replacements that turn PyramidCLIP's names into OpenCLIP's, if OpenCLIP has the layer."""
+"""Patterns and replacements that convert PyramidCLIP's weight names to OpenCLIP's, if OpenCLIP has the layer."""
 
 
 def pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a PyramidCLIP's released weights under transformers' names; `proj_pre` is only for training."""
+    """Return the released weights of a PyramidCLIP under transformers' names; `proj_pre` is only used in training."""
 
     def rename(name: str) -> str:
-        # the layers of the second stack are numbered on from the first
+        # the second stack continues the layer numbers of the first
         name = re.sub(r"\.resblocks2\.(\d+)\.", lambda layer: f".resblocks.{int(layer[1]) + N_LEFF_LAYERS}.", name)
         return rename_weight(name, PYRAMID_NAMES)
 
@@ -111,7 +113,7 @@ def pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch
 
 
 class Leff(nn.Module):
-    """A feed-forward layer that convolves the patches as a 2D image, and leaves the class token unchanged."""
+    """Feed-forward layer that convolves the patches as a 2D image and leaves the class token unchanged."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -135,7 +137,7 @@ class Leff(nn.Module):
 
 
 class PyramidClip(CLIPModel):  # type: ignore[misc]
-    """A CLIP whose first vision layers mix neighbouring patches (Gao et al. 2022), with transformers' names."""
+    """A CLIP whose first vision layers mix neighbouring patches (Gao et al. 2022), under transformers' names."""
 
     def __init__(self, config: CLIPConfig) -> None:
         super().__init__(config)
@@ -143,6 +145,6 @@ class PyramidClip(CLIPModel):  # type: ignore[misc]
             layer.mlp = Leff(config.vision_config.hidden_size)
 
     def get_text_features(self, input_ids: torch.Tensor, **options: Any) -> BaseModelOutputWithPooling:
-        """Return text embeddings: the maximum over all of a text's tokens, including padding."""
+        """Return text embeddings: the maximum over all tokens of a text, including padding."""
         states = self.text_model(input_ids=input_ids).last_hidden_state
         return BaseModelOutputWithPooling(pooler_output=self.text_projection(states.amax(dim=1)))

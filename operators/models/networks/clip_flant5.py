@@ -1,6 +1,7 @@
-"""CLIP-FlanT5: a CLIP vision tower and a two-layer MLP in front of FlanT5, in its released checkpoint layout.
+"""CLIP-FlanT5: a CLIP vision tower and a two-layer MLP that feed FlanT5, in the layout of the released checkpoints.
 
-VQAScore paper, section 3 and appendix D. The weights published as zhiqiulin/clip-flant5-{xl,xxl} are for research use.
+See section 3 and appendix D of the VQAScore paper. The weights published as zhiqiulin/clip-flant5-{xl,xxl} are for
+research use.
 """
 
 import json
@@ -33,15 +34,15 @@ AFTER_IMAGE = "\n{question} ASSISTANT: "
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
 PENULTIMATE = -2
-"""Index, from the end, of the tower's hidden states that CLIP-FlanT5 reads."""
+"""Index, from the end, of the tower's hidden states that CLIP-FlanT5 uses."""
 EMBEDDING_ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
 class ClipFlanT5(nn.Module):
-    """The network: images become tokens of FlanT5's encoder input, answers are read from its decoder."""
+    """The network: images become tokens in the input of FlanT5's encoder, and its decoder produces the answers."""
 
     def __init__(self, language: T5Config, vision: CLIPVisionConfig, *, select_layer: int = PENULTIMATE) -> None:
-        """`select_layer` counts the tower's hidden states from the end; -2 is the penultimate layer."""
+        """Build an untrained network; `select_layer` counts the tower's hidden states from the end (default: -2)."""
         super().__init__()
         self.vision_tower = CLIPVisionModel(vision)
         self.mm_projector = make_projector(vision.hidden_size, language.d_model)
@@ -92,15 +93,15 @@ class ClipFlanT5(nn.Module):
 
 
 def make_projector(hidden: int, width: int) -> nn.Sequential:
-    """Return the untrained two-layer MLP between a tower and a language model of these widths."""
+    """Return an untrained two-layer MLP that connects a tower and a language model of these widths."""
     return nn.Sequential(nn.Linear(hidden, width), nn.GELU(), nn.Linear(width, width))
 
 
 class ClipFlanT5Likelihood(T5Answers):
     """The `likelihood` call served by a CLIP-FlanT5 checkpoint.
 
-    The embedding may have more rows than the tokenizer has entries; as in the released code, further rows are left out
-    of the softmax.
+    The embedding may have more rows than the tokenizer has entries; as in the released code, the extra rows are
+    excluded from the softmax.
     """
 
     def __init__(self, *parts: Any, **batches: int) -> None:
@@ -108,7 +109,7 @@ class ClipFlanT5Likelihood(T5Answers):
         self.set_system(VICUNA_SYSTEM)
 
     def set_system(self, system: str | None) -> None:
-        """Begin every conversation with this system message, or without one."""
+        """Start every conversation with this system message; None means no system message."""
         opening = f"{system} {USER}" if system else USER
         self.before = torch.tensor(self.tokenizer(opening).input_ids, device=self.device)
 
@@ -137,7 +138,7 @@ class ClipFlanT5Likelihood(T5Answers):
         return len(self.tokenizer)
 
     def preprocess(self, image: Image.Image) -> torch.Tensor:
-        """Pad the image to a square with the mean colour, if so configured, and resize it; bytes (3, height, width)."""
+        """Pad the image to a square with the mean colour, if configured, and resize it: bytes (3, height, width)."""
         return self.pixels.pin(self.processor(image))
 
     @torch.inference_mode()
@@ -150,13 +151,13 @@ class ClipFlanT5Likelihood(T5Answers):
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
-    """Load the network in the checkpoint's precision; the tower's weights are the checkpoint's, if it has them."""
+    """Load the network in the checkpoint's precision; the tower's weights come from the checkpoint if it has them."""
     fields = json.loads((checkpoint / "config.json").read_text())
     return _build_network(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
 
 
 def begin_network(language: Path, tower: Path) -> ClipFlanT5:
-    """Join a FlanT5 and a CLIP's tower by an untrained projector; raises ModelError if the weights do not fit."""
+    """Join a FlanT5 and a CLIP tower with an untrained projector; raise ModelError if the weights do not fit."""
     width = json.loads((language / "config.json").read_text())["d_model"]
     projector = make_projector(read_vision_config(tower).hidden_size, width)
     weights = {f"{PROJECTOR_PREFIX}{name}": tensor for name, tensor in projector.state_dict().items()}
@@ -178,7 +179,7 @@ def _build_network(
     weights = {_name_in_module(name): tensor for name, tensor in {**stored, **more_weights}.items()}
     if not any(name.startswith("vision_tower.") for name in weights):
         wanted = model.vision_tower.state_dict()
-        for name, tensor in _read_weights(tower).items():  # a whole CLIP's, or a tower's alone
+        for name, tensor in _read_weights(tower).items():  # of a whole CLIP or only its tower
             if (tower_name := name.removeprefix("vision_model.")) in wanted:
                 weights[f"vision_tower.{tower_name}"] = tensor
     misfit = f"{checkpoint}: the weights do not fit its config.json"
@@ -199,14 +200,14 @@ def _build_network(
 
 
 def _name_in_module(name: str) -> str:
-    """Return the name in ClipFlanT5 of a tensor in a checkpoint."""
+    """Return the name that a tensor of a checkpoint has in ClipFlanT5."""
     if name.startswith(TOWER_PREFIX):
         return "vision_tower." + name.removeprefix(TOWER_PREFIX)
     return name if name.startswith(PROJECTOR_PREFIX) else "language_model." + name
 
 
 def read_vision_config(tower: Path) -> CLIPVisionConfig:
-    """Read the vision half of a CLIP checkpoint's config; the folder may contain a whole CLIP or only its tower."""
+    """Read the vision part of a CLIP checkpoint's config; the folder may contain a whole CLIP or only its tower."""
     fields = json.loads((tower / "config.json").read_text())
     if fields.get("model_type") == "clip_vision_model":
         return CLIPVisionConfig.from_dict(fields)
@@ -214,7 +215,7 @@ def read_vision_config(tower: Path) -> CLIPVisionConfig:
 
 
 def save_clip_flant5(model: ClipFlanT5, folder: Path, *, tower_name: str) -> None:
-    """Write the released layout: T5's own names, `mm_projector.*` and the tower under `vision_tower.vision_tower`."""
+    """Save in the released layout: T5's own names, `mm_projector.*` and the tower under `vision_tower.vision_tower`."""
     folder.mkdir(parents=True, exist_ok=True)
     config = model.language_model.config.to_dict() | {
         "model_type": "clip_t5",
@@ -241,6 +242,6 @@ def released_weights(model: ClipFlanT5) -> dict[str, torch.Tensor]:
 
 
 def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Read every tensor of a folder except position numbers, which older versions of transformers saved."""
+    """Read all tensors in a folder except position ids, which older versions of transformers saved."""
     files = [load_file(file) for file in sorted(folder.glob("*.safetensors"))]
     return {name: tensor for file in files for name, tensor in file.items() if not name.endswith("position_ids")}

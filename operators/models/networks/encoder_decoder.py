@@ -1,4 +1,4 @@
-"""Encoder-decoder VQA models: a question is encoded with its image, and answers are scored by the decoder.
+"""Encoder-decoder VQA models: a question is encoded together with its image, and the decoder scores answers.
 
 Every choice is scored by teacher forcing from the same encoding of its question.
 """
@@ -28,7 +28,7 @@ from plumbline.operators.models.networks.loaded import LoadedImageModel
 
 MAX_CACHED_CHOICES = 4096
 COMPILED_ALIGNMENT = 64
-"""A compiled encoder's input is padded to a multiple of this length, so that few lengths are compiled."""
+"""A compiled encoder's input is padded to a multiple of this length, so that only a few lengths have to be compiled."""
 
 TokenizedQuestion = tuple[Question, list[int]]
 
@@ -43,7 +43,7 @@ class EncodedQuestions(NamedTuple):
 
 
 class EncoderDecoder(LoadedImageModel, ABC):
-    """The `likelihood` call by an encoder that reads an image's features with a question, and a decoder."""
+    """The `likelihood` call served by an encoder, which reads image features with a question, and a decoder."""
 
     pad_id: int
 
@@ -60,7 +60,7 @@ class EncoderDecoder(LoadedImageModel, ABC):
     @property
     @abstractmethod
     def rows(self) -> int:
-        """Number of tokens that have a row in the embedding."""
+        """Number of rows of the token embedding."""
 
     @property
     def device(self) -> torch.device:
@@ -68,31 +68,31 @@ class EncoderDecoder(LoadedImageModel, ABC):
         return device
 
     def question_text(self, question: str) -> str:
-        """Return the question as the encoder reads it."""
+        """Return the question in the form that the encoder reads."""
         return question
 
     @abstractmethod
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
-        """Encode image features (n, tokens, width) with questions, also as right-padded tokens (n, tokens)."""
+        """Encode image features (n, tokens, width) with questions, also given as right-padded `ids` (n, tokens)."""
 
     @abstractmethod
     def predict(self, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
-        """Return teacher-forced logits (tokens, entries) of each question's choices, one token after the other."""
+        """Return teacher-forced logits (tokens, entries) for all tokens of each question's choices, concatenated."""
 
     @abstractmethod
     def write(self, encoded: EncodedQuestions) -> torch.Tensor:
         """Return the likeliest tokens (n, tokens) of each answer."""
 
     def choice_ids(self, choice: str) -> list[int]:
-        """Return the tokens of an answer, including its end."""
+        """Return the tokens of an answer, including the end token."""
         return list(self.tokenizer(choice).input_ids)
 
     def question_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of the questions for the encoder."""
+        """Return the tokens of the questions as input for the encoder."""
         return list(self.tokenizer(list(texts)).input_ids)
 
     def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Return log-probabilities of every choice's tokens (vqascore_genai_bench.txt, eq. 3), by question."""
+        """Return the log-probabilities of every choice's tokens for each question (vqascore_genai_bench.txt, eq. 3)."""
         tokenized = self._tokenize(questions)
         lengths = [len(ids) for _, ids in tokenized]  # batches of similar length need little padding
         return call_in_batches(partial(self._score, features), tokenized, lengths, size=self.pair_batch)
@@ -126,7 +126,7 @@ class EncoderDecoder(LoadedImageModel, ABC):
         return [[[next(numbers) for _ in choice] for choice in row] for row in choices]
 
     def pad_right(self, ids: Sequence[list[int]]) -> torch.Tensor:
-        """Return rows of tokens as one tensor (n, tokens)."""
+        """Return rows of tokens as one tensor (n, tokens), padded on the right."""
         return _pad_rows(ids, self.pad_id, self.device)
 
 
@@ -134,8 +134,8 @@ def check_entries(folder: Path, tokenizer: Any, rows: int) -> None:
     """Raise ModelError if the tokenizer in `folder` has more entries than the model's embedding has rows."""
     if len(tokenizer) > rows:
         raise ModelError(
-            f"{folder}: the tokenizer has {len(tokenizer)} entries and the model's embedding {rows}; "
-            "set the model's `tokenizer` to the tokenizer of its training"
+            f"{folder}: the tokenizer has {len(tokenizer)} entries, but the model's embedding only {rows} rows; "
+            "set the model's `tokenizer` to the one it was trained with"
         )
 
 
@@ -154,14 +154,14 @@ class T5Answers(EncoderDecoder):
         self.alignment = ALIGNED if self.device.type == "cuda" else 1
 
     def compile(self) -> None:
-        """Compile the encoder's blocks; one compilation serves all of them, and every number of questions."""
+        """Compile the encoder's blocks once; the compiled code serves all blocks and any number of questions."""
         self.alignment = COMPILED_ALIGNMENT
         for block in self.t5.encoder.block:
             block.compile()
 
     @property
     def entries(self) -> int:
-        """Number of rows of the embedding that tokens may have."""
+        """Number of embedding rows that correspond to tokens."""
         return self.rows
 
     @property
@@ -181,7 +181,7 @@ class T5Answers(EncoderDecoder):
 
 
 def greedy_settings(config: Any, tokenizer: Any, **options: Any) -> GenerationConfig:
-    """Return settings for greedy answers of a T5, without the penalties in the checkpoint's config."""
+    """Return settings for greedy answers from a T5, without the penalties in the checkpoint's config."""
     return GenerationConfig(
         max_new_tokens=MAX_ANSWER_TOKENS,
         do_sample=False,
@@ -206,10 +206,10 @@ def encode_image_and_text(
 def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, alignment: int = 1) -> EncodedQuestions:
     """Encode inputs (n, tokens, d_model), padded on the right to a multiple of `alignment` tokens.
 
-    The additive mask of position biases and padding is made once. Transformers makes it in each layer, 1.7 GB at 64
-    images of an XL.
+    The additive mask of position biases and padding is built once. Transformers builds it in each layer, which takes
+    1.7 GB for 64 images in an XL.
     """
-    if t5.training:  # for its dropout
+    if t5.training:  # with dropout
         return EncodedQuestions(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)
     padding = -inputs.shape[1] % alignment
     inputs, mask = pad(inputs, (0, 0, 0, padding)), pad(mask, (0, padding))
@@ -227,8 +227,8 @@ def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, alignment: int =
 def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[list[int]]]) -> torch.Tensor:
     """Return teacher-forced logits (tokens of all choices, rows).
 
-    A question's choices are decoded side by side without seeing each other; transformers would need a copy of the
-    encoder's output for each choice.
+    A question's choices are decoded in one sequence, without attending to each other; transformers would need a copy of
+    the encoder's output for each choice.
     """
     start, device = t5.config.decoder_start_token_id, encoded.states.device
     ids = _pad_rows([[token for choice in row for token in [start, *choice[:-1]]] for row in choices], 0, device)
@@ -251,7 +251,7 @@ def choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[Sequence[
 
 
 def fuse_kernels(t5: T5) -> None:
-    """Compute each GELU (the tanh approximation) and each norm in one kernel; transformers takes seven and five."""
+    """Compute each GELU (tanh approximation) and each norm in one kernel; transformers uses seven and five kernels."""
     for module in list(t5.modules()):
         if isinstance(getattr(module, "act", None), NewGELUActivation):
             module.act = nn.GELU(approximate="tanh")
@@ -265,8 +265,8 @@ def fuse_kernels(t5: T5) -> None:
 def _position_bias(stack: Any, length: int, device: torch.device) -> torch.Tensor:
     """Return an encoder's or decoder's bias (1, heads, length, length), with a row's positions contiguous in memory.
 
-    In transformers' bias the heads are contiguous. A GPU's attention kernels do not take such a mask: torch then
-    computes attention step by step in float32, and all of CLIP-FlanT5-XL takes 2.6 times as long on an H200.
+    In transformers' bias the heads are contiguous. A GPU's attention kernels do not accept such a mask: torch then
+    computes attention step by step in float32, and CLIP-FlanT5-XL as a whole takes 2.6 times as long on an H200.
     """
     bias: torch.Tensor = stack.block[0].layer[0].SelfAttention.compute_bias(length, length, device=device)
     return bias.contiguous()

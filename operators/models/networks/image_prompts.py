@@ -1,4 +1,4 @@
-"""Prepares conversations about images for a chat model: pixels, and tokens laid out by its own processor."""
+"""Prepares conversations about images for a chat model: pixels, and tokens arranged by the model's own processor."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ from plumbline.operators.models.engines.conversation import (
 )
 from plumbline.operators.models.processing import load_image_processor, padded_square, readable_load
 
-SECOND_IMAGE = "the question has {!r} in it, which to this model is a second image; change the prompt's text"
+SECOND_IMAGE = "the question contains {!r}, which this model reads as a second image; change the prompt's text"
 TEXT_INPUTS = (
     "input_ids",
     "attention_mask",
@@ -34,26 +34,26 @@ TEXT_INPUTS = (
 )
 MAX_CACHED_CHOICES = 4096
 SAME_LAYOUT = {"smolvlm": "idefics3"}
-"""Types whose own processor needs packages for videos, each with a type that has the same layout of images."""
+"""Model types whose own processor needs packages for videos, each with a type that arranges images in the same way."""
 FRAME_TOKENS = 128, 768
-"""Minimum and maximum tokens of one frame of a video: VIDEO_MIN_PIXELS and VIDEO_MAX_PIXELS of qwen-vl-utils."""
+"""Minimum and maximum number of tokens of a video frame: VIDEO_MIN_PIXELS and VIDEO_MAX_PIXELS of qwen-vl-utils."""
 
 
 class Pixels(NamedTuple):
-    """One image, several that go together, or one video, after the processor, on the CPU."""
+    """One image, several images of one question, or one video, preprocessed, on the CPU."""
 
     inputs: Mapping[str, torch.Tensor]
-    """Inputs of the model's vision half, such as pixel_values and image_grid_thw."""
+    """Inputs for the vision half of the model, such as pixel_values and image_grid_thw."""
     ids: list[int]
-    """The tokens of every prompt about the images, from its beginning to the last token of the last image."""
+    """The tokens with which every prompt about the images starts, up to the last token of the last image."""
     closing: str
-    """Text that the processor writes between the image's last token and the text after it."""
+    """Text that the processor inserts between the image's last token and the text after it."""
     step: float = 0.0
-    """For a video, the seconds between its patches in time."""
+    """For a video, the number of seconds between consecutive patches in time."""
 
 
 class ImagePrompts:
-    """Prompts that begin with an image; `preprocess` may run in other threads than the rest."""
+    """Prompts that start with an image; `preprocess` may run in different threads from the other methods."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class ImagePrompts:
 
         Args:
             processor: The checkpoint's own processor.
-            pin: Puts inputs of the vision half into memory that the device can read.
-            joining: The processor for several images. It leaves no step to the device, because sizes may differ.
-            image_id: The token whose embeddings are replaced by the image's features.
+            pin: Puts inputs for the vision half into memory that the device can read.
+            joining: The processor for several images. It leaves no steps to the device, because sizes may differ.
+            image_id: The token whose embeddings are replaced with the image's features.
             system: The message before every conversation.
             padding: Colour of the square around an image.
             ends: The tokens that end a reply.
@@ -101,7 +101,7 @@ class ImagePrompts:
         self.tokenize_choice = lru_cache(maxsize=MAX_CACHED_CHOICES)(self._tokenize_choice)
 
     def _render_opening(self, images: int) -> str:
-        """Return the prompt before the last of this number of images; it does not depend on the conversation."""
+        """Return the prompt up to the last of `images` images; it does not depend on the conversation."""
         text = self.render([Message("user", "")], images)
         if text.count(self.mark) != images:
             wanted = "one image token" if images == 1 else f"{images} image tokens"
@@ -112,7 +112,7 @@ class ImagePrompts:
         return text.rpartition(self.mark)[0]
 
     def preprocess(self, *images: Image.Image) -> Pixels:
-        """Pad images that come one after another, and process them with the checkpoint's own processor."""
+        """Pad consecutive images, and process them with the checkpoint's own processor."""
         processor, opening = self.processor, self.opening
         if len(images) > 1:
             processor, opening = self.joining, self._render_opening(len(images))
@@ -130,10 +130,11 @@ class ImagePrompts:
         return Pixels(inputs, ids[: last + 1], closing)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Pixels:
-        """Prepare the frames of a video, with `seconds` from frame to frame, as Qwen2-VL and Qwen2.5-VL read it.
+        """Prepare the frames of a video, `seconds` apart, in the form that Qwen2-VL and Qwen2.5-VL read.
 
-        Patches span several frames each (Wang et al. 2024, sec. 2.1), between the same tokens as an image. All frames
-        are resized to the size of the first frame. The last frame is repeated until all patches are full.
+        Each patch spans several frames (Wang et al. 2024, sec. 2.1). The video stands between the same tokens as an
+        image. All frames are resized to the size of the first frame. The last frame is repeated until all patches are
+        full.
         """
         assert self.video_id is not None, "the model's profile has `reads_videos`"
         processor = self.processor.image_processor
@@ -152,7 +153,7 @@ class ImagePrompts:
         return Pixels(inputs, ids, "", step=seconds * depth)
 
     def tokenize_after_image(self, messages: Sequence[Message], closing: str) -> list[int]:
-        """Return the tokens from the last image to the reply; raises HopelessRow for a second image."""
+        """Return the tokens from the last image to the reply. Raise HopelessRow for an additional image."""
         text = self.render(messages).replace(self.mark, self.image_mark + closing)
         ids = tokenize_rendered(self.tokenizer, text)
         if ids.count(self.image_id) != 1:
@@ -160,17 +161,17 @@ class ImagePrompts:
         return ids[ids.index(self.image_id) + 1 :]
 
     def _tokenize_choice(self, question: str, choice: str) -> list[int]:
-        """Return the tokens of a choice as an answer to a question, and the token that ends the turn."""
+        """Return the tokens of a choice as an answer to a question, followed by the token that ends the turn."""
         return tokenize_choice(self.tokenizer, self.render([Message("user", question)]), choice, end=self.end)
 
     def render(self, messages: Sequence[Message], images: int = 1) -> str:
-        """Render a conversation in the chat template, with marks of the images first, ready for the reply."""
+        """Render a conversation with the chat template, ready for the reply; image placeholders come first."""
         system, thinks = self.system, self.thinks
         return render_image_conversation(self.tokenizer, messages, system=system, images=images, thinks=thinks)
 
 
 class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
-    """Gemma 4's processor for images; the library's class needs torchvision. Two marks enclose an image's tokens."""
+    """Gemma 4's processor for images, which adds a mark on either side of them; the library's needs torchvision."""
 
     unused_input_names = ("num_soft_tokens_per_image",)
 
@@ -184,13 +185,13 @@ class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
 
 
 class FuyuProcessor(processing_fuyu.FuyuProcessor):  # type: ignore[misc]
-    """Fuyu's processor for texts that begin with the image's mark; the library's class adds the mark to every text."""
+    """Fuyu's processor for texts that start with the image mark, which the library's class adds to every text."""
 
     def prepare_inputs_layout(self, images: Any = None, text: Any = None, **options: Any) -> Any:
         return super().prepare_inputs_layout(images, text.removeprefix(self.image_token), **options)
 
     def _process_images(self, images: Any, **options: Any) -> Any:
-        """Return the patches (patches, numbers) and the marks; transformers drops the axis of a single patch."""
+        """Return the patches (patches, values) and the marks; transformers drops the axis of a single patch."""
         read, marks = super()._process_images(images, **options)
         read["image_patches"] = read["image_patches"].view(-1, read["image_patches"].shape[-1])
         return read, marks
@@ -200,10 +201,10 @@ OWN_PROCESSORS = {"gemma4": Gemma4Processor, "fuyu": FuyuProcessor}
 
 
 def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapping[str, int]) -> Any:
-    """Load the processor of a checkpoint for images only, with this tokenizer.
+    """Load a checkpoint's processor, for images only, with this tokenizer.
 
     `class_tokens` maps the type of a vision tower to the number of tokens before an image's patches. Raises ModelError
-    if its files are damaged, or lack a setting that the model type's processor needs.
+    if the processor's files are damaged, or lack a setting that the processor of the model type needs.
     """
     model_type = SAME_LAYOUT.get(config.model_type, config.model_type)
     processor_class: Any = OWN_PROCESSORS.get(model_type) or PROCESSOR_MAPPING[CONFIG_MAPPING[model_type]]

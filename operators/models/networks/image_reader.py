@@ -1,7 +1,7 @@
-"""The network of a chat model that sees images: it reads an image's prefix once, and all that continues from it.
+"""Runs a chat model that sees images: reads each image's prefix once, and continues every question from it.
 
-Every question continues from the keys and values of its image's prefix. The exception is PaliGemma, a prefix language
-model, whose image tokens see the question.
+Questions continue from the keys and values of the image's prefix. The exception is PaliGemma, a prefix language model,
+whose image tokens see the question.
 """
 
 import inspect
@@ -22,31 +22,31 @@ from plumbline.operators.models.pixels import PixelInput
 
 
 class Reading(NamedTuple):
-    """State after reading tokens."""
+    """State of a batch of conversations after some tokens have been read."""
 
     states: torch.Tensor
-    """(n, tokens, width), of the tokens that were read in the last call."""
+    """States (n, tokens, width) of the tokens that were read in the last call."""
     cache: DynamicCache
     real: torch.Tensor
     """(n, all tokens): True for cached tokens that are not padding."""
     indices: torch.Tensor
-    """(n, all tokens): number of tokens before each cached token in its own conversation."""
+    """(n, all tokens): number of tokens before each cached token in the same conversation."""
 
 
 LINEAR = "linear_attention"
-"""Name in a config.json of layers that keep a state, which every token changes, instead of keys and values."""
+"""Name in a config.json for layers that have a state, changed by every token, instead of keys and values."""
 FIRST_POSITION = 1
 """Position of a prompt's first token in PaliGemma."""
 
 
 class ImageReader:
-    """A checkpoint in the form of LLaVA, Qwen-VL, GLM-V, InternVL, Idefics or Gemma."""
+    """Reader for checkpoints in the form of LLaVA, Qwen-VL, GLM-V, InternVL, Idefics or Gemma."""
 
     two_way = False
-    """True if the tokens of a prompt see those after them."""
+    """True if the tokens of a prompt also see later tokens of the prompt."""
 
     def __init__(self, model: Any, pixels: PixelInput, *, image_id: int) -> None:
-        """`image_id` is the token whose embeddings are replaced by the image's."""
+        """Prepare the model; `image_id` is the token whose embeddings are replaced with the image's."""
         speed_up_tower(model)
         self.pixels = pixels
         self.model = model
@@ -58,7 +58,7 @@ class ImageReader:
         window = getattr(config, "sliding_window", None)
         kinds = getattr(config, "layer_types", None) or ["full_attention" if window is None else "sliding_attention"]
         self.windows = {kind: window if kind == "sliding_attention" else None for kind in sorted(set(kinds))}
-        """How many tokens each kind of layer of the language model looks back; None for all."""
+        """Number of tokens that each kind of layer of the language model looks back; None for all."""
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         arguments = inspect.signature(model.model.forward).parameters
         self.image_marks = [name for name in ("token_type_ids", "mm_token_type_ids") if name in arguments]
@@ -66,7 +66,7 @@ class ImageReader:
 
     @property
     def recurrent(self) -> bool:
-        """True if some layers keep a state instead of tokens: padding and other questions would change it."""
+        """True if some layers have a state instead of keys and values: padding and other questions would change it."""
         return LINEAR in self.windows
 
     @property
@@ -74,13 +74,13 @@ class ImageReader:
         return int(self.model.lm_head.weight.shape[0])
 
     def scores(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the logits (n, vocabulary) of the next token, from states (n, width)."""
+        """Return the logits (n, vocabulary) of the next token for states (n, width)."""
         logits: torch.Tensor = self.model.lm_head(states)
         return logits
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Pixels]) -> list[Prefix]:
-        """Run each image's prefix through the model; images with equal numbers of tokens run together."""
+        """Run each image's prefix through the model; images with the same shapes run together."""
         return call_by_group(self._encode_batch, pixels, key=_shape)
 
     def _encode_batch(self, pixels: Sequence[Pixels]) -> list[Prefix]:
@@ -118,13 +118,13 @@ class ImageReader:
         ]
 
     def inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
-        """Return the inputs of the vision half for images of one shape."""
+        """Return the inputs for the vision half for images of the same shape."""
         return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
     def _video_positions(self, video: Pixels) -> torch.Tensor:
-        """Return time, row and column (3, tokens) of a prefix that ends in a video, as in Qwen's releases.
+        """Return time, row and column (3, tokens) for a prefix that ends with a video, as in Qwen's releases.
 
-        The next token comes after the largest of them. Transformers 5.3 to 5.19 put it after the last row or column,
+        The next token comes after the largest of these. Transformers 5.3 to 5.19 put it after the last row or column,
         which is less than the times of a long video.
         """
         times, height, width = video.inputs["video_grid_thw"][0].tolist()
@@ -138,7 +138,7 @@ class ImageReader:
         return torch.cat([text, shown.T + before], dim=1).to(self.device)
 
     def read(self, packs: Sequence[Sequence[Tail]]) -> Reading:
-        """Read each pack's tokens after a copy of its image's prefix."""
+        """Read the tokens of each pack, continuing from a copy of its image's prefix."""
         shared = [pack[0].prefix for pack in packs]
         before = prefixes.copy_prefixes(shared, self.device)
         rows = [[token for tail in pack for token in tail.ids] for pack in packs]
@@ -156,17 +156,17 @@ class ImageReader:
         return Reading(states, before.cache, real, indices)
 
     def split_prefixes(self, tails: Sequence[Tail]) -> list[Tail]:
-        """Return tails that can all be read on from the end of their prompts.
+        """Return tails whose generation can continue together from the end of their prompts.
 
-        The tails are unchanged unless layers keep a state, which padding after the shorter prompts would change. Then
-        each prompt except its last token is read into a prefix of its own.
+        The tails are unchanged unless some layers have a state, which padding after shorter prompts would change. In
+        that case, each prompt except its last token is read into a separate prefix.
         """
         lengths = {len(tail.prompt) for tail in tails}
         if not self.recurrent or len(lengths) == 1:
             return list(tails)
 
         def split(group: Sequence[Tail]) -> list[Tail]:
-            """Read all tokens but the last of tails of one length."""
+            """Read all tokens except the last for tails of the same length."""
             n_read = len(group[0].prompt) - 1
             if n_read == 0:
                 return list(group)
@@ -185,7 +185,7 @@ class ImageReader:
         return call_by_group(split, tails, key=lambda tail: len(tail.prompt))
 
     def read_on(self, before: Reading, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor) -> Reading:
-        """Read one more token `ids` (n, 1) of each row, at `offsets` (n, 1) from its prefix's end."""
+        """Read one more token `ids` (n, 1) for each row, at `offsets` (n, 1) from the end of its prefix."""
         shared = [tail.prefix for tail in tails]
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
@@ -195,7 +195,7 @@ class ImageReader:
         return Reading(states, before.cache, real, indices)
 
     def _text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
-        """Return the inputs of the language half for tokens (n, tokens); `packs` begin there, if given."""
+        """Return the language half's inputs for tokens (n, tokens), which are those of `packs`, if given."""
         return {"input_ids": ids}
 
     def _distances(self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
@@ -207,12 +207,12 @@ class ImageReader:
     ) -> dict[str, torch.Tensor | None]:
         """Return the attention masks by kind of layer; None for layers that do not attend.
 
-        A mask (n, 1, tokens, all tokens) is added to the scores: 0 for seen tokens, otherwise the lowest number.
+        A mask (n, 1, tokens, all tokens) is added to the scores: 0 for visible tokens, otherwise the lowest number.
 
         Args:
-            seen: (n, tokens, all tokens), True for tokens that are seen in a layer without a window.
-            indices: (n, all tokens), counted in each token's own conversation.
-            packs: The questions that are read, if their prompts are.
+            seen: (n, tokens, all tokens), True for tokens that are visible in a layer without a window.
+            indices: (n, all tokens), the index of each token in its own conversation.
+            packs: The questions that are being read, if the tokens include prompts.
         """
         masks: dict[str, torch.Tensor | None] = {}
         for kind, window in self.windows.items():
@@ -234,7 +234,7 @@ class ImageReader:
         positions: torch.Tensor,
         cache: DynamicCache,
     ) -> torch.Tensor:
-        """Return states (n, tokens, width) of tokens at `positions` (n, tokens) after the cached ones."""
+        """Return the states (n, tokens, width) of tokens that follow the cached ones, at `positions` (n, tokens)."""
         states: torch.Tensor = self.decoder(
             **inputs,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
@@ -250,14 +250,14 @@ class ImageReader:
 
 
 def _shape(pixels: Pixels) -> tuple[Any, ...]:
-    """Return the numbers that must be equal for two images to run together: of tokens, rows and columns."""
+    """Return everything that must be equal for two images to run together: numbers of tokens, grid and shapes."""
     grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
     return (len(pixels.ids), str(grid.tolist()) if grid is not None else "", tuple(shapes))
 
 
 class CappedReader(ImageReader):
-    """A network with bounded scores, such as Gemma 4; the bound is in its config.json."""
+    """Reader for networks with capped scores, such as Gemma 4; the cap is in their config.json."""
 
     def scores(self, states: torch.Tensor) -> torch.Tensor:
         bound = self.decoder.config.final_logit_softcapping
@@ -266,14 +266,14 @@ class CappedReader(ImageReader):
 
 @dataclass(kw_only=True, slots=True)
 class ImageFeatures(Prefix):
-    """An image that is read again with every question, so that only its features are kept."""
+    """An image that is read again with every question, so only its features are kept."""
 
     features: torch.Tensor
-    """(tokens, width): embeddings that replace those of its tokens."""
+    """(tokens, width): embeddings that replace those of the image tokens."""
 
 
 class PrefixLmReader(ImageReader):
-    """A network whose prompt tokens all see each other; later tokens only see the tokens before them."""
+    """Reader for networks whose prompt tokens all see each other; later tokens see only the tokens before them."""
 
     two_way = True
 
@@ -292,7 +292,7 @@ class PrefixLmReader(ImageReader):
         ]
 
     def _text_inputs(self, ids: torch.Tensor, packs: Sequence[Sequence[Tail]] = ()) -> dict[str, torch.Tensor]:
-        """Return embeddings that contain every image's features instead of the embeddings of its tokens."""
+        """Return embeddings in which the features of every image replace the embeddings of the image tokens."""
         features = [tail.prefix.features for pack in packs for tail in pack if isinstance(tail.prefix, ImageFeatures)]
         if not features:
             return super()._text_inputs(ids)
@@ -301,7 +301,7 @@ class PrefixLmReader(ImageReader):
         return {"inputs_embeds": embedded.masked_scatter(shown[..., None], torch.cat(features).to(embedded.dtype))}
 
     def _distances(self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()) -> torch.Tensor:
-        """Return distances with 0 within a prompt, so that no window separates its tokens."""
+        """Return the distances, with 0 within a prompt, so that no window separates a prompt's tokens."""
         distances = super()._distances(indices, width)
         for row, pack in zip(distances, packs, strict=False):
             for start, tail in iterate_starts(pack):

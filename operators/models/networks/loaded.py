@@ -1,6 +1,6 @@
-"""Base classes of models on transformers: the network of a checkpoint, its tokenizer and its image processor.
+"""Base classes of models on transformers: a checkpoint's network, tokenizer and image processor.
 
-Nothing here imports torch before a model is loaded, so that families may derive their models from these classes.
+Nothing here imports torch before a model is loaded, so that families can derive their models from these classes.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 UNLIMITED = 100_000
-"""Tokenizers without a limit have a larger number than this as their limit."""
+"""A tokenizer whose limit is larger than this has no limit."""
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
-"""Models whose first position is the padding token's id plus one."""
+"""Model types whose first position is the padding token's id plus one."""
 
 
 def call_by_group(
     call: Callable[[list[Item]], Sequence[Result]], items: Sequence[Item], *, key: Callable[[Item], Hashable]
 ) -> list[Result]:
-    """Call `call` on each group of items with an equal key; return its results in the order of `items`."""
+    """Call `call` on each group of items with the same key; return the results in the order of `items`."""
     groups: dict[Hashable, list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault(key(item), []).append(index)
@@ -38,7 +38,7 @@ def call_by_group(
 
 
 class SizedTensor(NamedTuple):
-    """An image's pixels (3, height, width), or its features, with the original image's size."""
+    """The pixels (3, height, width) or the features of an image, with the size of the original image."""
 
     tensor: "torch.Tensor"
     width: int
@@ -46,16 +46,16 @@ class SizedTensor(NamedTuple):
 
 
 class LoadedModel:
-    """A network with its checkpoint's tokenizer."""
+    """A checkpoint's network with its tokenizer."""
 
     architecture: ClassVar[str]
-    """The network's class in transformers, or `module:class` of another."""
+    """The network's class in transformers, or `module:class` for any other class."""
     side_by_side = False
 
     def __init__(
         self, model: Any, tokenizer: Any, processor: Any = None, *, image_batch: int = 64, pair_batch: int = 64
     ) -> None:
-        """Compute at most `image_batch` images, or `pair_batch` pairs or texts, at a time."""
+        """Set the batch sizes: at most `image_batch` images, or `pair_batch` pairs or texts, are computed at a time."""
         self.model = model
         self.tokenizer = tokenizer
         self.processor = processor
@@ -65,9 +65,9 @@ class LoadedModel:
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
-        """Load the model with its checkpoint's weights, or with a `network` that is already on its device.
+        """Load the model with its checkpoint's weights, or with a `network` that is already on the right device.
 
-        Raises ModelError if a file is damaged, or does not fit the others.
+        Raises ModelError if a file is damaged or does not match the others.
         """
         network = cls.load_network(model) if network is None else network
         tokenizer = cls.load_tokenizer(model)
@@ -88,21 +88,21 @@ class LoadedModel:
 
     @classmethod
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
-        """Load the processor that turns images into the network's input; None for a network that sees no images."""
+        """Load the processor that converts images to the network's input; None for a network without images."""
         return None
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text before it is cut."""
+        """Return the number of tokens of each text before truncation."""
         return [len(ids) for ids in self.tokenizer(list(texts)).input_ids] if texts else []
 
     def tokens(self, *texts: Sequence[str], context: int | None, **options: Any) -> Any:
-        """Return texts, or pairs of them, as padded tokens on the network's device, cut at the context."""
+        """Return texts, or pairs of texts, as padded tokens on the network's device, truncated to the context."""
         given = [list(each) for each in texts]
         defaults = {"truncation": context is not None, "max_length": context, "padding": True, "return_tensors": "pt"}
         return self.tokenizer(*given, **defaults | options).to(self.model.device)
 
     def find_context(self) -> int | None:
-        """Return the maximum tokens of a text, special ones included; None if model and tokenizer have no limit."""
+        """Return the maximum number of tokens, including special ones, or None if model and tokenizer have no limit."""
         config = self.model.config
         positions = getattr(config, "max_position_embeddings", None)
         if positions is not None and config.model_type in OFFSET_POSITIONS:
@@ -112,7 +112,7 @@ class LoadedModel:
 
 
 class LoadedImageModel(LoadedModel):
-    """A network that sees images, with its checkpoint's image processor."""
+    """A network that sees images, with the image processor of its checkpoint."""
 
     def __init__(self, model: Any, tokenizer: Any, processor: Any, **batches: int) -> None:
         from plumbline.operators.models.pixels import make_pixel_input
@@ -127,12 +127,12 @@ class LoadedImageModel(LoadedModel):
         return load_image_processor(model.folder("checkpoint"))
 
     def preprocess(self, image: Image.Image) -> Any:
-        """Prepare the image with the checkpoint's processor, (3, height, width), as bytes if possible."""
+        """Prepare the image with the checkpoint's processor: (3, height, width), as bytes if possible."""
         return self.pixels.pin(self.processor(images=image, return_tensors="pt")["pixel_values"][0])
 
     def encode(self, pixels: Sequence[Any]) -> Sequence[Any]:
         return pixels
 
     def batch(self, pixels: "Sequence[torch.Tensor]") -> "torch.Tensor":
-        """Join pixels of one shape in a tensor, on the network's device and in its precision."""
+        """Join pixels of the same shape in one tensor, on the network's device and in its precision."""
         return self.pixels([each[None] for each in pixels])

@@ -1,4 +1,4 @@
-"""Prefixes that all questions on an image share, and the layout of questions side by side after a copy of a prefix."""
+"""Prefixes shared by all questions about an image, and how questions are arranged after one copy of a prefix."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 MAX_PACKED_TOKENS = 512
-"""Maximum tokens of the questions on an image that are read side by side after one copy of its prefix."""
+"""Maximum number of question tokens that are read together after one copy of an image's prefix."""
 
 
 class KeysAndValues(NamedTuple):
-    """Memory of an attention layer: keys and values of the tokens it has read."""
+    """Memory of an attention layer: keys and values of the tokens that it has read."""
 
     keys: torch.Tensor
     """(heads, tokens, head width)."""
@@ -22,16 +22,16 @@ class KeysAndValues(NamedTuple):
 
 
 class LayerState(NamedTuple):
-    """Memory of a layer of linear attention: a sum over all tokens it has read, of constant size."""
+    """Memory of a linear-attention layer: a sum over all tokens that it has read, of constant size."""
 
     convolved: torch.Tensor
-    """The last tokens before the layer, (channels, tokens)."""
+    """Inputs of the layer for the last few tokens, (channels, tokens)."""
     recurrent: torch.Tensor
     """(heads, key width, value width)."""
 
 
 def copy_memory(layer: Any, row: int, tokens: int) -> KeysAndValues | LayerState:
-    """Return a cache layer's memory of the last `tokens` of one row of its batch."""
+    """Return a cache layer's memory of the last `tokens` tokens in one row of the batch."""
     if isinstance(layer, LinearAttentionLayer):
         return LayerState(layer.conv_states[0][row], layer.recurrent_states[0][row])
     return KeysAndValues(layer.keys[row, :, -tokens:], layer.values[row, :, -tokens:])
@@ -39,17 +39,17 @@ def copy_memory(layer: Any, row: int, tokens: int) -> KeysAndValues | LayerState
 
 @dataclass(kw_only=True, slots=True)
 class Prefix:
-    """The beginning that every question on an image shares, up to the last image token, after the model has read it."""
+    """The start of every prompt about an image, up to the last image token, after the model has read it."""
 
     ids: list[int]
-    """Its tokens."""
+    """Tokens of the prefix."""
     layers: list[KeysAndValues | LayerState]
     next_position: int
-    """Position of the first token after the prefix; at most the number of tokens, as images are 2D."""
+    """Position of the first token after the prefix; at most the number of tokens, because image positions are 2D."""
     closing: str
-    """Text that the processor writes between the image's last token and the text after it."""
+    """Text that the processor inserts between the image's last token and the text after it."""
     unread: list[int] = field(default_factory=list)
-    """Tokens of the prefix that are read again with every question."""
+    """Tokens of the prefix that are read again with each question."""
     read: bool = False
     """True once a question has continued from the prefix."""
 
@@ -59,12 +59,12 @@ class Prefix:
 
 
 class Tail(NamedTuple):
-    """One question's tokens after its image's prefix: the rest of the prompt, then each choice by itself."""
+    """One question's tokens after its image's prefix: the rest of the prompt, followed by each choice separately."""
 
     prefix: Prefix
     prompt: list[int]
     choices: list[list[int]]
-    """Tokens of each choice, end of turn included; the last token is predicted but not read."""
+    """Tokens of each choice, including the end of the turn; the last token is predicted but not read."""
 
     @property
     def ids(self) -> list[int]:
@@ -72,12 +72,12 @@ class Tail(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in the model's context."""
+        """Number of tokens that the question takes in the model's context."""
         return self.prefix.tokens + len(self.ids)
 
 
 class CopiedPrefixes(NamedTuple):
-    """Copies of prefixes as one batch, padded on the left."""
+    """Copies of prefixes in one batch, padded on the left."""
 
     cache: DynamicCache
     real: torch.Tensor
@@ -87,7 +87,7 @@ class CopiedPrefixes(NamedTuple):
 
 
 def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPrefixes:
-    """Copy the layers' memory of each prefix to a cache, which a model may extend."""
+    """Copy the layers' memory of each prefix to a cache that a model may extend."""
     width = max(prefix.tokens for prefix in prefixes)
 
     def stack(states: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -111,7 +111,7 @@ def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPre
 
 
 def pack_questions(tails: Sequence[Tail], max_tokens: int) -> list[list[int]]:
-    """Return the indices of questions that share a copy of their image's prefix, at most `max_tokens` together."""
+    """Group questions that share a copy of their image's prefix, up to `max_tokens` tokens; return their indices."""
     packs: list[list[int]] = []
     open_packs: dict[int, tuple[list[int], int]] = {}
     for index, tail in enumerate(tails):
@@ -125,7 +125,7 @@ def pack_questions(tails: Sequence[Tail], max_tokens: int) -> list[list[int]]:
 
 
 def iterate_starts(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
-    """Yield each tail with the index of its first token in its row."""
+    """Yield the index of each tail's first token in the row, and the tail."""
     start = 0
     for tail in pack:
         yield start, tail
@@ -133,7 +133,7 @@ def iterate_starts(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
 
 
 def _choice_ranges(tail: Tail) -> Iterator[range]:
-    """Yield the indices of each choice's tokens among the tail's."""
+    """Yield the indices of each choice's tokens within the tail."""
     first = len(tail.prompt)
     for choice in tail.choices:
         yield range(first, first + len(choice) - 1)
@@ -141,9 +141,9 @@ def _choice_ranges(tail: Tail) -> Iterator[range]:
 
 
 def find_visible_tokens(pack: Sequence[Tail], width: int, *, two_way: bool = False) -> torch.Tensor:
-    """Return which tokens each token attends to, (width, width): those before it in its own question and choice.
+    """Return the tokens that each token attends to (width, width): earlier ones of the same question and choice.
 
-    `two_way` lets the tokens of a prompt see those after them as well.
+    `two_way` also lets the tokens of a prompt see later tokens of the prompt.
     """
     seen = torch.eye(width, dtype=torch.bool)
     for start, tail in iterate_starts(pack):
@@ -156,7 +156,7 @@ def find_visible_tokens(pack: Sequence[Tail], width: int, *, two_way: bool = Fal
 
 
 def find_position_offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
-    """Return positions (width,) from the prefix's end; every choice begins right after its prompt."""
+    """Return positions (width,) relative to the end of the prefix; every choice starts right after its prompt."""
     offsets = torch.zeros(width, dtype=torch.long)
     for start, tail in iterate_starts(pack):
         offsets[start : start + len(tail.ids)] = torch.arange(len(tail.ids))
@@ -166,7 +166,7 @@ def find_position_offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
 
 
 def iterate_predictions(tail: Tail) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield for every token of every choice the index of the token that predicts it, the token, and all before it."""
+    """Yield, for every token of every choice, the index of the token that predicts it, the token, and all before it."""
     for choice, indices in zip(tail.choices, _choice_ranges(tail), strict=True):
         for number, predicting in enumerate([len(tail.prompt) - 1, *indices]):
             yield predicting, choice[number], [*tail.prefix.ids, *tail.prompt, *choice[:number]]

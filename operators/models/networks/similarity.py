@@ -1,7 +1,7 @@
-"""Networks that compare images with texts, and dual encoders as VQA models.
+"""Networks that compare images with texts, and the use of dual encoders as VQA models.
 
 Dual encoders compare embeddings of images and texts; joint encoders read a text together with an image. Nothing here
-imports torch before a model is loaded, so that families may derive their models from these classes.
+imports torch before a model is loaded, so that families can derive their models from these classes.
 """
 
 import html
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     import torch
 
 MAX_REMEMBERED_TEXTS = 20_000
-"""Number of embedded texts after which the cache is cleared."""
+"""Number of embedded texts above which the cache is cleared."""
 COSINE = VqaProfile(name="cosine", compares=True)
-"""An ablation of "What makes a good metric?": a metric that scores as well with it needs no VQA model."""
+"""An ablation from "What makes a good metric?": a metric that scores equally well with it does not need a VQA model."""
 
 
 class TextEncoder(LoadedModel, ABC):
-    """The `embedding` call by a network that embeds texts."""
+    """The `embedding` call served by a network that embeds texts."""
 
     context: int | None
-    """Maximum number of tokens of a text, special ones included; longer texts are cut. None for no limit."""
+    """Maximum number of tokens of a text, including special ones; longer texts are cut. None for no limit."""
 
     @abstractmethod
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
-        """Return embeddings (n, width) of one batch of texts."""
+        """Return embeddings (n, width) for one batch of texts."""
 
     def clean(self, text: str) -> str:
-        """Return the text as it is tokenized."""
+        """Return the text in the form that is tokenized."""
         return text
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings (n, width), float32; texts beyond the context are cut and reported."""
+        """Return unit-length embeddings (n, width), float32; texts longer than the context are cut and reported."""
         import torch
 
         texts = [self.clean(text) for text in texts]
@@ -58,25 +58,25 @@ class TextEncoder(LoadedModel, ABC):
 
 
 def clean_text(text: str) -> str:
-    """Return the text as CLIP's released code cleans it; the tokenizer treats runs of spaces as one."""
+    """Clean the text as in CLIP's released code; the tokenizer treats runs of spaces as one space."""
     from ftfy import fix_text  # takes a tenth of a second to import, and only few models need it
 
     return html.unescape(html.unescape(fix_text(text))).strip().lower()
 
 
 def normalize_rows(features: "torch.Tensor") -> "list[torch.Tensor]":
-    """Normalise rows of features to unit length, float32, on the CPU."""
+    """Return the rows of features scaled to unit length, float32, on the CPU."""
     from torch.nn.functional import normalize
 
     return list(normalize(features.float(), dim=-1).cpu())
 
 
 class DualEncoder(ABC):
-    """The `compare` step of the `similarity` call, by a model that embeds images and texts separately."""
+    """The `compare` step of the `similarity` call, for models that embed images and texts separately."""
 
     scale = 1.0
     bias = 0.0
-    """A cosine times `scale`, plus `bias`, is the model's logit that image and text belong together."""
+    """The model's logit that image and text match is the cosine times `scale`, plus `bias`."""
 
     def __init__(self) -> None:
         self.embedded: dict[str, tuple[torch.Tensor, bool]] = {}
@@ -84,14 +84,15 @@ class DualEncoder(ABC):
 
     @abstractmethod
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings; texts beyond the context are cut and reported."""
+        """Return unit-length embeddings; texts longer than the context are cut and reported."""
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[Compared]:
-        """Return the similarity of each pair in this measure; each text is embedded once.
+        """Return the similarity of each pair under this measure; each text is embedded once.
 
-        An image has one unit-length embedding (width,), or several (n, width); the nearest to the text counts.
+        An image has one unit-length embedding (width,), or several (n, width), of which the one nearest to the text
+        counts.
         """
         from torch.nn.functional import cosine_similarity
 
@@ -121,11 +122,11 @@ class DualEncoder(ABC):
 
 
 class Towers(LoadedImageModel, TextEncoder, DualEncoder):
-    """A network of transformers that has `get_image_features` and `get_text_features`."""
+    """A network in transformers that has `get_image_features` and `get_text_features`."""
 
     context: int
     padded = False
-    """True if it was trained on texts of one length, its `context`, with padding read like other tokens."""
+    """True if the model was trained on texts padded to `context` tokens, with padding read like other tokens."""
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
@@ -134,11 +135,11 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
         self.scale = self.learnt_scale()
 
     def learnt_scale(self) -> float:
-        """Return the factor of a cosine in the model's logit."""
+        """Return the learned scale by which the model multiplies the cosine to get its logit."""
         return math.exp(self.model.logit_scale.item())
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Prepare the image with the checkpoint's processor, (3, height, width); `rule` is ignored."""
+        """Prepare the image with the checkpoint's processor: (3, height, width). `rule` is ignored."""
         return super().preprocess(image)
 
     def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
@@ -160,7 +161,7 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
 
 
 class JointEncoder(LoadedImageModel, ABC):
-    """The `similarity` call by a network whose text half attends to the states of its `vision_model`."""
+    """The `similarity` call served by a network whose text half attends to the states of its `vision_model`."""
 
     context: int
     """Maximum number of tokens of a text; longer texts are cut."""
@@ -176,7 +177,7 @@ class JointEncoder(LoadedImageModel, ABC):
         """Return the similarity (n,) of texts (n, length) and images (n, tokens, width); the mask is 0 for padding."""
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Prepare the image as in the model's training, (3, height, width); `rule` is ignored."""
+        """Prepare the image as in the model's training: (3, height, width). `rule` is ignored."""
         return super().preprocess(image)
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> "list[torch.Tensor]":
@@ -189,7 +190,7 @@ class JointEncoder(LoadedImageModel, ABC):
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[Compared]:
-        """Return the similarity of each pair, by reading the text together with the image."""
+        """Return the similarity of each pair, computed by reading the text together with the image."""
         lengths = self.lengths([pair.text for pair in pairs])
 
         def read(batch: Sequence[Pair]) -> list[float]:
@@ -205,7 +206,7 @@ class JointEncoder(LoadedImageModel, ABC):
 
 
 class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
-    """A JointEncoder that also embeds images and texts: `match` by reading, `cosine` by embedding."""
+    """A JointEncoder that can also embed images and texts: `match` uses joint reading, `cosine` uses embeddings."""
 
     context: int
 
@@ -215,7 +216,7 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
 
     @abstractmethod
     def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
-        """Return embeddings of images (n, tokens, width): one each, (n, width), or several, (n, k, width)."""
+        """Return embeddings of images (n, tokens, width): one per image, (n, width), or several, (n, k, width)."""
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
@@ -236,9 +237,9 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
 class CosineVqa:
     """The `likelihood` call served by a dual encoder, which cannot `reply`.
 
-    Each choice is compared as the text "question choice", with a question mark between them unless the question ends
-    with one. The choices' likelihoods are the softmax of their cosines in the scale that the model learnt, so the
-    likeliest choice has the largest cosine. Each choice counts as one token with a certain end.
+    Each choice is compared with the image as the text "question choice", with a question mark between them unless the
+    question ends with one. The choices' likelihoods are the softmax of their cosines at the model's learned scale, so
+    the likeliest choice has the largest cosine. Each choice counts as one token with a certain end.
     """
 
     side_by_side = False
@@ -252,7 +253,7 @@ class CosineVqa:
         return self.model.preprocess(image)
 
     def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
-        """Return the log-likelihood of every choice among those of its question, and 0 for its end, or an error."""
+        """Return the log-likelihood of every choice relative to the other choices, and 0 for its end, or an error."""
         pairs = [
             Pair(question.image, choice_text(question.text, choice))
             for question in questions
@@ -262,13 +263,13 @@ class CosineVqa:
         return [_choice_logprobs(question, list(islice(compared, len(question.choices)))) for question in questions]
 
     def reply(self, features: Sequence[Any], questions: Sequence[Question]) -> list[RowError]:
-        """Return an error for every question: the model writes no text."""
-        problem = "a model that compares choices writes no text of its own; set the metric's answers=likelihood"
+        """Return an error for every question, because the model generates no text."""
+        problem = "a model that only compares choices cannot generate text; set the metric's answers=likelihood"
         return [RowError("no_likelihood", problem)] * len(questions)
 
 
 def choice_text(question: str, choice: str) -> str:
-    """Return the text of a choice for the comparison."""
+    """Return the text that represents a choice in the comparison."""
     stem = question.rstrip()
     return f"{stem} {choice}" if stem.endswith("?") else f"{stem}? {choice}"
 
@@ -277,10 +278,10 @@ def _choice_logprobs(question: Question, choices: Sequence[Compared]) -> list[li
     """Return the log-softmax of the choices' logits, or an error if it would be meaningless."""
     if len(choices) < 2:
         problem = "a model that compares choices cannot score a single choice"
-        remedy = "use another VQA model, or a metric that asks with several choices"
+        remedy = "use another VQA model, or a metric whose questions have several choices"
         return RowError("no_likelihood", f"{problem}; {remedy}")
     if any(choice.truncated for choice in choices):
-        problem = f"{question.text!r} with its choices is beyond the context of the model, which would cut the choice"
+        problem = f"{question.text!r} with its choices exceeds the model's context, so the choice would be cut"
         return RowError("prompt_too_long", f"{problem}; use a model with a longer context")
     largest = max(choice.similarity for choice in choices)
     total = largest + math.log(math.fsum(math.exp(choice.similarity - largest) for choice in choices))

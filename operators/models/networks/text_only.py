@@ -1,4 +1,4 @@
-"""Language models as VQA models that never see the image: an ablation of "What makes a good metric?"."""
+"""Language models used as VQA models without seeing the image: an ablation from "What makes a good metric?"."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -33,14 +33,14 @@ TOO_LONG = (
 class TextOnly(ABC):
     """Base class of models that answer from the question alone, so that the answer is the same for every image.
 
-    Each question is asked once, however many images it is about.
+    Each question is asked once, no matter how many images it is about.
     """
 
     side_by_side = False
 
     @abstractmethod
     def score(self, pairs: Sequence[tuple[str, str]]) -> Sequence[list[float] | RowError]:
-        """Return full-vocabulary log-probabilities of each choice's tokens after its question, and of its end."""
+        """Return full-vocabulary log-probabilities of each choice's tokens, and of its end, given the question."""
 
     @abstractmethod
     def write(self, texts: Sequence[str]) -> Sequence[str | RowError]:
@@ -71,17 +71,17 @@ class TextOnly(ABC):
 
 
 class TextOnlyVqa(TextOnly):
-    """The `likelihood` call of a decoder-only language model from the question alone."""
+    """The `likelihood` call served by a decoder-only language model, from the question alone."""
 
     def __init__(self, language: CausalLM) -> None:
-        """Raise ModelError if no token ends an answer, or the chat template opens a thought."""
+        """Check the tokenizer; raise ModelError if no token ends an answer, or if the chat template opens a thought."""
         self.language = language
         self.tokenizer = language.tokenizer
         self.end = self.tokenizer.eos_token_id
         self.usage = Usage()
         name = self.tokenizer.name_or_path
         if self.end is None:
-            raise ModelError(f"{name}: the tokenizer has no eos_token, which ends an answer; set it")
+            raise ModelError(f"{name}: the tokenizer has no eos_token, which is needed to end an answer; set it")
         if opens_thought(render_conversation(self.tokenizer, [Message("user", "")])):
             raise ModelError(f"{name}: {THINKING_PROBLEM}")
 
@@ -132,7 +132,7 @@ class TextOnlyVqa(TextOnly):
 
 
 class TextOnlyT5(TextOnly, LoadedModel):
-    """The `likelihood` call of a T5 from the question alone: its encoder reads the question, its decoder answers."""
+    """The `likelihood` call served by a T5, from the question alone: the encoder reads it, and the decoder answers."""
 
     architecture = "T5ForConditionalGeneration"
 
@@ -172,7 +172,7 @@ class TextOnlyT5(TextOnly, LoadedModel):
 
 
 def _gather_logprobs(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:
-    """Return the log-probabilities of a choice's tokens at the last positions of (positions, vocabulary)."""
+    """Return the log-probabilities of a choice's tokens from the last positions of (positions, vocabulary)."""
     last = logprobs[len(logprobs) - len(choice) :]
     values: list[float] = last.gather(1, torch.tensor(choice, device=last.device)[:, None])[:, 0].tolist()
     return values

@@ -1,7 +1,7 @@
 """Decoder-only chat models that see images, on transformers: `likelihood`, `reply` and `generate_from_images`.
 
-VQAScore paper, appendix C, for models in the form of LLaVA and Qwen-VL. An image's tokens, and those before them, are
-read once for all questions on the image.
+Follows appendix C of the VQAScore paper, for models in the form of LLaVA and Qwen-VL. An image's tokens, and the tokens
+before them, are read once for all questions about the image.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,14 +39,14 @@ TOO_LONG = (
     "shorten the prompt, use smaller images, or a model with a longer context"
 )
 HEAD_ROWS = 256
-"""Number of tokens whose probabilities over the vocabulary are computed together."""
+"""Number of positions whose probabilities over the vocabulary are computed together."""
 
 
 class ChatVlm:
-    """Conversations about images with a network that reads them.
+    """Conversations about images with a network that sees them.
 
     Each of `image_batch` prefixes, and of `pair_batch` copies with their questions, takes memory for keys and values:
-    70 MB in a Qwen2.5-VL-7B at 1,200 tokens an image, 320 MB in a LLaVA-1.5-7B, both in bfloat16.
+    70 MB in a Qwen2.5-VL-7B with 1,200 tokens per image, 320 MB in a LLaVA-1.5-7B, both in bfloat16.
     """
 
     side_by_side = False
@@ -61,10 +61,10 @@ class ChatVlm:
         penalty: float = 1.0,
         thinking: Thinking | None = None,
     ) -> None:
-        """Answer `pair_batch` questions together; each token in `ends` ends a reply.
+        """Set how questions are answered: `pair_batch` together, with replies that end at any token in `ends`.
 
-        A choice's tokens that occurred before get the `penalty` of Keskar et al. 2019 (1 for none). `thinking` is None
-        if the model must reply at once.
+        Choice tokens that occurred before get the repetition `penalty` of Keskar et al. 2019 (1 for none). `thinking`
+        is None if the model must reply at once.
         """
         self.reader = reader
         self.prompts = prompts
@@ -90,7 +90,7 @@ class ChatVlm:
         return self.reader.encode(pixels)
 
     def likelihood(self, features: Sequence[Prefix], questions: Sequence[Question]) -> list[list[list[float]]]:
-        """Return full-vocabulary log-probabilities of every choice's tokens and of the end of the turn, by question."""
+        """Return full-vocabulary log-probabilities of every choice's tokens, including its end, by question."""
         tails = [self._tokenize_question(features, question, question.choices) for question in questions]
         if not self.reader.recurrent:
             return self._score(tails, prefixes.MAX_PACKED_TOKENS)
@@ -99,7 +99,7 @@ class ChatVlm:
         return [[logprobs for _ in tail.choices for logprobs in next(choices)] for tail in tails]
 
     def _score(self, tails: Sequence[Tail], max_packed: int) -> list[list[list[float]]]:
-        """Return the log-probabilities of each tail's choices; packs have up to `max_packed` tokens after an image."""
+        """Return the log-probabilities of each tail's choices; at most `max_packed` tokens share a copy of a prefix."""
         packed = prefixes.pack_questions(tails, max_packed)
         packs = [[tails[index] for index in pack] for pack in packed]
         sizes = [(pack[0].prefix.tokens, sum(len(tail.ids) for tail in pack)) for pack in packs]
@@ -121,7 +121,7 @@ class ChatVlm:
         return [reply.text.strip() for reply in replies]
 
     def generate_from_images(self, features: Sequence[Prefix], requests: Sequence[ImageRequest]) -> list[Reply]:
-        """Return the reply to each conversation, or an error; a reply depends on its own request only."""
+        """Return the reply to each conversation, or an error; a reply depends only on its own request."""
         conversations: list[Conversation | RowError] = []
         for image, request in requests:
             prefix = features[image]
@@ -136,7 +136,7 @@ class ChatVlm:
         return reply_to_valid(conversations, answer, self.thinking)
 
     def _tokenize_question(self, features: Sequence[Prefix], question: Question, choices: Sequence[str]) -> Tail:
-        """Return a question's tokens; raises HopelessRow if they exceed the context or contain a second image."""
+        """Return a question's tokens. Raise HopelessRow if they exceed the context or contain a second image."""
         prefix, messages = features[question.image], [Message("user", question.text)]
         prompt = prefix.unread + self.prompts.tokenize_after_image(messages, prefix.closing)
         tail = Tail(prefix, prompt, [self.prompts.tokenize_choice(question.text, choice) for choice in choices])
@@ -147,7 +147,7 @@ class ChatVlm:
     def _score_packs(self, packs: Sequence[Sequence[Tail]]) -> list[list[list[list[float]]]]:
         """Return log-probabilities of the choices' tokens, by pack, question and choice.
 
-        A pack's questions are read side by side, with the choices of each; they do not see each other.
+        The questions of a pack are read together, each with its choices, without attending to each other.
         """
         states = self.reader.read(packs).states
         targets = []  # row and column of the state that predicts each token, and the token
@@ -185,7 +185,7 @@ class ChatVlm:
         return generations
 
     def _decode(self, conversations: Sequence[Conversation]) -> list[list[int]]:
-        """Return the tokens that continue each prompt, including the end token if there is one."""
+        """Return the tokens generated after each prompt, including the end token if there is one."""
         requests = [conversation.request for conversation in conversations]
         tails = self.reader.split_prefixes([Tail(one.image, one.ids, []) for one in conversations])
         schemas = [request.schema for request in requests]
@@ -216,7 +216,7 @@ class ChatVlm:
 
 
 def _count_usage(prefix: Prefix, prompt_tokens: int, *, new_tokens: int = 0) -> Usage:
-    """Return the usage of a call. The first call that reads a prefix computes it; for later calls it is cached."""
+    """Return the usage of a call. The first call that uses a prefix computes it; for later calls it is cached."""
     cached = prefix.tokens if prefix.read else 0
     prefix.read = True
     return Usage(1, prefix.tokens + prompt_tokens, cached, new_tokens)

@@ -120,7 +120,7 @@ def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> Non
     for more, complaint in (
         ((f"captions={folder}/store/bridges",), "no file there ends in .parquet, .csv"),
         (("column=alt",), "expected a column alt, found"),
-        (("near=0",), "near: expected a share above 0 and at most 1"),
+        (("near=0",), "near: expected a fraction above 0 and at most 1"),
     ):
         assert complaint in refusal("leaks", *words(folder), *more)
 

@@ -10,7 +10,7 @@ REFUSED: Refusals = {
     "build_benchmark output={out} models=shapes": [
         ("", "prompts: expected a file of prompts, or generation=llm to have some written"),
         ("generation=llm tagging=llm", "prompts: tagging and drawing need a file of prompts; set prompts=FILE"),
-        ("prompts={prompts} near_duplicates=0", "near_duplicates: expected a share above 0 and at most 1 or null"),
+        ("prompts={prompts} near_duplicates=0", "near_duplicates: expected a fraction above 0 and at most 1 or null"),
         ("prompts={prompts} drawing=balanced drawing.count=1",
          "p.csv: drawing balances skills, and none of 1 prompts has a skill in the column"),
         ("prompts={prompts} drawing=balanced", "config key 'drawing.count' is required"),

@@ -79,5 +79,5 @@ def test_the_scorer_shows_a_judge_the_source_and_then_the_image(server: Server) 
     (body,) = server.bodies
     pictures = [part["image_url"]["url"] for part in body["messages"][0]["content"][:-1]]
     assert len(set(pictures)) == 2 and summarise_requests(server) == [(2, True)]
-    with pytest.raises(ConfigError, match="imgedit and by_skill look at what images were edited from"):
+    with pytest.raises(ConfigError, match="imgedit and by_skill need the sources of edited images"):
         scorer.score_table(MADE, "paint it red")

@@ -140,7 +140,7 @@ def test_in_python_captions_stand_beside_the_images(tmp_path: Path) -> None:
     assert [row["score"] for row in table[4:]] == pytest.approx([row[2] for row in compute_released_scores()], abs=1e-5)
     assert len({row["score"] for row in table[:4]}) == 4
     assert scorer.score_table(noise(1), "", "kept", sources=png(noise(1)))["score"].to_pylist() == pytest.approx([1])
-    with pytest.raises(ConfigError, match="captions: change compares with captions of the edits; give what"):
+    with pytest.raises(ConfigError, match="captions: required by change; pass a description of each source"):
         scorer.score_table(EDITED, "", sources=BEFORE)
     with pytest.raises(ConfigError, match="captions: kept would ignore them"):
         scorer.score_table(EDITED, "", "kept", sources=BEFORE, captions=both)

@@ -178,7 +178,7 @@ def test_sources_that_are_wanted_and_absent_are_refused_before_anything_runs(tmp
     with pytest.raises(ConfigError, match=r"column\(s\) before"):
         plan_bench(folder, tmp_path / "store", METRICS, SOURCE)
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
-    with pytest.raises(ConfigError, match="give the image that each was edited from"):
+    with pytest.raises(ConfigError, match="pass the image that each was edited from"):
         scorer.score_table(noise(1), "an edit")
     with pytest.raises(ConfigError, match="got 1 images and 2 sources"):
         scorer.score_table(noise(1), "an edit", sources=[noise(1), noise(2)])

@@ -302,7 +302,7 @@ def test_files_are_written_and_rules_read_on_s3(runs: Runs, bucket: str) -> None
         ),
         ("{metric: gecko, at_least: 1, candidate: atlos}", "candidate: expected one of borealis, cobalt, atlas, got"),
         ("{metric: gecko, no_worse_by: 0}", "rule floor: no_worse_by: expected more than 0 or null, got 0"),
-        ("{coverage: 2}", "rule floor: coverage: expected a share above 0 and at most 1 or null, got 2"),
+        ("{coverage: 2}", "rule floor: coverage: expected a fraction above 0 and at most 1 or null, got 2"),
         ("{metric: gecko, at_least: .nan}", "'rules.floor.at_least': expected a finite number, got nan"),
         ("{metric: gecko, at_least: 1, at_most: 2}", "rule floor: expected exactly one of at_least, at_most, no_worse"),
         ("{metric: gecko}", "coverage, got none; add one"),

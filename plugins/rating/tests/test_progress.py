@@ -81,7 +81,7 @@ def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(scored_run
         ({"metrics": ("dsg",)}, "dsg"),
         ({"metrics": ("gecko", "dsg")}, "metrics: expected one, such as .*, got gecko, dsg"),
         ({"stop": True}, "stop: it needs queue=labels"),
-        ({"repeats": 2.0}, "repeats: expected a share between 0 and 1, got 2"),
+        ({"repeats": 2.0}, "repeats: expected a fraction between 0 and 1, got 2"),
     ],
 )
 def test_an_impossible_queue_is_refused(

@@ -191,10 +191,10 @@ def test_what_is_not_of_the_form_is_refused_in_one_line(form: Any, message: str)
 
 
 UNUSABLE = {
-    "half \ud83d": "half a character (U+D83D) at position 5",
+    "half \ud83d": "a lone surrogate (U+D83D) at position 5",
     7: "expected the prompt as text, found int",
     None: "the prompt has no text",
-    "p" * 20_001: "the prompt has 20001 characters, and at most 20000 are read",
+    "p" * 20_001: "the prompt has 20001 characters, but at most 20000 are allowed",
 }
 
 

@@ -15,5 +15,5 @@ def test_a_service_that_refuses_the_key_is_told_before_ray_starts(
     server.script = lambda number, body: failed(401, "no such key")
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")
     given = ["metric=[vqascore]", "models=shapes", *model, f"models.vqa.endpoint={server.url}", "port=0"]
-    with pytest.raises(ModelError, match="answered 401 to the key"):
+    with pytest.raises(ModelError, match="answered 401 for the key"):
         run_service.serve(config_of("serve", *given), lambda address: None)

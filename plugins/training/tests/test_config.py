@@ -29,7 +29,7 @@ def test_the_kind_of_training_is_chosen_by_name() -> None:
         (("training=finetune", "output=out", "pace.batch=3"), "pace.batch: expected a multiple of the 2 workers"),
         (("training=finetune", "output=out", "pace.rate=0"), "pace.rate: expected more than 0, got 0"),
         (("training=finetune", "output=out", "held_out=1"), "held_out: expected a probability between 0 and 1, got 1"),
-        (("training=finetune", "output=out", "blend=0"), "blend: expected a share above 0 and at most 1, got 0"),
+        (("training=finetune", "output=out", "blend=0"), "blend: expected a fraction above 0 and at most 1, got 0"),
         (("training=finetune", "output=out", "protocol.tasks=[graphs]"), "it has no ratings of single images"),
         (("training=finetune", "output=out", "trained=[]"), "trained: expected mm_projector, language_model or both"),
         (("training=finetune", "output=out", "trained=[vision_tower]"), "config key 'trained.0'"),

@@ -138,6 +138,6 @@ def test_runs_and_mixtures_are_described_in_words() -> None:
     run = {"settings": {"ember": several}}
     assert setting_notes(run, ["ember", "flint"]) == [
         "The images of ember were made with several settings: cfg 4 (50%) and 7.5 (50%).",
-        "No settings are known of flint.",
+        "No settings are known for flint.",
     ]
     assert setting_notes({}, ["ember"]) == []

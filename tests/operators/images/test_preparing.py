@@ -149,7 +149,9 @@ def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf])
 def test_an_infinite_or_negative_time_limit_is_refused_by_name(seconds: float) -> None:
-    with pytest.raises(ConfigError, match=rf"limits\.max_seconds: expected seconds above 0, got {seconds}"):
+    with pytest.raises(
+        ConfigError, match=rf"limits\.max_seconds: expected a positive number of seconds, got {seconds}"
+    ):
         ImageLimits(max_seconds=seconds)
 
 
@@ -251,14 +253,14 @@ def test_a_jpeg_whose_missing_pixels_libjpeg_fills_in_is_corrupt(content: bytes)
 @pytest.mark.parametrize("content", [ARITHMETIC, LOSSLESS])
 def test_a_kind_of_jpeg_that_cannot_be_checked_for_completeness_is_refused_with_the_remedy(content: bytes) -> None:
     message = (
-        "found an arithmetic-coded or lossless JPEG, whose reader does not say what is missing; save the image as PNG"
+        "found an arithmetic-coded or lossless JPEG, whose decoder does not report missing data; save the image as PNG"
     )
     assert refusal({"image": content}) == RowError("corrupt_image", message)
 
 
 def test_a_jpeg_with_an_unknown_colour_sampling_is_refused_with_the_remedy() -> None:
     error = refusal({"image": encoded(picture(0).convert("CMYK"), "JPEG", subsampling=2)})
-    assert error.message.startswith("found a JPEG whose colours are sampled in an unusual way, whose reader")
+    assert error.message.startswith("found a JPEG with unusual chroma subsampling, whose decoder")
     assert error.message.endswith("; save the image as PNG") and error.kind == "corrupt_image"
 
 
@@ -336,7 +338,7 @@ def test_a_tiff_whose_reader_hides_missing_data_is_refused_with_the_remedy(
     compression: str, share: float, capfd: pytest.CaptureFixture[str]
 ) -> None:
     error = refusal({"image": make_tiff(compression, share)})
-    assert error.message.startswith(f"found a TIFF compressed as {compression}, whose reader does not say")
+    assert error.message.startswith(f"found a TIFF compressed as {compression}, whose decoder does not report")
     assert error.message.endswith("; save the image as PNG") and not error.retryable
     assert capfd.readouterr().err == "", "libtiff prints nothing; its warnings would fill a worker's log"
 
@@ -399,7 +401,7 @@ def empty_chunks() -> bytes:
 def test_decoding_stops_at_the_time_limit(make: Callable[[], bytes]) -> None:
     error = refusal({"image": make()}, ImageLimits(max_seconds=0.1))
     assert (error.kind, error.retryable) == ("image_too_slow", True)
-    assert "over limits.max_seconds=0.1 of a processor" in error.message and "raise the limit" in error.message
+    assert "more than limits.max_seconds=0.1 of processor time" in error.message and "raise the limit" in error.message
 
 
 def test_a_tiff_whose_tags_share_the_same_bytes_is_corrupt() -> None:
@@ -708,7 +710,7 @@ def test_several_images_may_mix_bytes_and_addresses() -> None:
         ([], None, "missing_image", "the row has neither"),
         (None, [], "missing_image", "the row has neither"),
         ([b"broken"], None, "corrupt_image", "expected an image"),
-        ([GREYS[0]] * 65, None, "too_many_images", "65 images in the row, where limits.max_images=64"),
+        ([GREYS[0]] * 65, None, "too_many_images", "65 images in the row, but limits.max_images=64"),
     ],
 )
 def test_a_row_with_one_bad_image_is_an_error_that_names_it(images: Any, uris: Any, kind: str, message: str) -> None:
@@ -726,7 +728,7 @@ def test_a_row_with_one_bad_image_is_an_error_that_names_it(images: Any, uris: A
 def test_a_limit_of_one_image_refuses_a_row_of_several() -> None:
     prepared = read_several([GREYS[:1], GREYS[:2]], limits=ImageLimits(max_images=1))
     assert [error and error.kind for error in prepared.errors] == [None, "too_many_images"]
-    assert "2 images in the row, where limits.max_images=1" in str(prepared.errors[1])
+    assert "2 images in the row, but limits.max_images=1" in str(prepared.errors[1])
 
 
 def test_a_list_of_one_image_is_that_image() -> None:

@@ -116,7 +116,7 @@ def test_a_sound_file_without_images_is_not_a_video(tmp_path: Path) -> None:
         frame.sample_rate = 8000
         file.mux(stream.encode(frame))
         file.mux(stream.encode())
-    assert "it has no moving images" in refusal(path.read_bytes()).message
+    assert "it has no video stream" in refusal(path.read_bytes()).message
 
 
 def test_a_list_of_files_is_not_a_video(tmp_path: Path) -> None:

@@ -148,12 +148,12 @@ UNFIT = {
     "empty config": (write("config.json", b""), "config.json is not JSON .*download the checkpoint again"),
     "half a config": (write("config.json", b'{"model_type": "cl'), "config.json is not JSON"),
     "binary config": (write("config.json", b"\xff\xfe\0"), "config.json is not JSON"),
-    "list for a config": (write("config.json", b"[1]"), "names no model_type; download the checkpoint again"),
+    "list for a config": (write("config.json", b"[1]"), "has no model_type; download the checkpoint again"),
     "other model": (
         edit(model_type="bert"),
         "model_type 'bert', expected 'cl.*; no model family serves such a checkpoint",
     ),
-    "no model type": (edit(model_type=None), "names no model_type"),
+    "no model type": (edit(model_type=None), "has no model_type"),
     "no preprocessor": (remove("preprocessor_config.json"), r"no preprocessor_config\.json or processor_config\.json"),
     "no tokenizer": (remove("tokenizer.json"), "no tokenizer.json or .*set the model's `tokenizer`"),
     "half a sentencepiece": (only_spiece, "a spiece.model without the tokenizer_config.json .*set the model's `token"),
@@ -373,7 +373,7 @@ def resolve(family: str, folder: Path, *, on_gpu: bool = False, **options: Any) 
             {"vision_config": {"model_type": "pixtral"}},
             "clip_vision_model or siglip_vision_model, not 'pixtral'",
         ),
-        ("llava", {"model_type": "mllama"}, "knows llava.* not 'mllama'; choose another"),
+        ("llava", {"model_type": "mllama"}, "supports llava.* not 'mllama'; choose another"),
         ("causal_lm", {"architectures": None}, "names the architecture none"),
         ("causal_lm", {"architectures": "LlamaForCausalLM"}, "names the architecture none"),
         ("cross_encoder", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, "but none for entailment"),
@@ -426,7 +426,9 @@ def test_a_model_that_always_thinks_fails_the_plan_and_one_that_need_not_does_no
     save_template(tmp_path / "own", HYBRID, file)
     resolve("vlm", tmp_path / "own", engine=engine)
     save_template(tmp_path / "own", THINKING, file)
-    with pytest.raises(ModelError, match="own: a thinking model: it would be scored on the first token of a thought"):
+    with pytest.raises(
+        ModelError, match="own: a thinking model, which would be scored on the first token of a thought"
+    ):
         resolve("vlm", tmp_path / "own", engine=engine)
 
 
@@ -455,7 +457,7 @@ def test_a_model_that_only_reads_questions_is_refused_on_vllm(
     shutil.copytree(others / "llava", tmp_path / "own")
     tiny.edit_json(tmp_path / "own" / "config.json", model_type=profile.name)
     assert resolve("vlm", tmp_path / "own").profile == profile
-    with pytest.raises(ModelError, match="where no conversation has it; set engine=transformers"):
+    with pytest.raises(ModelError, match="that does not occur in conversations; set engine=transformers"):
         resolve("vlm", tmp_path / "own", engine="vllm")
 
 
@@ -516,11 +518,14 @@ def test_the_engine_and_options_that_change_results_are_part_of_a_models_identit
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "other"}, "engine_options.model: not an option that may be set; set the model's `checkpoint`"),
-        ({"trust_remote_code": True}, "engine_options.trust_remote_code: .* code of a checkpoint is never run"),
-        ({"hf_overrides": {"a": 1}}, "engine_options.hf_overrides: .* edit a copy of the checkpoint's config.json"),
-        ({"seed": 1}, "each request brings its own seed"),
-        ({"worker_cls": "mine.Worker"}, "engine_options.worker_cls: not an option that may be set"),
+        ({"model": "other"}, "engine_options.model: this option cannot be set; set the model's `checkpoint`"),
+        ({"trust_remote_code": True}, "engine_options.trust_remote_code: .* a checkpoint's code is never run"),
+        (
+            {"hf_overrides": {"a": 1}},
+            "engine_options.hf_overrides: .* edit the config.json in a copy of the checkpoint",
+        ),
+        ({"seed": 1}, "each request has its own seed"),
+        ({"worker_cls": "mine.Worker"}, "engine_options.worker_cls: this option cannot be set"),
         ({"max_model_length": 9}, "did you mean max_model_len"),
         ({"distributed_executor_backend": "mine.Executor"}, "expected a number, .* got 'mine.Executor'"),
         ({"quantization": "/tmp/code"}, "expected a number"),
@@ -578,7 +583,7 @@ def test_a_configuration_is_read_as_the_options_of_its_family(family: str) -> No
     assert type(read) is FAMILIES[family].config
     with pytest.raises(ValidationError, match="batch_pair"):
         adapter.validate_python({"family": family, "checkpoint": "x", "batch_pair": 3}, extra="forbid")
-    with pytest.raises(ConfigError, match="model batch_pair: no option of a model; did you mean pair_batch"):
+    with pytest.raises(ConfigError, match="model batch_pair: not a model option; did you mean pair_batch"):
         model_config(family=family, checkpoint="x", batch_pair=3)
 
 

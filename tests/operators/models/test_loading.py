@@ -154,7 +154,9 @@ def test_a_tokenizer_with_more_entries_than_the_embedding_has_rows_is_refused(ow
     for name in ("shared.weight", "lm_head.weight"):
         rewrite(own / "flant5", lambda weights, name=name: weights.update({name: weights[name][:-1].clone()}))
     tiny.edit_json(own / "flant5" / "config.json", vocab_size=len(tiny.VOCABULARY) - 1)
-    with pytest.raises(ModelError, match=r"entries and the model's embedding .*; set the model's `tokenizer`"):
+    with pytest.raises(
+        ModelError, match=r"entries, but the model's embedding only .* rows; set the model's `tokenizer`"
+    ):
         load_flant5(own)
 
 
@@ -235,7 +237,7 @@ def test_a_missing_vllm_is_reported_with_the_command_to_install_it(
 ) -> None:
     config = model_config(family=family, checkpoint=str(save(tmp_path / "own")), engine="vllm")
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(ModelError, match=r"vLLM does not import .*install the extra vllm"):
+    with pytest.raises(ModelError, match=r"vLLM cannot be imported .*install the extra vllm"):
         load(resolve_model(config, on_gpu=False), call)
 
 

@@ -139,8 +139,8 @@ def test_arrays_of_bytes_are_images_and_four_dimensions_are_several(scorer: Scor
     ("wrong", "found"),
     [
         (torch.zeros(3, 96, 96), "got a value of type torch.Tensor; convert it"),
-        (np.zeros((96, 96, 3), np.float32), r"got an array of float32 and shape \(96, 96, 3\); convert it"),
-        (np.zeros((3, 96, 96), np.uint8), r"got an array of uint8 and shape \(3, 96, 96\); convert it"),
+        (np.zeros((96, 96, 3), np.float32), r"got an array of type float32 and shape \(96, 96, 3\); convert it"),
+        (np.zeros((3, 96, 96), np.uint8), r"got an array of type uint8 and shape \(3, 96, 96\); convert it"),
         (7, "got a value of type builtins.int; convert it"),
     ],
 )
@@ -157,11 +157,11 @@ def test_a_value_that_is_not_an_image_is_refused_with_its_position_and_type(
 HALF = json.loads(r'"a \ud83d circle"')
 """Half of an emoji, as json.dumps writes a text that was cut in the middle of the emoji."""
 UNUSABLE = {
-    HALF: r"half a character (U+D83D) at position 2",
+    HALF: r"a lone surrogate (U+D83D) at position 2",
     7: "expected the prompt as text, found int",
     b"a red circle": "expected the prompt as text, found bytes",
     ("a red circle",): "expected the prompt as text, found tuple",
-    "a red circle " * 2_000: "the prompt has 26000 characters, and at most 20000 are read",
+    "a red circle " * 2_000: "the prompt has 26000 characters, but at most 20000 are allowed",
     None: "the prompt has no text",
     math.nan: "the prompt has no text",
     pd.NA: "the prompt has no text",
@@ -203,8 +203,8 @@ def test_an_address_or_a_closed_image_is_refused_with_the_remedy(
     wanted = [
         "the PIL.Image is closed; score it inside its `with` block, or call its load() there",
         "image 2 of 2: the PIL.Image is closed",
-        "only files of this machine are read; download it",
-        "only files of this machine are read; download it",
+        "only local files are read; download it",
+        "only local files are read; download it",
         None,
         None,
         "nothing at 'no.png'; check the address",
@@ -330,7 +330,7 @@ def test_one_bad_frame_is_named_and_fails_the_row(scorer: Scorer, images: list[b
 
 def test_no_images_give_no_rows_and_a_missing_prompt_is_refused(scorer: Scorer, images: list[bytes]) -> None:
     assert scorer.score_table([], []).num_rows == 0
-    with pytest.raises(ConfigError, match="each image, got 2 images and 1 prompts; a text outside a list is the"):
+    with pytest.raises(ConfigError, match="per image, got 2 images and 1 prompts; a single string is used as the"):
         scorer.score_table(images[:2], ["a red circle"])
     with pytest.raises(ConfigError, match="metrics: the scorer has no metric 'vqascor'; did you mean vqascore"):
         scorer.score_table(images[:1], ["a red circle"], ["vqascor"])

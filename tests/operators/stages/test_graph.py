@@ -117,7 +117,7 @@ def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key(
         served = {role: model_config(family=family, checkpoint="owner/name") for role, family in SERVED.items()}
         check_models(make_nodes({"v": VqaScoreConfig(), "t": TifaConfig()}), served)
     thinking = {"vqa": model_config(family="vlm", checkpoint="owner/name", thinking="allowed")}
-    with pytest.raises(ConfigError, match=r"metrics\.v\.model, role 'vqa': a likelihood is that of an answer given at"):
+    with pytest.raises(ConfigError, match=r"metrics\.v\.model, role 'vqa': likelihoods are for immediate answers"):
         check_models(make_nodes({"v": VqaScoreConfig()}), thinking)
 
 

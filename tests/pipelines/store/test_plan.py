@@ -172,7 +172,7 @@ def test_planning_imports_neither_ray_nor_torch() -> None:
         ("models.vqa.checkpoint=/nowhere", "no such folder"),
         ("models.vqa.checkpoint=${assets:clip-shapes}", "model_type 'clip', expected 'clip_t5'"),
         ("models.clip.checkpoint=${assets:shapes}", "no config.json"),
-        ("models.vqa.checkpoint=nobody/nothing", "neither a local folder, nor in the hub's cache"),
+        ("models.vqa.checkpoint=nobody/nothing", "not a local folder, not in the hub's cache"),
     ],
 )
 def test_an_invalid_checkpoint_fails_the_plan(folder: Path, override: str, problem: str) -> None:

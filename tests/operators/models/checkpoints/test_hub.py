@@ -105,7 +105,7 @@ def offline(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 # Without a hub
 
 OUT_OF_REACH = (
-    "model 'acme/unknown': neither a local folder, nor in the hub's cache, nor can the hub be reached; "
+    "model 'acme/unknown': not a local folder, not in the hub's cache, and the hub cannot be reached; "
     "give a folder, or download it first (`hf download`)"
 )
 
@@ -134,7 +134,7 @@ def test_the_cache_alone_pins_its_models_and_names_the_missing_ones(offline: dic
     assert set(folder["commits"].values()) == {None}
     unknown, unknown_branch, unknown_commit, weightless = (told["error"] for told in errors)
     assert unknown == unknown_branch == OUT_OF_REACH
-    assert "nor can the hub be reached" in unknown_commit and "not a checkpoint" not in unknown_commit
+    assert "and the hub cannot be reached" in unknown_commit and "not a checkpoint" not in unknown_commit
     assert f"{WEIGHTLESS}@{COMMIT}" in weightless and "safetensors" in weightless
 
 

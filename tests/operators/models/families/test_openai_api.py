@@ -197,7 +197,7 @@ BOUNDS: dict[str, tuple[Answer, str]] = {
         Answer(body=gzip.compress(b" " * 1_000_000), headers=(("Content-Encoding", "gzip"),)),
         "compressed its answer (gzip), though it was asked not to",
     ),
-    "one that nests": (Answer(body=NESTED), "gave an answer that nests too deeply"),
+    "one that nests": (Answer(body=NESTED), "returned an answer that nests too deeply"),
 }
 ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
     **{name: (answer, "model_unavailable", True, "") for name, answer in MALFORMED.items()},
@@ -213,8 +213,8 @@ ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
     },
     **{name: (answer, "model_unavailable", True, words) for name, (answer, words) in BOUNDS.items()},
     "late": (LATE, "model_unavailable", True, "did not answer within 0.15 s, the model's timeout (APITimeoutError)"),
-    "no text": (said(""), "empty_reply", True, "gave no text"),
-    "null text": (said(None), "empty_reply", True, "gave no text"),
+    "no text": (said(""), "empty_reply", True, "returned no text"),
+    "null text": (said(None), "empty_reply", True, "returned no text"),
     "a call of a tool": (said(None, reason="tool_calls"), "empty_reply", True, "finish_reason=tool_calls"),
     "all reasoning": (said("", reason="length"), "empty_reply", True, "finish_reason=length): it was cut"),
     "a refusal": (said(None, refusal="I will not"), "reply_refused", False, "I will not"),
@@ -281,7 +281,7 @@ def test_a_refused_key_ends_the_run_and_is_not_shown(
     caplog.set_level(logging.DEBUG)
     server.script = lambda number, body: failed(status, f"Incorrect API key provided: {KEY}")
     with pytest.raises(
-        ModelError, match=f"answered {status} to the key in the environment variable {VARIABLE}"
+        ModelError, match=f"answered {status} for the key in the environment variable {VARIABLE}"
     ) as error:
         connect(server, concurrency=1).generate([ask() for _ in range(5)])
     assert KEY not in str(error.value)
@@ -404,11 +404,11 @@ def test_a_preflight_is_one_request_in_the_form_of_the_call(server: Server) -> N
 @pytest.mark.parametrize(
     ("call", "answer", "problem"),
     [
-        ("generate", failed(401, "bad key"), f"answered 401 to the key in the environment variable {VARIABLE}"),
+        ("generate", failed(401, "bad key"), f"answered 401 for the key in the environment variable {VARIABLE}"),
         ("generate", failed(404, "no such model"), r"answered 404 \(no such model\)"),
-        ("generate", failed(503, "down"), r"answered 503 \(down\), with max_retries 0; nothing was asked of it yet"),
-        ("generate", Answer(body=b"<html>"), "nothing was asked of it yet"),
-        ("likelihood", said("yes"), "gave no top_logprobs; use a model, or a service, that does"),
+        ("generate", failed(503, "down"), r"answered 503 \(down\), with max_retries 0; no requests have been sent yet"),
+        ("generate", Answer(body=b"<html>"), "no requests have been sent yet"),
+        ("likelihood", said("yes"), "returned no top_logprobs; use a model, or a service, that does"),
     ],
 )
 def test_a_service_that_cannot_answer_is_reported_before_anything_is_computed(

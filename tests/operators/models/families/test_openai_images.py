@@ -148,7 +148,7 @@ def test_a_choice_of_several_words_is_never_asked_for(server: Server) -> None:
     assert (first, third) == ([[-0.1, 0.0]], [[-0.1, 0.0]])
     assert isinstance(second, RowError)
     assert (second.kind, second.retryable) == ("no_likelihood", False)
-    assert "'dark blue' is not one token" in second.message
+    assert "'dark blue' is several tokens" in second.message
     assert len(server.bodies) == 2
 
 
@@ -178,7 +178,7 @@ ABSENT = "'Yes' is not among the 20 likeliest first tokens of the answer of judg
     [
         (told(("I", -0.1), ("Sorry", -2.0), ("Ye", -3.0)), "no_likelihood", ABSENT),
         (told(("Yes", -0.1), ("yes", -2.0)), "no_likelihood", "'No' is not among the 20 likeliest"),
-        *((strange(logprobs), "no_likelihood", "judge gave no top_logprobs") for logprobs in STRANGE),
+        *((strange(logprobs), "no_likelihood", "judge returned no top_logprobs") for logprobs in STRANGE),
         (told(("I", -0.1), refusal="I will not"), "reply_refused", "I will not"),
         (said("x", reason="content_filter"), "reply_refused", "content filter"),
     ],
@@ -223,7 +223,7 @@ def test_a_refused_key_ends_the_shard_without_trying_each_row(server: Server) ->
     server.script = lambda number, body: failed(401, f"Incorrect API key provided: {KEY}")
     model = connect(server, concurrency=1)
     decode_image, asked = features(model), [Question(0, str(number), ("Yes",)) for number in range(20)]
-    with pytest.raises(ModelError, match="answered 401 to the key") as error:
+    with pytest.raises(ModelError, match="answered 401 for the key") as error:
         isolate(lambda batch: model.likelihood(decode_image, batch), asked)
     assert KEY not in str(error.value) and len(server.bodies) < 20
 

@@ -32,7 +32,7 @@ TEXTS = [
 PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
-CUT = RowError("unfinished_thought", "the model thought for 24 tokens without an end; raise its thinking_tokens")
+CUT = RowError("unfinished_thought", "the model's thought did not end within 24 tokens; raise its thinking_tokens")
 
 
 class Thinker(NamedTuple):
@@ -181,7 +181,7 @@ def test_thinking_is_in_the_key_and_refused_for_likelihoods_and_without_an_end_t
 
     assert key() == key(thinking="refused", thinking_tokens=7) != key(thinking="allowed")
     assert key(thinking="allowed") != key(thinking="allowed", thinking_tokens=7)
-    with pytest.raises(ModelError, match=r"a likelihood is that of an answer given at once.*set thinking=refused"):
+    with pytest.raises(ModelError, match=r"likelihoods are for immediate answers.*set thinking=refused"):
         load("vlm", folder, "likelihood")
     with pytest.raises(ModelError, match="a tokenizer with a token that ends a thought"):
         load("vlm", folder, "generate_from_images")

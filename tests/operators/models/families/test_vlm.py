@@ -528,7 +528,7 @@ def test_a_question_beyond_the_context_or_with_an_images_mark_in_it_is_refused(
     mark = str(model.prompts.tokenizer.convert_ids_to_tokens(model.prompts.image_id))
     for text, kind, message in (
         ("long " * 100, "prompt_too_long", "beyond the model's context of 512"),
-        (f"a sign that says {mark}", "request_refused", f"{mark!r} in it, which to this model is a second image"),
+        (f"a sign that says {mark}", "request_refused", f"contains {mark!r}, which this model reads as a second image"),
     ):
         with pytest.raises(HopelessRow, match=re.escape(message)) as refused:
             model.likelihood(features, [Question(0, text, ("Yes",))])
@@ -707,7 +707,7 @@ def test_a_released_penalty_equals_generates_token_by_token(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize(("named", "options", "message"), [
-    ({}, {}, "names no repetition_penalty"), ({"repetition_penalty": 1.05}, {"engine": "vllm"}, "engine=transformers")
+    ({}, {}, "has no repetition_penalty"), ({"repetition_penalty": 1.05}, {"engine": "vllm"}, "engine=transformers")
 ])  # fmt: skip
 def test_an_unsupported_penalty_is_refused(
     tmp_path: Path, named: dict[str, Any], options: dict[str, Any], message: str
@@ -752,9 +752,9 @@ def resolve_key(folder: Path, **options: Any) -> Any:
 
 
 def test_max_pixels_is_refused_if_the_processor_fixes_the_size(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="max_pixels is for qwen2_vl"):
+    with pytest.raises(ModelError, match="max_pixels is only for qwen2_vl"):
         load(CHECKPOINTS["llava"].save(tmp_path), max_pixels=50_000)
-    with pytest.raises(ModelError, match="vLLM limits its images by another number; set engine=transformers"):
+    with pytest.raises(ModelError, match="vLLM applies a different pixel limit to this model; set engine=transformers"):
         load(chat_vlms.save_glm4v(tmp_path / "glm"), max_pixels=50_000, engine="vllm")
     with pytest.raises(ConfigError, match="max_pixels: expected at least 3136"):
         load(tmp_path, max_pixels=100)
@@ -858,7 +858,7 @@ def test_a_system_message_that_a_model_would_ignore_is_refused(tmp_path: Path) -
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     deaf = tiny.QWEN_TEMPLATE.replace("messages %}<", "messages if message['role'] != 'system' %}<")
     tiny.save_byte_tokenizer(folder, template=deaf)
-    with pytest.raises(ModelError, match="does not write a system message; set the model's system=null"):
+    with pytest.raises(ModelError, match="the chat template has no system message; set the model's system=null"):
         load(folder, system="Answer in one word.")
     with pytest.raises(ModelError, match="reads a question instead of a conversation; set system=null"):
         load(CHECKPOINTS["paligemma"].save(tmp_path / "paligemma"), system="Answer in one word.")
