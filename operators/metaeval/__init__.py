@@ -1,1 +1,1 @@
-"""Judging metrics: tables of ratings and scores in, statistics with their conventions out."""
+"""Judges metrics: takes tables of ratings and scores, and returns statistics together with their conventions."""

@@ -1,4 +1,4 @@
-"""Metrics as tests of whether people would pass an image: thresholds, sensitivity and specificity."""
+"""Treats metrics as tests of whether people would pass an image: thresholds, sensitivity and specificity."""
 
 import math
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ HIGH = 0.75  # default pass mark as a fraction of a template's scale: 4 on a sca
 class Thresholds(NamedTuple):
     """Thresholds for passing an image."""
 
-    rating: float  # least mean rating of images that people pass
-    score: float  # least score of images that the metric passes; higher is better
+    rating: float  # minimum mean rating of images that people pass
+    score: float  # minimum score of images that the metric passes; higher is better
     words: str
     undefined: str = ""  # reason why the metric has no sensitivity and specificity; empty if it has both
 
@@ -32,16 +32,16 @@ class Thresholds(NamedTuple):
 class PassMarks(NamedTuple):
     """Configured thresholds for passing an image."""
 
-    ratings: Mapping[str, float] = {}  # least mean rating by template
-    scores: Mapping[str, float] = {}  # least score by metric, higher is better; for others it follows from the ratings
+    ratings: Mapping[str, float] = {}  # minimum mean rating by template
+    scores: Mapping[str, float] = {}  # minimum score by metric, higher is better; others follow from the ratings
 
     def find_thresholds(self, template: str, metric: str, frame: pd.DataFrame) -> Thresholds:
-        """Return the thresholds for a metric and template; `frame` has mean ratings (`human`) and scores of images.
+        """Return the thresholds for a metric and template, given mean ratings (`human`) and scores of images.
 
-        If the metric has no configured threshold, about as many images pass by the metric as by people, and at least
-        one fails: the threshold of equal prevalence (Freeman and Moisen 2008, A comparison of the performance of
-        threshold criteria for binary classification). It is undefined if people pass all images or none, or if all
-        scores are equal.
+        If no threshold is configured for the metric, it is chosen so that about as many images pass by the metric as by
+        people, and at least one fails. This is the threshold of equal prevalence (Freeman and Moisen 2008, A comparison
+        of the performance of threshold criteria for binary classification). It is undefined if people pass all images
+        or none, or if all scores are equal.
         """
         rating = self.ratings[template]
         people = f"people pass images with a mean rating of {rating:g} or more"
@@ -64,9 +64,9 @@ NO_MARKS = PassMarks()
 
 
 def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[str, float]) -> Mapping[str, float]:
-    """Return by template the least mean rating of an image that passes: the given rating, or `HIGH` on its scale.
+    """Return the minimum mean rating for an image to pass, by template: the configured one, or `HIGH` on its scale.
 
-    The scale of templates without a known scale is from their least to their greatest rating.
+    If a template's scale is unknown, it is taken to range from the template's lowest rating to its highest.
     """
     ranges = ratings.to_pandas().groupby("template", dropna=False)["rating"].agg(["min", "max"])
     marks = {}
@@ -77,7 +77,7 @@ def rating_marks(ratings: pa.Table, scales: Mapping[str, Scale], given: Mapping[
 
 
 def calibrate(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share, Share]:
-    """Return the metric's sensitivity and specificity on rated images with scores."""
+    """Return the metric's sensitivity and specificity on rated images that have scores."""
     prompts = frame["prompt_id"].factorize()[0]
     good = (frame["human"] >= thresholds.rating).to_numpy()
     passes = (frame["score"] >= thresholds.score).to_numpy()

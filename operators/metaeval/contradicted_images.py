@@ -1,4 +1,4 @@
-"""Images that a metric and people disagree about most, for people to look at."""
+"""Finds the images on which a metric and people disagree most, so that people can look at them."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from plumbline.operators.metaeval.ratings import mean_ratings
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.percentiles import percentile_rank
 
-MAX_IMAGES = 4  # images, or pairs, by template and metric, each of another prompt
-MIN_RATED = 10  # rated images that ranks require
+MAX_IMAGES = 4  # images (or pairs) per template and metric, each of a different prompt
+MIN_RATED = 10  # minimum number of rated images for ranks
 MIN_DIFFERENCE = 0.5  # smallest difference of percentile ranks that is shown
 
 
@@ -30,7 +30,7 @@ class ContradictedImage(NamedTuple):
 
 
 def contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
-    """Yield the images whose ranks by people and by a metric differ most; `scores` must have all ids."""
+    """Yield the images whose ranks by people and by a metric differ most; all rows of `scores` must have ids."""
     keys = list(MATCH_COLUMNS[match])
     human = mean_ratings(ratings, match)[["template", *keys, "human"]]
     both = _read_scores(scores).merge(human, on=keys)
@@ -52,7 +52,7 @@ def contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> I
 
 
 def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
-    """Yield both images of the pairs that a metric orders most clearly against the majority of raters."""
+    """Yield both images of the pairs for which a metric most clearly contradicts the majority of raters."""
     keys = list(MATCH_COLUMNS[match])
     votes = majority_votes(preferences)
     scored = _read_scores(scores)
@@ -64,7 +64,7 @@ def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) 
         renamed = own_rows.rename(columns={name: f"{name}_{side}" for name in (*IDS, "score")})
         both = both.merge(renamed, on=["pair"] if side == "a" else ["pair", "metric"])
     difference = both["score_a"] - both["score_b"]
-    sign = both["preferred"].map(PREFERENCE_SIGNS).astype("float64")  # without rows, map keeps the type of text
+    sign = both["preferred"].map(PREFERENCE_SIGNS).astype("float64")  # if there are no rows, map keeps the string type
     contrary = both.assign(difference=difference.abs(), prompt_id=both["prompt_id_a"])[sign * np.sign(difference) < 0]
     for (template, metric), rows in contrary.groupby(["template", "metric"], sort=False):
         for pair in _largest_differences(rows):

@@ -1,8 +1,8 @@
-"""Means of people's ratings, and win rates of their choices, over all prompts that a metric scored.
+"""Estimates people's mean ratings and win rates over all prompts that a metric scored.
 
-People rate some of the prompts. The metric predicts their ratings of every prompt, and the rated prompts show the
-metric's error for each generator: prediction-powered inference (statistics/prediction_powered.py). Predictions are
-fitted on other prompts than they are used for (Zrnic and Candès 2024, Cross-prediction-powered inference).
+People rate only some of the prompts. The metric predicts their ratings of every prompt, and the rated prompts reveal
+the metric's error for each generator: prediction-powered inference (statistics/prediction_powered.py). Each prediction
+is fitted on other prompts (Zrnic and Candès 2024, Cross-prediction-powered inference).
 """
 
 import math
@@ -43,7 +43,7 @@ N_FOLDS = 5  # ratings of each fold of the rated prompts are predicted from the 
 ROUNDING = 1e-20  # scores are equal if their variance / mean square is below this
 Scale = Literal["rating", "win_rate", "passing"]
 EVEN: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
-"""Difference of ratings, or win rate, of two equally good generators."""
+"""Difference of ratings, or win rate, if two generators are equally good."""
 
 
 class CorrectedMean(NamedTuple):
@@ -80,15 +80,15 @@ class Estimate(NamedTuple):
 
     value: float
     shares: Floats  # contribution of each prompt (prompts,) to the error, whose square is the sum of their squares
-    prompts: int  # number of prompts that the mean is over
+    prompts: int  # number of prompts in the mean
 
     @property
     def error(self) -> float:
-        """Standard error, widened a little for the fitted parameters."""
+        """Standard error, slightly widened to account for the fitted parameters."""
         return math.sqrt(float(self.shares @ self.shares)) * float(widening(self.prompts))
 
     def interval(self, level: float) -> Interval:
-        """Return Student's interval; undefined for fewer than three prompts, or if nearly all are equal."""
+        """Return Student's interval; undefined for fewer than three prompts, or if nearly all values are equal."""
         if self.prompts < 3 or int(count_different(self.shares[self.shares != 0])) < MIN_DIFFERENT_LABELS:
             return UNDEFINED
         half_width = float(scipy.special.stdtrit(self.prompts - 1, (1 + level) / 2)) * self.error
@@ -96,7 +96,7 @@ class Estimate(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """A mean by people and a metric together, by people alone and by the metric alone."""
+    """A mean estimated from people and a metric together, from people alone, and from the metric alone."""
 
     corrected: Estimate
     people: Estimate
@@ -105,11 +105,11 @@ class Corrected(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """Labels and predictions of the prompts of a generator, or of a pair; each (prompts,), nan if missing."""
+    """Labels and predictions for the prompts of a generator or a pair; each (prompts,), nan if missing."""
 
     labels: Floats  # by people
-    predictions: Floats  # of the same labels, by the metric
-    others: Floats  # predicted labels of the other prompts
+    predictions: Floats  # the metric's predictions of the same labels
+    others: Floats  # the metric's predictions for the other prompts
 
 
 def correct(data: Labelled) -> Corrected:
@@ -124,7 +124,7 @@ def correct(data: Labelled) -> Corrected:
             equal = len(labels) - int(count_different(labels))
             note = f"not enough ratings that differ: {equal} of {len(labels)} prompts are rated alike"
         return Corrected(people, people, predicted, note)
-    if len(others) < 2:  # all prompts are rated, and the metric cannot add anything
+    if len(others) < 2:  # all prompts are rated, so the metric cannot add anything
         return Corrected(people, people, predicted)
     found = powered_mean(labels, predictions, others)
     power, shares = float(found.power), np.zeros(len(rated))
@@ -142,7 +142,7 @@ def _mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
 
 
 def combine(weights: Sequence[float], means: Sequence[Corrected], start: float = 0.0) -> Corrected:
-    """Return `start` + the weighted sum of means over the same prompts."""
+    """Return `start` plus the weighted sum of means over the same prompts."""
 
     def total(estimates: Sequence[Estimate]) -> Estimate:
         values = [weight * estimate.value for weight, estimate in zip(weights, estimates, strict=True)]
@@ -158,9 +158,9 @@ def combine(weights: Sequence[float], means: Sequence[Corrected], start: float =
 
 
 def predict(labels: Floats, scores: Floats, others: Floats) -> list[Labelled]:
-    """Predict labels from scores, each (generators, prompts), by a line for all generators.
+    """Predict labels from scores, each (generators, prompts), with one linear fit for all generators.
 
-    Labelled prompts are predicted by the line of the other folds, and `others` by the mean of these lines.
+    For labelled prompts the line is fitted on the other folds; for `others` the lines of all folds are averaged.
     """
     rated = np.isfinite(labels).any(axis=0)
     folds = np.where(rated, (np.cumsum(rated) - 1) % N_FOLDS, -1)
@@ -172,10 +172,10 @@ def predict(labels: Floats, scores: Floats, others: Floats) -> list[Labelled]:
 
 
 def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
-    """Return slope and intercept of the line through the known points (generators, prompts).
+    """Return the slope and intercept of a line fitted to the known points (generators, prompts).
 
-    The slope is estimated within generators, so that a metric's favourite generators do not change it. It is at least
-    0: a metric that contradicts people is ignored.
+    The slope is estimated within generators, so that a metric's preference for some generators does not affect it. The
+    slope is at least 0: a metric that contradicts people is ignored.
     """
     known = np.isfinite(x) & np.isfinite(y)
     if not known.any():
@@ -191,10 +191,10 @@ def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
 def correct_ratings(
     ratings: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
-    """Correct every generator's mean rating, and every two generators' difference, by template and metric.
+    """Correct each generator's mean rating, and the difference of every pair of generators, by template and metric.
 
-    `scores` has the scores of rated images, negated for metrics that prefer lower scores (`lower_is_better`); `run` has
-    all scores, not negated.
+    `scores` has the scores of rated images, negated for metrics with `lower_is_better`; `run` has all scores, not
+    negated.
     """
     human = as_scored(mean_ratings(ratings, match), scores, match).dropna(subset=["generator"])
     for metric, column in metric_columns(scores, match).items():
@@ -210,9 +210,9 @@ def correct_ratings(
 def correct_choices(
     preferences: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
-    """Correct every generator's win rate, and that of every compared pair, by template and metric.
+    """Correct each generator's win rate, and that of every compared pair, by template and metric.
 
-    The majority of raters decides, and ties count half. The arguments are those of `correct_ratings`.
+    The majority of raters decides; ties count half. The arguments are the same as in `correct_ratings`.
     """
     votes = majority_votes(preferences)
     votes = as_scored(as_scored(votes, scores, match, "a"), scores, match, "b")
@@ -243,10 +243,10 @@ def correct_choices(
 def correct_shares(
     rated: Sequence[Rated], marks: PassMarks, run: RunScores, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
-    """Yield the shares of images that people would pass, by template, metric and generator.
+    """Yield the fraction of images that people would pass, by template, metric and generator.
 
-    They follow from the share that the metric passes and its error rates, which are assumed to be the same for all
-    generators. `run` has all scores, in the metrics' own direction.
+    It is computed from the fraction that the metric passes and the metric's error rates, which are assumed to be the
+    same for all generators. `run` has all scores, not negated.
     """
     for template, metric, frame in ((each.template, each.metric, each.frame) for each in rated if len(each.frame)):
         thresholds = marks.find_thresholds(template, metric, frame)
@@ -282,7 +282,7 @@ class _AveragedScores(NamedTuple):
     scores: Floats  # mean scores (generators, prompts), higher is better; nan if missing
 
     def average(self, generator: "pd.Series[str]", rows: pd.DataFrame, column: str) -> Floats:
-        """Return the means of a column of other rows in the same shape."""
+        """Return the means of a column in `rows`, in an array of the same shape."""
         codes = {name: code for code, name in enumerate(self.generators)}
         prompt = np.searchsorted(self.prompts, hash_ids(rows["prompt_id"].to_list()))
         return mean_matrix(self.scores.shape, generator.map(codes).to_numpy(np.int64), prompt, rows[column].to_numpy())
@@ -295,7 +295,7 @@ def _average_scores(
     generators: "pd.Series[str]",
     prompt_ids: "pd.Series[str]",
 ) -> _AveragedScores:
-    """Average the run's scores, with rows and columns for these judged generators and prompts too."""
+    """Average the run's scores by generator and prompt, including the given (judged) generators and prompts."""
     columns = run.select_rows(metric).scored()
     names = list(dict.fromkeys([*run.generators, *generators]))
     prompts = np.unique(np.concatenate([columns.prompt, hash_ids(prompt_ids.to_list())]))
@@ -307,9 +307,9 @@ def _average_scores(
 def rating_rows(
     template: str, metric: str, means: Mapping[str, Corrected], scores: Mapping[str, Floats]
 ) -> Iterator[CorrectedMean]:
-    """Yield the rows of all scored generators, and then of the pairs of generators with enough ratings.
+    """Yield a row for each scored generator, and then for each pair of generators that have enough ratings.
 
-    The metric's own verdict on a pair is decided by its uncalibrated `scores` (prompts,).
+    The metric's own verdict on a pair is based on its uncalibrated `scores` (prompts,).
     """
     scored = {name: mean for name, mean in means.items() if mean.predicted.prompts}
     complete = [name for name, mean in scored.items() if not mean.note]
@@ -322,7 +322,7 @@ def rating_rows(
 
 
 def choice_rows(template: str, metric: str, pairs: Mapping[tuple[str, str], Corrected]) -> Iterator[CorrectedMean]:
-    """Yield every generator's win rate, the mean over its opponents, and then the first's win rate of every pair."""
+    """Yield each generator's win rate (the mean over its opponents), then the first generator's win rate per pair."""
     means = {}
     for name in sorted({name for pair in pairs for name in pair}):
         own = {pair: mean for pair, mean in pairs.items() if name in pair}
@@ -340,7 +340,7 @@ def _rows(
     pairs: Mapping[tuple[str, str], Corrected],
     alone: Mapping[tuple[str, str], Estimate],
 ) -> Iterator[CorrectedMean]:
-    """Yield the rows of single generators and of pairs; `alone` has the metric's own difference of each pair."""
+    """Yield the rows of single generators and of pairs; `alone` has each pair's difference by the metric alone."""
     for name, mean in means.items():
         yield _row(template, metric, scale, (name, ""), mean, CONFIDENCE)
     level = 1 - (1 - CONFIDENCE) / max(len(pairs), 1)  # the intervals of pairs are valid simultaneously
@@ -354,7 +354,7 @@ def _rows(
 def _row(
     template: str, metric: str, scale: Scale, names: tuple[str, str], mean: Corrected, level: float
 ) -> CorrectedMean:
-    """Return a row; if nearly all votes are equal, the win rate is people's alone, with an exact interval."""
+    """Return a row; if nearly all votes are equal, use people's win rate alone, with an exact interval."""
     corrected, people, predicted, note = mean
     interval, of_people, of_metric = (estimate.interval(level) for estimate in (corrected, people, predicted))
     if note:
@@ -370,5 +370,5 @@ def _row(
 
 
 def _find_better(names: tuple[str, str], interval: Interval, scale: Scale) -> str:
-    """Return the generator that is better by the interval of a difference or win rate; empty if neither is."""
+    """Return the generator that is better according to a difference's or win rate's interval; "" if neither is."""
     return names[0] if interval.low > EVEN[scale] else names[1] if interval.high < EVEN[scale] else ""

@@ -1,4 +1,4 @@
-"""Corrected means as tables of text: means, orders of generators by each judge, and contradictions."""
+"""Formats corrected means as tables: means, orders of the generators by each judge, and contradictions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 
 
 def mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a table of every generator's mean by each metric, best first, for each template, and then the orders."""
+    """Return, for each template, a table of the generators' means by metric, best first; then the orders."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
     passing = sorted((mean for mean in means if mean.scale == "passing"), key=_best_first)
     for mean in chain(*single_means(means).values(), passing):
@@ -67,7 +67,7 @@ def _group(means: Sequence[CorrectedMean]) -> ByMetric:
 
 
 def _best_first(mean: CorrectedMean) -> tuple[bool, float]:
-    """Sort key; generators without a corrected mean come last, ordered by the metric alone."""
+    """Return a sort key; generators without a corrected mean come last, ordered by the metric alone."""
     unknown = math.isnan(mean.corrected)
     return unknown, -(mean.predicted if unknown else mean.corrected)
 
@@ -77,7 +77,7 @@ def _format_interval(value: float, low: float, high: float) -> str:
 
 
 def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a table for each template: orders by people alone, and by each metric alone and corrected."""
+    """Return a table per template: the order by people alone, and by each metric, both uncorrected and corrected."""
     lines: dict[str, dict[str, str]] = {}
     for (template, metric), rows in single_means(means).items():
         orders = lines.setdefault(template, {})
@@ -94,7 +94,7 @@ def order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def order_text(values: Mapping[str, float]) -> str:
-    """Return `a 3.67 = b 3.67 > c 3.50`, the best first; means that are shown as the same number are equal."""
+    """Return `a 3.67 = b 3.67 > c 3.50`, best first; means that round to the same number are equal."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: number(known[name], 2))
     return " > ".join(" = ".join(f"{name} {mean}" for name in equal) for mean, equal in by_number) or "–"
@@ -107,7 +107,7 @@ def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
-    """Describe the pairs that a metric orders clearly against people, and the generators that it misjudges."""
+    """Describe pairs on which a metric clearly contradicts people, and the generators that the metric misjudges."""
     pairs = _group([mean for mean in means if mean.other])
     contrary = {
         key: [pair for pair in rows if pair.better and pair.metric_better and pair.better != pair.metric_better]
@@ -145,7 +145,7 @@ def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sen
 
 
 def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
-    """Describe generators of contradicted pairs whose interval by the metric alone does not meet the corrected one.
+    """Describe generators of contradicted pairs if the metric's interval does not overlap the corrected one.
 
     Other generators are not described: a weak metric puts every generator near the middle.
     """

@@ -1,4 +1,4 @@
-"""Decisions of an adaptive sweep on pairs of generators, from the scores of the first prompts."""
+"""Decides which generator of each pair is better, based on the prompts that an adaptive sweep has scored so far."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -34,14 +34,14 @@ VERDICTS = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
 
 
 class SeenPrompts(NamedTuple):
-    """The prompts that an adaptive sweep has scored, and its decisions."""
+    """The prompts that an adaptive sweep has scored so far, and its decisions."""
 
     prompts: int
     of_prompts: int
-    decisions: pa.Table  # every pair by every metric (schema DECISIONS)
+    decisions: pa.Table  # a row for every pair and metric (schema DECISIONS)
 
     def counts(self) -> dict[str, Any]:
-        """Return numbers of prompts and decisions for the manifest."""
+        """Return the numbers of prompts and decisions for the manifest."""
         verdicts = self.decisions.column("verdict").to_pylist()
         return {
             "prompts": self.prompts,
@@ -65,7 +65,7 @@ class SeenPrompts(NamedTuple):
 
 
 def describe_subsample(counts: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Describe the scores and decisions of a run that stopped early, from counts and options in its manifest."""
+    """Describe what was scored and decided in a run that stopped early, given counts and options from its manifest."""
     unseen = counts["of_images"] - counts["images"]
     scored = (
         f"The scores are of a balanced random subsample: {counts['prompts']:,} of {counts['of_prompts']:,} prompts, "
@@ -92,7 +92,7 @@ def describe_certainty(method: str, alpha: float) -> str:
 
 
 def decisions_table(decisions: pa.Table) -> ShownTable:
-    """Return the decisions as a table of text."""
+    """Format the decisions as a table."""
     verdicts = {"a": "{generator_a} is better", "b": "{generator_b} is better"}
     return ShownTable(
         "Decisions from the subsample",
@@ -130,10 +130,10 @@ def decide_pairs(
     metrics: Mapping[str, bool],
     options: Adaptive,
 ) -> SeenPrompts:
-    """Decide all pairs by the prompts of the first `looks` of an order.
+    """Decide all pairs based on the prompts in the first `looks` rows of `order`.
 
-    `metrics` maps names to True if lower is better. Raises ConfigError for scores outside the range, if the method
-    requires one.
+    `metrics` maps names to True if lower is better. Raises ConfigError if the method requires a range and a score is
+    outside it.
     """
     lower_is_better = {metric for metric, is_lower in metrics.items() if is_lower}
     pairs = []
@@ -171,7 +171,7 @@ def decide_pairs(
 def _mean_scores(
     scores: RunScores, metric: str, prompt_ids: Sequence[str], generators: Sequence[str], options: Adaptive
 ) -> Floats:
-    """Return a metric's mean scores (prompts, generators); nan if missing."""
+    """Return a metric's mean scores (prompts, generators); nan where missing."""
     columns = scores.select_rows(metric).scored()
     low, high = options.range
     if options.method == "betting" and len(columns.score):
@@ -180,7 +180,7 @@ def _mean_scores(
             raise ConfigError(
                 f"adaptive.range: expected scores from {low:g} to {high:g}, found {metric} from {least:.4g} to "
                 f"{most:.4g}; set adaptive.range to the metric's possible scores, or adaptive=asymptotic, which "
-                "promises less"
+                "gives weaker guarantees"
             )
     hashes = hash_ids(prompt_ids)
     by_hash = np.argsort(hashes)

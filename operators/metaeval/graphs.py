@@ -1,4 +1,4 @@
-"""Semantic error graphs (T2IScoreScore): judging metrics by them, their contents, and correlations of metrics."""
+"""Judges metrics by semantic error graphs (T2IScoreScore), describes the graphs, and correlates the metrics."""
 
 from collections.abc import Container, Mapping, Sequence
 from itertools import combinations
@@ -32,17 +32,17 @@ CONTENTS = {
     "prompts": ("source", "Graphs by where their prompts come from."),
     "errors": ("type", "Errors that edges add to a parent's, by type."),
 }
-"""Heading of the column of names, and caption, by the things that are counted (figure 2)."""
+"""First column heading and caption of each table of contents, by what the table counts (figure 2)."""
 
 
 def measure_graphs(
     graph_nodes: pa.Table, scores: pa.Table, convention: Convention, lower_is_better: Container[str] = ()
 ) -> pd.DataFrame:
-    """Return every graph and metric: subset, spearman, kendall, ordering, kendall_ordering, separation, delta.
+    """Return a row per graph and metric: subset, spearman, kendall, ordering, kendall_ordering, separation, delta.
 
-    `ordering` and `kendall_ordering` are the negated correlations: 1 is the right order. The results of metrics in
-    `lower_is_better` are negated after ranking, because the ranks of ties by equation 1 depend on the scores' own
-    direction.
+    `ordering` and `kendall_ordering` are the negated correlations, so 1 means the right order. The results of metrics
+    in `lower_is_better` are negated after ranking, because by equation 1 the ranks of ties depend on the direction of
+    the scores.
     """
     nodes = graph_nodes.to_pandas()
     measured = score_graphs(nodes, pd.DataFrame(metric_columns(scores, "image")), convention)
@@ -64,10 +64,10 @@ def judge_graphs(
     sampling: Sampling,
     lower_is_better: Container[str] = (),
 ) -> tuple[list[Judgement], pd.DataFrame]:
-    """Return the mean over graphs of every measure by metric, overall and by subset, and every graph (schema GRAPHS).
+    """Return each metric's mean of every measure, overall and by subset, and results per graph (schema GRAPHS).
 
-    The scores are in the metrics' own direction, but higher measures mean more agreement for every metric. The
-    convention `published` leaves out the graphs `unpublished`.
+    Scores are not negated for metrics in `lower_is_better`, but higher measures mean more agreement for every metric.
+    The convention `published` leaves out the graphs in `unpublished`.
     """
     in_graphs = set(graph_nodes.column("image_id").to_pylist())
     long = scores.select(["image_id", "metric", "score"]).to_pandas()
@@ -91,7 +91,7 @@ def judge_graphs(
 
 
 def _judge_mean(metric: str, measure: str, rows: pd.DataFrame, convention: Convention, sampling: Sampling) -> Judgement:
-    """Return a measure's mean over graphs; `current` skips graphs without a value, others need all values."""
+    """Return the mean of a measure over graphs; `current` skips graphs without a value, others need all values."""
     statistic, defined = f"{measure}_{convention}", np.isfinite(rows[measure])
     kept = rows[defined] if convention == "current" else rows
     if not len(kept) or not defined[kept.index].all():
@@ -104,14 +104,14 @@ def _judge_mean(metric: str, measure: str, rows: pd.DataFrame, convention: Conve
 
 
 def split_subsets(measured: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of all graphs as OVERALL, then those of each subset."""
+    """Return the rows of all graphs as OVERALL, followed by the rows of each subset."""
     return {OVERALL: measured, **{str(name): rows for name, rows in measured.groupby("subset")}}
 
 
 def score_nodes(graph_nodes: pa.Table, scores: pa.Table) -> pd.DataFrame:
-    """Return the score of every image of the graphs by each metric, as the metric returns it (schema GRAPH_IMAGES).
+    """Return every metric's score for every image of the graphs, as the metric returned it (schema GRAPH_IMAGES).
 
-    Rows are in the order of the graphs and their levels. An image that a metric did not score has no score.
+    Rows are ordered by graph and level. The score is missing if a metric did not score the image.
     """
     nodes = graph_nodes.select(["graph_id", "subset", "node", "level", "image_id"]).to_pandas()
     order = pd.DataFrame({"graph": pd.factorize(nodes["graph_id"])[0], **nodes[["level", "node", "image_id"]]})
@@ -122,7 +122,7 @@ def score_nodes(graph_nodes: pa.Table, scores: pa.Table) -> pd.DataFrame:
 
 
 def average_nodes(images: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean score of every node's scored images by each metric, and their number (schema GRAPH_MEANS)."""
+    """Return each metric's mean score of every node, with the number of scored images (schema GRAPH_MEANS)."""
     keys = [name for name in schemas.GRAPH_MEANS.names if name not in ("n", "mean", "deviation")]
     grouped = images.groupby(keys, sort=False)["score"]
     found = {"n": grouped.count(), "mean": grouped.mean(), "deviation": grouped.std(ddof=0)}
@@ -130,10 +130,10 @@ def average_nodes(images: pd.DataFrame) -> pd.DataFrame:
 
 
 def count_contents(graph_nodes: pa.Table) -> pd.DataFrame:
-    """Return the number and share of images by source, prompts by source and errors by type (schema GRAPH_CONTENTS).
+    """Return counts and fractions of images by source, prompts by source and errors by type (schema GRAPH_CONTENTS).
 
-    They are of all graphs, then by subset. An error is counted once for every edge that adds it. Unknown sources and
-    types are left out.
+    They are computed over all graphs, and then by subset. An error is counted once for every edge that adds it. Unknown
+    sources and types are left out.
     """
     nodes = graph_nodes.to_pandas()
     known = nodes[nodes["parents"].notna() & nodes["errors"].notna()].drop_duplicates(["graph_id", "node"])
@@ -159,7 +159,7 @@ def count_contents(graph_nodes: pa.Table) -> pd.DataFrame:
 
 
 def contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
-    """Return a table of each kind: sources or types down, subsets across, as `46.2% (1312)`."""
+    """Return a table of each kind, with sources or types down and subsets across, as in `46.2% (1312)`."""
     tables = []
     for about, rows in contents.groupby("about", sort=False):
         cells = {
@@ -173,7 +173,7 @@ def contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
 
 
 class CorrelationMatrix(NamedTuple):
-    """Correlations of every two metrics by one measure, over the graphs of one subset: are the same graphs hard?"""
+    """Correlations between metrics on one measure, over the graphs of one subset: are the same graphs hard for them?"""
 
     measure: str
     subset: str
@@ -181,7 +181,7 @@ class CorrelationMatrix(NamedTuple):
     graphs: int
     metrics: list[str]
     values: list[list[float]]  # by row and column of `metrics`, 1 on the diagonal; nan if undefined
-    left_out: int = 0  # metrics that are not shown
+    left_out: int = 0  # number of metrics that are not shown
 
     @property
     def title(self) -> str:
@@ -194,13 +194,13 @@ class CorrelationMatrix(NamedTuple):
         return f"Pearson's correlation in % between metrics {over}{more}"
 
     def first(self, most: int) -> "CorrelationMatrix":
-        """Return the matrix of the first `most` metrics."""
+        """Return the part of the matrix with the first `most` metrics."""
         metrics, left_out = first_rows(self.metrics, most)
         values = [row[:most] for row in self.values[:most]]
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
 
     def as_table(self) -> ShownTable:
-        """Return the matrix as text; columns are numbered as their rows are."""
+        """Format the matrix as a table; columns are numbered like the rows."""
         names = [f"{place} {metric}" for place, metric in enumerate(self.metrics, 1)]
         # whole percents, as in the paper's figures; + 0.0 removes the sign of -0
         percents = [[number(np.round(100 * value) + 0.0, 0) for value in row] for row in self.values]
@@ -209,11 +209,11 @@ class CorrelationMatrix(NamedTuple):
 
 
 def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return Pearson's correlation of every two metrics by convention, measure and subset (schema GRAPH_CORRELATIONS).
+    """Return Pearson's correlation of every pair of metrics by convention, measure and subset (GRAPH_CORRELATIONS).
 
-    `measured` has every graph by metric and convention (schema GRAPHS). A pair counts the `n` graphs that both
-    metrics have a value for. Values that agree in their first nine digits are equal, and a metric whose values all are
-    equal has no correlation.
+    `measured` has a row for every graph, metric and convention (schema GRAPHS). A correlation is computed over the `n`
+    graphs for which both metrics have a value. Values that agree in their first nine digits count as equal, and a
+    metric whose values are all equal has no correlation.
     """
     found = []
     for convention, convention_rows in measured.groupby("convention", sort=False):
@@ -231,13 +231,13 @@ def correlate_graphs(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def pivot_metrics(measured: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return a measure of one convention by graph and metric, the metrics in order of appearance."""
+    """Return a measure's values under one convention by graph and metric; metrics are in order of appearance."""
     metrics = list(measured["metric"].unique())
     return measured.pivot(index="graph_id", columns="metric", values=measure)[metrics]
 
 
 def correlation_matrices(correlations: pd.DataFrame) -> list[CorrelationMatrix]:
-    """Return the matrices of the first convention, by measure, all graphs before the subsets."""
+    """Return the matrices of the first convention by measure, for all graphs and then for each subset."""
     if correlations.empty:
         return []
     convention = str(correlations["convention"].iloc[0])

@@ -1,4 +1,4 @@
-"""Judgements of a metric: a number with its interval, its convention, and the rows that it was computed from."""
+"""Judgements of a metric: each is a value with its interval, its convention, and the number of rows behind it."""
 
 import math
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ PEOPLE = "people"  # in place of a metric's name, for judgements of the raters
 
 
 class Judgement(NamedTuple):
-    """A statistic of one metric."""
+    """One statistic of a metric."""
 
     metric: str
     statistic: str
     value: float
     interval: Interval
-    n: int  # rows that it was computed from: images, pairs of images, samples or graphs
-    convention: str  # description of the computation, with every choice that changes the number
-    template: str = ""  # that raters answered
+    n: int  # number of rows used: images, pairs of images, samples or graphs
+    convention: str  # description of the computation, with every choice that affects the value
+    template: str = ""  # template that the raters answered
     subset: str = OVERALL  # skill or tag of the rows; OVERALL for all rows
     generator: str = ""  # empty for all generators
-    other: str = ""  # second generator, for choices between the images of two
+    other: str = ""  # second generator, for choices between two generators' images
     n_unscored: int = 0  # rated rows without a score
     n_unrated: int = 0  # scored rows without a rating
     n_prompts: int = 0  # prompts of the rated and scored images; 0 if their prompts are unknown
@@ -61,12 +61,12 @@ class Comparison(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The order of two generators by one judge."""
+    """One judge's order of two generators."""
 
     judge: str  # a metric, or `people`; if metrics scored different images, `people, where <metric> scored`
     generator_a: str
     generator_b: str
-    better: str | None  # generator of the better mean, if the test is significant and its ranks favour the same one
+    better: str | None  # generator with the better mean, if the test is significant and its ranks agree
     difference: float
     p_value: float
     n: int  # prompts with values for both generators
@@ -79,7 +79,7 @@ Tested = TypeVar("Tested", Comparison, Order)
 
 
 def correct_p_values(tests: Sequence[Tested]) -> list[Tested]:
-    """Correct the tests' p-values by Holm over all of them."""
+    """Apply Holm's correction to the p-values of all tests jointly."""
     p_values = holm([test.p_value for test in tests])
     return [test._replace(p_holm=p_value) for test, p_value in zip(tests, p_values, strict=True)]
 
@@ -87,7 +87,7 @@ def correct_p_values(tests: Sequence[Tested]) -> list[Tested]:
 def mean_judgement(
     metric: str, statistic: str, values: Floats, prompts: Prompts, convention: str, scale: Scale | None = None
 ) -> Judgement:
-    """Return the mean of the rows' values with its interval over prompts."""
+    """Return the mean of the rows' values, with an interval that resamples prompts."""
     interval = prompts.mean_interval(values, scale)
     words = f"{convention}; {prompts.describe(interval, scale)}"
     return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)
@@ -98,14 +98,14 @@ def undefined(metric: str, statistic: str, n: int, reason: str) -> Judgement:
 
 
 def group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":
-    """Return the exact mean of a column for every value of the keys, in ascending order; nan without a number."""
+    """Return the exact mean of a column for each value of the keys, in ascending order; nan for empty groups."""
     groups = frame.groupby(list(keys), dropna=False)
     means = exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)
     return pd.Series(means, groups.size().index, name=column)
 
 
 def mean_matrix(shape: tuple[int, ...], row: NDArray[Any], column: NDArray[Any], values: Floats) -> Floats:
-    """Return the mean of the values in each cell of a matrix; nan if the cell has none."""
+    """Return the mean of the values in each cell of a matrix; nan for empty cells."""
     sums, counts = np.zeros((2, *shape))
     np.add.at(sums, (row, column), values)
     np.add.at(counts, (row, column), 1)

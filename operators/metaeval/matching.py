@@ -1,4 +1,4 @@
-"""Matching of scores with judgements of the same image, by the ids that both have."""
+"""Matches scores with judgements of the same image, using ids that both have."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,12 @@ MAX_EXAMPLES = 2
 
 
 def rated_ids(ratings: pa.Table) -> pd.DataFrame:
-    """Return the ids of images with a rating: image_id, prompt_id, generator."""
+    """Return the ids of rated images: image_id, prompt_id, generator."""
     return distinct_ids(ratings.filter(pc.is_valid(ratings.column("rating"))))
 
 
 def paired_ids(preferences: pa.Table) -> pd.DataFrame:
-    """Return the ids of both images of decided pairs."""
+    """Return the ids of both images of each decided pair."""
     decided = preferences.filter(pc.is_valid(preferences.column("preferred")))
     names = [[side_columns(side).get(name, name) for name in IDS] for side in "ab"]
     return distinct_ids(pa.concat_tables([decided.select(own).rename_columns(IDS) for own in names]))
@@ -33,7 +33,7 @@ def scored_ids(scores: pa.Table) -> pd.DataFrame:
 
 
 def distinct_ids(judged: pa.Table) -> pd.DataFrame:
-    """Return the ids of a table's images; tables of pairings and error graphs lack some of the columns."""
+    """Return the ids of a table's images; tables of pairings and error graphs lack some of the id columns."""
     columns = [name for name in IDS if name in judged.column_names]
     return judged.select(columns).to_pandas().reindex(columns=list(IDS)).drop_duplicates(ignore_index=True)
 
@@ -46,13 +46,13 @@ def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> in
 
 
 def best_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
-    """Return the match with the most shared images; the first of these if equal."""
+    """Return the match with the most shared images; the first one if several are equally good."""
     choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
     return max(choices, key=lambda match: count_shared(judged, scored, match))
 
 
 def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Describe some ids of each column."""
+    """Format a few example ids of each column."""
     parts = []
     for column in columns:
         some = ids[column].dropna().unique()[:MAX_EXAMPLES]
@@ -61,7 +61,7 @@ def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
-    """Fill missing prompts and generators of ratings, scores or a `side` (a or b) of choices from other `ids`."""
+    """Fill in missing prompts and generators of ratings, scores or a `side` (a or b) of choices from `ids`."""
     names = side_columns(side)
     for column in ("prompt_id", "generator"):
         name = names.get(column, column)
@@ -75,12 +75,12 @@ def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table
 
 
 def side_columns(side: str) -> dict[str, str]:
-    """Return the columns of ids of the images on a side (a or b) of choices; other ids have their usual columns."""
+    """Map id columns to their names for one side (a or b) of choices; columns not in the mapping keep their names."""
     return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
 
 
 def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
-    """Replace prompts and generators of ratings, or of a `side` (a or b) of choices, by those of the scores."""
+    """Replace the prompts and generators of ratings, or of a `side` (a or b) of choices, with those in the scores."""
     keys, own = list(MATCH_COLUMNS[match]), side_columns(side)
     ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
     joined = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
@@ -89,7 +89,7 @@ def as_scored(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "
 
 
 def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
-    """Select the rows of ratings, scores or a `side` (a or b) of choices with these images."""
+    """Select the rows of ratings, scores or a `side` (a or b) of choices that belong to the given images."""
     keys = MATCH_COLUMNS[match]
     names = side_columns(side)
     wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())
@@ -98,10 +98,10 @@ def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = 
 
 
 def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
-    """Return each metric's scores by the ids of the image; raise SourceError if an image has two scores.
+    """Return each metric's scores, indexed by image ids; raise SourceError if an image has two scores.
 
-    Scores that differ only by rounding become equal, so that no statistic orders them. Rows without the ids of their
-    image (because the image is missing, say) are left out.
+    Scores that differ only by rounding are made equal, so that no statistic orders them. Rows without the ids of an
+    image (for example, because the image is missing) are left out.
     """
     keys = list(MATCH_COLUMNS[match])
     columns = {}
@@ -113,7 +113,7 @@ def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float
             first = named_rows.loc[twice, keys].iloc[0]
             where = ", ".join(f"{key} {first[key]!r}" for key in keys)
             times = int((named_rows[keys] == first).all(axis=1).sum())
-            raise SourceError(f"scores: metric {metric} has {where} {times} times; keep one row")
+            raise SourceError(f"scores: metric {metric} has {where} in {times} rows; keep one row")
         column = numbers(named_rows.set_index(keys)["score"])
         columns[str(metric)] = pd.Series(merge_equal(column.to_numpy()), column.index, name="score")
     return columns

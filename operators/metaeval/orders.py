@@ -1,4 +1,4 @@
-"""Orders of generators by people and metrics, and their agreement (Gecko, sections 4.2 and 6.4)."""
+"""Orders generators by people's judgements and by metrics, and compares the orders (Gecko, sections 4.2 and 6.4)."""
 
 import math
 from collections import Counter
@@ -29,8 +29,8 @@ from plumbline.operators.statistics.ordering import signed_rank
 
 KEYS = ("prompt_id", "generator")
 ORDERING = "model_ordering"
-UNDECIDED = "undecided: the signed ranks favour the generator of the lower mean"
-MAJORITY = "majority"  # the template of the orders that most templates find
+UNDECIDED = "undecided: the signed ranks favour the generator with the lower mean"
+MAJORITY = "majority"  # stands for a template in orders that most templates find
 RELATIONS_CAPTION = (
     ">: the first generator is better; <: the second is; =: neither is, by significance. Templates have the same "
     "relation, or no conflict (some tell the generators apart, and those that do agree), or a conflict."
@@ -40,10 +40,10 @@ RELATIONS_CAPTION = (
 def judge_orders(
     ratings: pa.Table, preferences: pa.Table, scores: pa.Table, *, match: Match, alpha: float, zeros: ZeroHandling
 ) -> tuple[list[Order], list[Judgement]]:
-    """Order every two generators by people and by each metric, on the images that both judged, and judge agreement.
+    """Order every pair of generators by people and by each metric on the images that both judged, and judge agreement.
 
-    If metrics scored different images, people have an order for each metric. Without scores, people's order is over all
-    rated images.
+    If metrics scored different images, people's order is determined separately for each metric. Without scores, it is
+    determined over all rated images.
     """
 
     def order_by_people(ratings: pa.Table, preferences: pa.Table) -> list[Order]:
@@ -74,7 +74,7 @@ def judge_orders(
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Order every two generators by the ratings of each template, paired by prompt."""
+    """Order every pair of generators by their ratings under each template, paired by prompt."""
     human = mean_ratings(ratings, match).rename(columns={"human": "score"})
     return [
         order._replace(template=str(template))
@@ -84,7 +84,7 @@ def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: Ze
 
 
 def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Order every two generators by a metric's scores, averaged and paired by prompt."""
+    """Order every pair of generators by a metric's scores, averaged and paired by prompt."""
     frame = scores.select(["generator", "prompt_id", "score"]).to_pandas()
     return _order_by_means(metric, frame.assign(score=numbers(frame["score"])), alpha, zeros)
 
@@ -105,7 +105,7 @@ def _order_by_means(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHan
 
 
 def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Order every two generators whose images were compared side by side, by template.
+    """Order every pair of generators whose images were compared side by side, by template.
 
     The better generator must also be preferred more often than the other, and than neither (Gecko, section 4.3).
     """
@@ -128,11 +128,11 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
 
 
 def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
-    """Return three shares of pairs of generators by template.
+    """Return three fractions of the pairs of generators, by template.
 
-    The metric's significant order is the same as people's (model_ordering) or the opposite (orders_reversed), or only
-    people have one (orders_missed). The shares are undefined if people order no pair: then a metric without any
-    significant order would agree with them completely.
+    They are the pairs for which the metric's significant order is the same as people's (model_ordering), the opposite
+    of people's (orders_reversed), or missing although people have one (orders_missed). The fractions are undefined if
+    people order no pair, because then any metric without a significant order would agree perfectly.
     """
     words = "share of generator pairs, of those that the metric and people ordered by significance"
     better = {(order.generator_a, order.generator_b): order.better for order in own}
@@ -158,9 +158,9 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
 
 
 def majority_orders(orders: Sequence[Order]) -> list[Order]:
-    """Return the relation of every two generators that most of two or more templates find (Gecko, section 6.4).
+    """Return, for every pair of generators, the relation found by most of two or more templates (Gecko, section 6.4).
 
-    The pair is left out if two relations are found equally often. A relation may be that neither is better.
+    A pair is left out if two relations are found equally often. "Neither is better" is also a relation.
     """
     found = []
     for (a, b), group in _group_pairs(orders).items():
@@ -173,10 +173,10 @@ def majority_orders(orders: Sequence[Order]) -> list[Order]:
 
 
 def relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
-    """Return tables of people's relations of generators by template, with the majority's and the conflicts.
+    """Return tables of people's relations between generators by template, with the majority and any conflicts.
 
-    The list is empty if people judged by a single template. If metrics scored different images, each has a table
-    (Gecko, figures 2 and 13).
+    The list is empty if people judged under only one template. If metrics scored different images, each metric has a
+    table of its own (Gecko, figures 2 and 13).
     """
     tables = []
     for judge in dict.fromkeys(order.judge for order in orders if order.judge.startswith(PEOPLE)):

@@ -1,4 +1,4 @@
-"""Judging metrics by Winoground's pairings of two captions with two images."""
+"""Judges metrics by Winoground's pairings of two captions with two images."""
 
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ SLOTS = [(0, 0), (0, 1), (1, 0), (1, 1)]  # captions and images of a sample, in 
 
 
 def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> list[Judgement]:
-    """Return text, image and group score of every metric, over all samples and over those of each tag.
+    """Return the text, image and group scores of every metric, over all samples and for each tag.
 
-    A sample counts for each of its tags (VQAScore, table 3); samples without all four scores are left out.
+    A sample counts for each of its tags (VQAScore, table 3); samples that lack any of the four scores are left out.
     """
     frame = pairings.to_pandas()
     judgements = []
@@ -41,20 +41,21 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
 
 
 class PairingScores(NamedTuple):
-    """Winoground's and EqBen's scores of each sample (samples,); a tie is wrong."""
+    """Winoground's and EqBen's scores for each sample (samples,); a tie counts as wrong."""
 
     text: NDArray[np.bool_]
     """True if the right caption scores higher for both images."""
     image: NDArray[np.bool_]
     """True if the right image scores higher for both captions."""
     group: NDArray[np.bool_]
-    """True if both hold."""
+    """True if both are true."""
 
 
 def pairing_scores(scores: Floats) -> PairingScores:
     """Return Winoground's and EqBen's three scores (Thrush et al. 2022, section 4.1).
 
-    `scores` is (samples, 2 captions, 2 images); caption i matches image i. Raises ValueError if a score is not finite.
+    `scores` is (samples, 2 captions, 2 images), where caption i matches image i. Raises ValueError if a score is not
+    finite.
     """
     if not np.isfinite(scores).all():
         raise ValueError("a sample lacks one of its four scores; leave it out")

@@ -1,4 +1,4 @@
-"""Judgements as tables for a paper: metrics down, statistics across, in Markdown and LaTeX, with all conventions."""
+"""Formats judgements as tables for a paper: metrics down, statistics across, in Markdown and LaTeX."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ EMPTY = "-"
 
 
 def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), further: Sequence[ShownTable] = ()) -> str:
-    """Return a table per template and subset, the `further` tables, and then the conventions and notes."""
+    """Return a table for each template and subset, then the `further` tables, and then the conventions and notes."""
     parts = [
         f"### {title}\n\n{frame.to_markdown(disable_numparse=True)}\n"
         for title, frame in tables(judgements)
@@ -27,16 +27,16 @@ def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), furt
 
 
 def to_latex(judgements: Sequence[Judgement]) -> str:
-    """Return the same tables with booktabs rules and escaped text."""
+    """Return the same tables in LaTeX, with booktabs rules and escaped text."""
     return "\n".join(
         frame.to_latex(escape=True, caption=latex(title)) for title, frame in tables(judgements) if len(frame)
     )
 
 
 def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
-    """Return titles with tables of text, metrics down and statistics across; the tables about people alone are last.
+    """Return titled tables with metrics down and statistics across; tables about people alone come last.
 
-    People's means by generator and skill are a table of their own.
+    People's means by generator and skill have a separate table.
     """
     groups: dict[tuple[bool, str, str], list[Judgement]] = {}
     for judged in judgements:
@@ -52,7 +52,10 @@ def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _make_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
-    """Return values and intervals by metric and statistic; people's by group and statistic, or skill and generator."""
+    """Return a table of values with intervals.
+
+    Rows and columns are metrics and statistics. For people, they are groups and statistics, or skills and generators.
+    """
     lines: dict[str, dict[str, str]] = {}
     counts: dict[str, dict[str, str]] = {}
     for judged in judgements:
@@ -67,9 +70,10 @@ def _make_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return columns with the `n` of each row, from the `n` of every cell by row and column.
+    """Return `n` columns with a value for each row, given the `n` of every cell by row and column.
 
-    Columns with the same numbers share a column `n`; other numbers, such as pairs of images, have their own column.
+    Columns whose counts are the same share one column `n`; columns with different counts (of pairs of images, say) get
+    their own.
     """
     groups: dict[str, dict[str, str]] = {}
     for column in dict.fromkeys(name for row in counts.values() for name in row):
@@ -82,7 +86,7 @@ def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str
 
 
 def value_text(judged: Judgement) -> str:
-    """Return 0.597 [0.552, 0.640], or a dash if the value is undefined."""
+    """Return the value and its interval, such as `0.597 [0.552, 0.640]`, or a dash if the value is undefined."""
     if math.isnan(judged.value):
         return EMPTY
     low, high = judged.interval
@@ -90,7 +94,7 @@ def value_text(judged: Judgement) -> str:
 
 
 def conventions(judgements: Sequence[Judgement]) -> list[str]:
-    """Return the convention of each statistic, with the metric's name if conventions differ (by an epsilon, say)."""
+    """Return each statistic's convention, with the metric's name if conventions differ (by an epsilon, for example)."""
     overall = [
         judged
         for judged in judgements

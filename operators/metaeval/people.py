@@ -1,4 +1,4 @@
-"""Statistics of people's ratings alone: of generators, of raters, and across templates."""
+"""Computes statistics of people's ratings alone: by generator, by rater, and across templates."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +29,10 @@ NO_PARTS = schemas.PARTS.empty_table()  # every rating is about an image as a wh
 
 
 def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
-    """Return the answers of raters one by one, in schema PARTS.
+    """Return the individual answers of raters, in schema PARTS.
 
-    A template in `parts` asks about words or questions, and its ratings are their means. By any other template a rating
-    is one answer.
+    Templates in `parts` ask about words or questions, and their ratings are means of these answers. For any other
+    template each rating is a single answer.
     """
     about_parts = parts.column("template").unique()
     whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), about_parts)))
@@ -41,7 +41,7 @@ def rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
 
 
 def _split_answers(ratings: pa.Table, parts: pa.Table) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield template, generator and answers: those of each template about all generators (""), and then about each."""
+    """Yield (template, generator, answers) for each template: all generators first (as ""), then each generator."""
     answers = rated_parts(ratings, parts).to_pandas()
     for template, answered in answers.groupby("template", sort=False, dropna=False):
         yield str(template), "", answered
@@ -50,9 +50,9 @@ def _split_answers(ratings: pa.Table, parts: pa.Table) -> Iterator[tuple[str, st
 
 
 def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = NO_PARTS) -> list[Judgement]:
-    """Return Krippendorff's alpha of the raters by template, over images, or over the words or questions in `parts`.
+    """Return Krippendorff's alpha by template, over images or over the words or questions in `parts`.
 
-    It is over all generators, as jobs.rate returns it for the same study, and then by generator (Gecko, table 3).
+    It is computed over all generators, as jobs.rate does for the same study, and then by generator (Gecko, table 3).
     """
     judgements = []
     for template, generator, rows in _split_answers(ratings, parts):
@@ -70,15 +70,15 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = N
 
 
 def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
-    """Return the ratings with a column `unit`: the rated image, and the rated part of it."""
+    """Add a column `unit`, which identifies the rated image and the rated word or question."""
     ids = (ratings[name].fillna("") for name in (*IDS, "part") if name in ratings)
     return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
 
 
 def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list[Judgement]:
-    """Return by template and generator the share of answers without a rating (Gecko, table 9).
+    """Return the fraction of answers without a rating, by template and generator (Gecko, table 9).
 
-    An answer is about an image, or about a word or question in `parts`.
+    Each answer is about an image, or about a word or question in `parts`.
     """
     words = "share of answers, to each word or question if the template asks about these, that are no rating"
     judgements = []
@@ -91,7 +91,7 @@ def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list
 
 
 def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
-    """Judge people by `spearman_viescore`, over the generators that a metric scored, or all if no metric is judged."""
+    """Judge people by `spearman_viescore`, over generators that a metric scored, or over all if there is no metric."""
     judgements = []
     for template, rows in _add_units(ratings.to_pandas()).groupby("template", sort=False):
         frames = [each.frame["generator"] for each in rated if each.template == template]
@@ -107,7 +107,7 @@ def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str,
 
 
 def rate_images(ratings: pa.Table, match: Match, scales: Mapping[str, Scale]) -> pd.DataFrame:
-    """Return the mean rating of every image by each template (schema MEAN_RATINGS)."""
+    """Return the mean rating of every image under each template (schema MEAN_RATINGS)."""
     means = mean_ratings(ratings, match).rename(columns={"human": "rating"})
     means["prompt_id"] = means["prompt_id"].mask(means["alone"])
     least, greatest = (
@@ -124,11 +124,11 @@ def judge_generators(
     scales: Mapping[str, Scale],
     skills: Mapping[str, Sequence[str]],
 ) -> list[Judgement]:
-    """Return every generator's mean rating, best first: the leaderboard by people; then the means by skill.
+    """Return each generator's mean rating, best first (people's leaderboard), and then the means by skill.
 
-    Ratings without a generator are left out. If the scale of a template is among `scales`, nearly equal ratings have an
-    interval too, and the mean and the standard deviation are also given on a scale from 0 to 1 (Gecko, table 3). The
-    means by skill are VQAScore's tables 10a and 10c, and Gecko's appendix E.1.
+    Ratings without a generator are left out. If a template's scale is in `scales`, the mean has an interval even if
+    nearly all ratings are equal, and the mean and the standard deviation are also given on a scale from 0 to 1 (Gecko,
+    table 3). The means by skill correspond to VQAScore's tables 10a and 10c, and to Gecko's appendix E.1.
     """
     judgements = list[Judgement]()
     for template, rated in mean_ratings(ratings, match).groupby("template"):
@@ -145,7 +145,7 @@ def judge_generators(
 def _rate_generator(
     rows: pd.DataFrame, skills: Mapping[str, Sequence[str]], sampling: Sampling, scale: Scale | None
 ) -> Iterator[Judgement]:
-    """Yield the mean of a generator's ratings, mean and deviation on a scale from 0 to 1, and the mean by skill."""
+    """Yield a generator's mean rating, its mean and deviation on a scale from 0 to 1, and its means by skill."""
     mean, *by_skill = (
         mean_judgement(
             PEOPLE,
@@ -175,9 +175,9 @@ def _rate_generator(
 
 
 def correlate_templates(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
-    """Return Spearman's and Pearson's correlation of every two templates' mean ratings (Gecko, table 10).
+    """Return Spearman's and Pearson's correlation of every pair of templates' mean ratings (Gecko, table 10).
 
-    They are over the images with both ratings, and then by generator.
+    They are computed over all images with both ratings, and then by generator.
     """
     keys = list(MATCH_COLUMNS[match])
     rated = dict(list(mean_ratings(ratings, match).dropna(subset=keys).groupby("template")))

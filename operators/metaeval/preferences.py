@@ -1,4 +1,4 @@
-"""Judging metrics by choices between two images of a prompt (Pick-a-Pic; Gecko's side-by-side template)."""
+"""Judges metrics by people's choices between two images of a prompt (Pick-a-Pic; Gecko's side-by-side template)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,15 +31,17 @@ PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
 
 
 class _Chosen(NamedTuple):
-    """A metric's choices, compared with people's."""
+    """A metric's choices, compared with those of people."""
 
     metric: str
     template: str
     frame: pd.DataFrame
-    """Rows of pairs with two scores: prompt_id, preferred (a, b, unsure) and right (1, 0, or the worth of a tie)."""
+    """Rows for pairs with two scores: prompt_id, preferred (a, b, unsure) and right (1, 0, or the value given to a
+    tie).
+    """
     n_unscored: int
     words: str
-    """Treatment of pairs that people or the metric do not decide."""
+    """Description of how pairs that people or the metric do not decide are treated."""
 
 
 def judge_preferences(
@@ -51,9 +53,10 @@ def judge_preferences(
     sampling: Sampling,
     equal_scores: EqualScores = "half",
 ) -> tuple[list[Judgement], list[Comparison]]:
-    """Judge metrics, by template, by the share of pairs whose preferred image is that of most raters, and compare them.
+    """Judge and compare metrics, by template, by how often they prefer the image that most raters prefer.
 
-    A pair with equal scores counts half, so that a metric that never decides gets 0.5; or it counts as wrong.
+    A pair with equal scores counts half, so that a metric that never decides gets 0.5, or it counts as wrong (see
+    `equal_scores`).
     """
     judgements, comparisons = list[Judgement](), list[Comparison]()
     columns = metric_columns(scores, match)
@@ -65,7 +68,7 @@ def judge_preferences(
 
 
 def majority_votes(preferences: pa.Table) -> pd.DataFrame:
-    """Return one row per template and pair of images, with the choice of most raters."""
+    """Return one row per template and pair of images, with the choice of the majority of raters."""
     keys = ["template", "prompt_id", "image_a", "image_b", "generator_a", "generator_b"]
     votes = (
         preferences.to_pandas()
@@ -76,7 +79,7 @@ def majority_votes(preferences: pa.Table) -> pd.DataFrame:
 
 
 def choices_as_ratings(preferences: pa.Table) -> pa.Table:
-    """Return choices as ratings of pairs, for computing raters' agreement: 1 for a, 0 for neither, -1 for b."""
+    """Convert choices to ratings of pairs, to compute the raters' agreement: 1 for a, 0 for neither, -1 for b."""
     frame = preferences.to_pandas()
     pairs = frame["image_a"].fillna("") + " " + frame["image_b"].fillna("")
     rated = frame.assign(image_id=pairs, generator=None, rating=frame["preferred"].map(PREFERENCE_SIGNS))
@@ -84,7 +87,7 @@ def choices_as_ratings(preferences: pa.Table) -> pa.Table:
 
 
 def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
-    """Return Krippendorff's alpha of the choices by template, overall and by two generators (Gecko, table 11)."""
+    """Return Krippendorff's alpha of the choices by template, overall and by pair of generators (Gecko, table 11)."""
     ratings = choices_as_ratings(preferences)
     judgements, rated = judge_raters(ratings, levels), ratings.to_pandas()
     for first, second, rows in _group_pairs(preferences.to_pandas()):
@@ -95,13 +98,13 @@ def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judge
 
 
 def _group_pairs(choices: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield every pair of generators with its rows, in the order of their names."""
+    """Yield every pair of generators with its rows; the names of each pair are sorted."""
     for (a, b), rows in sort_sides(choices).groupby(["generator_a", "generator_b"]):
         yield str(a), str(b), rows
 
 
 def sort_sides(choices: pd.DataFrame) -> pd.DataFrame:
-    """Return the choices that name both generators; sides are swapped so that generator a comes first by name."""
+    """Return the choices that name both generators, with sides swapped so that generator a comes first by name."""
     choices = choices.dropna(subset=["generator_a", "generator_b"])
     swapped = choices["generator_a"] > choices["generator_b"]
     names = {"image_a": "image_b", "generator_a": "generator_b"}
@@ -111,9 +114,9 @@ def sort_sides(choices: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_choices(preferences: pa.Table) -> pd.DataFrame:
-    """Return the mean choice of raters: 1 for the first generator's image, 0 for neither, -1 for the second's.
+    """Return the raters' mean choice: 1 for the first generator's image, 0 for neither, -1 for the second's.
 
-    Rows are prompts, and columns pairs of generators, each in both orders.
+    Rows are prompts, and columns are pairs of generators, in both orders.
     """
     frame = preferences.to_pandas()
     signs = frame["preferred"].map(PREFERENCE_SIGNS)
@@ -131,9 +134,9 @@ def predict_choices(
     sampling: Sampling,
     equal_scores: EqualScores = "half",
 ) -> list[Judgement]:
-    """Judge each template's mean ratings by people's choices, as metrics are judged (Gecko, table 12).
+    """Judge each template's mean ratings by people's choices, in the same way as metrics (Gecko, table 12).
 
-    The accuracies are over all pairs, and then by pair of generators.
+    Accuracies are computed over all pairs of images, and then by pair of generators.
     """
     keys, judgements = list(MATCH_COLUMNS[match]), []
     means = mean_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
@@ -169,7 +172,7 @@ def _choose(
 
 
 def scores_of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
-    """Return the scores of the images on a side (a or b) of every pair."""
+    """Return the scores of the images on one side (a or b) of every pair."""
     keys = list(MATCH_COLUMNS[match])
     renamed = votes.rename(columns={own: name for name, own in side_columns(side).items()})
     return renamed[keys].join(column.rename("score"), on=keys)["score"]

@@ -1,4 +1,4 @@
-"""Judging metrics by ratings of single images: correlations, AUROC and pairwise accuracy, by template and by skill."""
+"""Judges metrics by ratings of single images: correlations, AUROC and pairwise accuracy, by template and by skill."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,12 +39,12 @@ from plumbline.operators.statistics.ties import calibrate_ties
 
 VIESCORE = "spearman_viescore"
 MEAN = "mean of groups"  # subset of the judgements that are means over skills and generators
-SCALES = ((0, 1), (0, 10), (0, 100))  # of shares and labels, usual ratings, and percentages
-MAX_OFF_SCALE = 0.05  # largest share of a template's ratings (but at least one rating) that may be off its scale
+SCALES = ((0, 1), (0, 10), (0, 100))  # for fractions and labels, typical ratings, and percentages
+MAX_OFF_SCALE = 0.05  # largest fraction of a template's ratings (at least one rating) that may be off its scale
 
 
 class Rated(NamedTuple):
-    """A metric's scores and the mean ratings of the same images."""
+    """A metric's scores and people's mean ratings of the same images."""
 
     metric: str
     template: str
@@ -56,8 +56,8 @@ class Rated(NamedTuple):
 def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
     """Return the mean rating of each image as `human`, with template, the matching columns, prompt_id and generator.
 
-    Images without a rating are left out. An image without a prompt is marked as `alone`, and is its own prompt. The
-    order of the ratings does not change the result, and means that differ only by rounding are equal.
+    Images without a rating are left out. An image without a prompt is marked as `alone` and treated as a prompt of its
+    own. The order of the ratings does not affect the result, and means that differ only by rounding are equal.
     """
     keys = list(dict.fromkeys(["template", *MATCH_COLUMNS[match], "prompt_id", "generator"]))
     means = group_means(ratings.to_pandas(), keys, "rating").rename("human").reset_index()
@@ -69,7 +69,7 @@ def mean_ratings(ratings: pa.Table, match: Match) -> pd.DataFrame:
 
 
 def match_scores(ratings: pa.Table, scores: pa.Table, match: Match) -> list[Rated]:
-    """Join scores and mean ratings of the same image, for every template and metric."""
+    """Join the scores and mean ratings of each image, for every template and metric."""
     keys, rated = list(MATCH_COLUMNS[match]), []
     columns = metric_columns(scores, match)
     for template, human in mean_ratings(ratings, match).groupby("template", sort=False, dropna=False):
@@ -92,10 +92,10 @@ def judge_ratings(
     *,
     by_generator: bool = False,
 ) -> list[Judgement]:
-    """Return every statistic of every metric, over all images and by skill.
+    """Return every statistic for every metric, over all images and by skill.
 
-    With `by_generator` they are also by generator, and by generator and skill (LLMScore, table 1). An image passes at
-    the same `marks` in all groups.
+    With `by_generator`, the statistics are also computed by generator, and by generator and skill (LLMScore, table 1).
+    The same `marks` decide which images pass in all groups.
     """
     return [
         judgement._replace(subset=subset, generator=generator)
@@ -145,10 +145,10 @@ def _row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], flo
 def judge_means(
     rated: Sequence[Rated], statistics: Sequence[str], skills: Mapping[str, Sequence[str]], sampling: Sampling
 ) -> list[Judgement]:
-    """Return the mean of each correlation, and of AUROC, over groups of a skill and generator (LLMScore, figure 5).
+    """Return each correlation, and AUROC, averaged over groups of images (LLMScore, figure 5).
 
-    Without skills it is over generators, and without generators over skills. Groups whose statistic is undefined are
-    left out.
+    A group has the images of one skill and generator; without skills it has those of one generator, and without
+    generators those of one skill. Groups whose statistic is undefined are left out.
     """
     judgements = list[Judgement]()
     for each in rated:
@@ -170,7 +170,7 @@ def judge_means(
 def _mean_of_groups(
     compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
 ) -> Callable[[Longs], float]:
-    """Return a function of row indices: the mean of a statistic over groups, nan if it is undefined in all groups."""
+    """Return a function that maps row indices to a statistic's mean over groups; nan if undefined in all groups."""
 
     def average(rows: Longs) -> float:
         values = [compute(human[own], score[own]) for own in (rows[group[rows]] for group in groups)]
@@ -216,7 +216,8 @@ def _correlate(
 def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
     """Return the pairwise accuracy and its threshold.
 
-    Both are undefined if people order no pair: then every metric would be right with a threshold that ties all pairs.
+    Both are undefined if people do not order any pair: then every metric would be right with a threshold that ties all
+    pairs.
     """
     which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
     accuracy, epsilon = (f"{name}{'_grouped' * grouped}" for name in ("pairwise_accuracy", "epsilon"))
@@ -238,17 +239,17 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
 
 
 def rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
-    """Return the prompts of mean ratings, for resampling."""
+    """Return the prompts of the rated images, for resampling."""
     alone = frame["alone"]
     name = "images without a prompt" if alone.all() else "prompts and images without one"
     return Prompts(frame["prompt_id"].to_list(), sampling, name if alone.any() else "prompts")
 
 
 def compare_metrics(rated: Sequence[Rated], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
-    """Compare every two metrics of a template on the rows that both scored, by the statistics that have a test.
+    """Compare every pair of metrics under each template, on rows that both scored, by the statistics that have a test.
 
-    Pearson's and Spearman's correlations are compared by exchanging the metrics' scores or ranks by prompt, pairwise
-    accuracy within a prompt by flipping the signs of the prompts' differences.
+    Pearson's and Spearman's correlations are tested by exchanging the metrics' scores or ranks for whole prompts, and
+    pairwise accuracy within prompts by flipping the signs of the prompts' differences.
     """
     comparisons = []
     for template in dict.fromkeys(each.template for each in rated):
@@ -280,7 +281,7 @@ def _compare_correlations(a: Rated, b: Rated, statistic: str, sampling: Sampling
 
 
 def _compare_accuracies(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
-    """Compare the pairwise accuracies of prompts with several images, each metric at its best threshold for all."""
+    """Compare two metrics' pairwise accuracies on prompts with several images, each metric at its best threshold."""
     rows = _join_scores(a, b)
     human, prompts = rows["human"].to_numpy(), rows["prompt_id"].to_list()
     accuracies = []
@@ -300,9 +301,9 @@ def _compare_accuracies(a: Rated, b: Rated, sampling: Sampling) -> Comparison:
 
 
 def warn_off_scale(ratings: pa.Table) -> list[str]:
-    """Return a warning for each template with a few ratings outside the scale that contains all other ratings.
+    """Return a warning for each template that has a few ratings outside a scale that fits all other ratings.
 
-    There is a warning too if all negative ratings are the same number, such as -1 for a missing answer.
+    Also warn if all negative ratings are the same number, such as -1 for a missing answer.
     """
     frame = ratings.select(["template", "image_id", "rater", "rating"]).to_pandas().dropna(subset=["rating"])
     warnings = []
@@ -314,28 +315,28 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
             outside = rows[(values < scale[0]) | (values > scale[1])]
             for first in outside.head(1).itertuples():
                 warnings.append(
-                    f"{len(outside)} of {len(rows)} ratings ({template}) are outside {scale[0]} to {scale[1]}, where "
-                    f"the others are, first {first.rating:g} of image {first.image_id} by rater {first.rater}: all "
+                    f"{len(outside)} of {len(rows)} ratings ({template}) are outside {scale[0]} to {scale[1]}, the "
+                    f"range of the others (first: {first.rating:g} for image {first.image_id} by {first.rater}); all "
                     "were counted; correct them, or set protocol.rating_range=[least,greatest]"
                 )
         elif len(np.unique(negative)) == 1 and values.max() > 1:
             warnings.append(
-                f"{len(negative)} of {len(rows)} ratings ({template}) are {negative[0]:g}, the only negative number, "
-                "as if it meant no answer: all were counted; leave these cells empty, or set "
+                f"{len(negative)} of {len(rows)} ratings ({template}) are {negative[0]:g}, the only negative value, "
+                "which may stand for a missing answer; all were counted; leave these cells empty, or set "
                 "protocol.rating_range=[least,greatest] and protocol.out_of_range=left_out"
             )
     return warnings
 
 
 def _fits(values: Floats, low: int, high: int) -> bool:
-    """Return True if nearly all ratings are on a scale; shares must have a rating below 1."""
+    """Return True if nearly all ratings are on a scale; for fractions, at least one rating must be below 1."""
     inside = (values >= low) & (values <= high)
     is_possible = high > 1 or bool((values[inside] < 1).any())
     return is_possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE * len(values))
 
 
 def warn_several_prompts(ratings: pa.Table) -> list[str]:
-    """Return a warning if an image is rated under several prompts, for scores that are matched by image alone."""
+    """Return a warning if an image was rated for several prompts, for when scores are matched by image alone."""
     frame = ratings.select(["image_id", "prompt_id"]).to_pandas().dropna().drop_duplicates()
     twice = frame[frame.duplicated("image_id", keep=False)]
     if twice.empty:
@@ -343,6 +344,6 @@ def warn_several_prompts(ratings: pa.Table) -> list[str]:
     first = twice["image_id"].iloc[0]
     prompts = " and ".join(map(repr, twice.loc[twice["image_id"] == first, "prompt_id"].iloc[:2]))
     return [
-        f"{twice['image_id'].nunique()} images are rated under several prompt ids, first {first} under {prompts}: each "
-        "counts once for every prompt; correct prompt_id, or set protocol.match=image_and_prompt if that is meant"
+        f"{twice['image_id'].nunique()} images are rated under several prompt ids, first {first} under {prompts}; each "
+        "counts once per prompt; correct prompt_id, or set protocol.match=image_and_prompt if this is intended"
     ]

@@ -1,12 +1,12 @@
-"""Verdicts on how far to trust a metric at each skill, from the interval of its agreement with people."""
+"""Decides how far to trust a metric at each skill, from the interval of its agreement with people."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from plumbline.operators.base.sentences import NOTHING, Sentence, ShownTable, count, names, number
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 
-MIN_RATED = 20  # images, or pairs of images, that a verdict requires
-WELL, FAIRLY = 0.5, 0.3  # least lower ends of the intervals of metrics that agree well or fairly
+MIN_RATED = 20  # minimum number of images (or pairs) for a verdict
+WELL, FAIRLY = 0.5, 0.3  # minimum lower end of the interval for agreeing well or fairly
 NOT_ENOUGH = "not enough ratings"
 WORDS = ("agrees well", "agrees fairly", "agrees weakly", "hardly agrees", "contradicts people", NOT_ENOUGH)
 AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
@@ -15,7 +15,8 @@ AS_CORRELATION: Mapping[str, Callable[[float], float]] = {
     "auroc": lambda value: 2 * value - 1,
     "pearson": lambda value: value,
 }
-"""Statistics in order of preference, converted so that 0 is chance and 1 people's own order."""
+"""Statistics in order of preference, with functions that rescale them so that 0 is chance and 1 is people's own order.
+"""
 CAPTION = (
     "By the 95% interval, over prompts, of the agreement with people: well where even its lower end is "
     f"{WELL} or more, fairly from {FAIRLY}, weakly from 0; hardly where it does not exclude chance, but does exclude "
@@ -41,7 +42,7 @@ def trust(judged: Judgement) -> str:
 
 
 def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
-    """Select the metrics' judgements by the preferred statistic of each template."""
+    """Select the metrics' judgements on the preferred statistic of each template."""
     found: dict[str, list[Judgement]] = {}
     metrics = [judged for judged in judgements if judged.metric != PEOPLE]
     for template in dict.fromkeys(judged.template for judged in metrics):
@@ -54,7 +55,7 @@ def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
 
 
 def trust_sentences(judgements: Sequence[Judgement]) -> list[Sentence]:
-    """Return a sentence per template and metric, with the skills of each verdict."""
+    """Return a sentence for each template and metric that lists the skills by verdict."""
     sentences = []
     for template, own in _select(judgements).items():
         for metric in dict.fromkeys(judged.metric for judged in own):
@@ -68,7 +69,7 @@ def trust_sentences(judgements: Sequence[Judgement]) -> list[Sentence]:
 
 
 def trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
-    """Return a table of verdicts per template: skills down, metrics across."""
+    """Return a table of verdicts for each template, with skills down and metrics across."""
     tables = []
     for template, own in _select(judgements).items():
         cells = {}

@@ -1,4 +1,4 @@
-"""Judging metrics by people's ratings of a prompt's words: do questions fail about those that are not in the image?"""
+"""Judges metrics by people's ratings of a prompt's words: do questions fail if their words are not in the image?"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, 
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 
 TEMPLATE = "words"
-MIN_ALIGNED = 0.5  # a lower score, or mean rating, says that a word is not aligned; people are undecided at it
+MIN_ALIGNED = 0.5  # below this score or mean rating a word is not aligned; exactly here, people are undecided
 ACCURACY = (
     "a word's score is the lowest of the questions about it, and below 0.5 says that it is not aligned; people say so "
     "by the mean of those who were sure, undecided words are left out"
@@ -32,7 +32,7 @@ WORDS = {
 
 
 class _RatedWord(NamedTuple):
-    """A word of an image's prompt, with the mean rating of the raters who were sure."""
+    """A word of an image's prompt, with its mean rating over the raters who were sure about it."""
 
     word: str
     start: int
@@ -43,22 +43,22 @@ class _RatedWord(NamedTuple):
 def judge_words(
     words: pa.Table, elements: Iterable[pa.Table], match: Match, skills: Mapping[str, Sequence[str]], sampling: Sampling
 ) -> tuple[list[Judgement], pd.DataFrame]:
-    """Return accuracy, precision, recall and AUROC of every metric whose questions name the words that they ask about.
+    """Return accuracy, precision, recall and AUROC for every metric whose questions refer to words of the prompt.
 
     Args:
         words: People's ratings of words (schema WORDS).
-        elements: Tables of scores with the scores of their questions (schema ELEMENT_SCORES).
+        elements: Tables of scores that include the scores of single questions (schema ELEMENT_SCORES).
         match: The ids that scores and ratings share.
         skills: Skills by prompt.
-        sampling: Draws of the intervals.
+        sampling: Number and seed of resamples for the intervals.
 
     Returns:
-        The judgements, where precision and recall are of the words that are not aligned, and every rated word by metric
-        (schema WORD_MATCHES).
+        The judgements, where precision and recall refer to words that are not aligned, and a table with every rated
+        word by metric (schema WORD_MATCHES).
 
     Raises:
-        SourceError: A question is about other text than the rated prompt has at this position, or no metric asks about
-            the rated images.
+        SourceError: The text that a question asks about differs from the rated prompt at the same position, or no
+            metric has questions about the rated images.
     """
     keys = list(MATCH_COLUMNS[match])
     columns = [*keys, *_RatedWord._fields[:3]]
@@ -79,7 +79,7 @@ def judge_words(
                 matched.append({**ids, **word._asdict(), "score": score, "n_questions": len(scores)})
     if not matched:
         raise SourceError(
-            "words: no metric of the run asks questions about the words of a rated image; score it by one"
+            "words: no metric of the run asks about the words of a rated image; score the images with one that does"
         )
     matches = pd.DataFrame(matched)
     judgements = [
@@ -92,7 +92,7 @@ def judge_words(
 
 
 def _is_about(question: Mapping[str, Any], word: _RatedWord, row: Mapping[str, Any]) -> bool:
-    """Return True if a question is about part of a word; raise SourceError if the prompts differ there."""
+    """Return True if a question refers to part of a word; raise SourceError if the prompts differ at this position."""
     start, end = max(question["start"], word.start), min(question["end"], word.end)
     if start >= end:
         return False
@@ -101,14 +101,14 @@ def _is_about(question: Mapping[str, Any], word: _RatedWord, row: Mapping[str, A
         asked = span[start - question["start"] : end - question["start"]]
         if asked.casefold() != word.word[start - word.start : end - word.start].casefold():
             raise SourceError(
-                f"words: {row['metric']} asks about {span!r} of image {row['image_id']!r}, where {word.word!r} was "
-                "rated; the prompts differ: score the images by the texts that people saw"
+                f"words: {row['metric']} asks about {span!r} for image {row['image_id']!r}, but {word.word!r} was "
+                "rated there; the prompts differ: score the images with the prompts that people saw"
             )
     return True
 
 
 def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) -> list[Judgement]:
-    """Return the statistics of one metric over the words that people decided."""
+    """Return one metric's statistics over the words on which people decided."""
     decided = frame[frame["rated"] != MIN_ALIGNED]
     asked = decided[decided["score"].notna()]
     n_unscored = len(decided) - len(asked) if subset == OVERALL else 0
@@ -132,7 +132,7 @@ def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) ->
 def _judge_share(
     metric: str, name: str, counted: NDArray[np.bool_], of: NDArray[np.bool_], prompts: Prompts, reason: str
 ) -> Judgement:
-    """Return the share of some words among others, with its interval over prompts."""
+    """Return the fraction of the words in `of` that are `counted`, with an interval that resamples prompts."""
     if not of.any():
         return undefined(metric, name, 0, reason)
     sums, sizes = (

@@ -1,1 +1,1 @@
-"""The report of a run: from its tables to one page that answers in words first, then in charts, tables and images."""
+"""Turns the tables of a run into a one-page report: conclusions in words, then charts, tables and images."""

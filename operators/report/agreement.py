@@ -1,4 +1,4 @@
-"""Agreement of a run's metrics with people, in sentences, tables and charts."""
+"""Shows how well a run's metrics agree with people, in sentences, tables and charts."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,45 +33,45 @@ from plumbline.operators.statistics.options import PAIRWISE
 
 MAX_TABLES = 40
 MAX_CORRELATED = 24
-"""Largest number of metrics in a table of correlations."""
+"""Maximum number of metrics in a correlation table."""
 MAX_ORDERED = 8
-"""Largest number of generators that are named in people's order."""
+"""Maximum number of generators listed when the report describes people's order."""
 KNOWN = "what is known"
-"""Name of the reference if it is not people's ratings."""
+"""Text used in place of a template's name if the reference is not people's ratings."""
 
 
 class Agreement(NamedTuple):
-    """Results of judging a run's metrics by people's ratings or by known errors."""
+    """Results of comparing a run's metrics with people's ratings or with known errors."""
 
     judgements: Sequence[Judgement]
     comparisons: Sequence[Comparison]
     notes: Sequence[str]
-    """Notes about the computation of each statistic, and warnings."""
+    """Warnings, and notes on how each statistic was computed."""
     corrected: Sequence[CorrectedMean] = ()
     contradicted: Sequence[ContradictedImage] = ()
     graph_correlations: Sequence[CorrelationMatrix] = ()
-    """Correlations between metrics over their scores of error graphs."""
+    """Correlations between the metrics' results on error graphs."""
     graphs: pd.DataFrame | None = None
-    """Every error graph by metric and convention (schema GRAPHS)."""
+    """Results for every error graph, by metric and convention (schema GRAPHS)."""
     graph_images: pd.DataFrame | None = None
-    """Every image of the error graphs by metric (schema GRAPH_IMAGES)."""
+    """Every image of the error graphs, by metric (schema GRAPH_IMAGES)."""
     orders: Sequence[Order] = ()
     ratings: pd.DataFrame | None = None
-    """Every rated image by template (schema MEAN_RATINGS)."""
+    """Every rated image, by template (schema MEAN_RATINGS)."""
 
 
 class ShownAgreement(NamedTuple):
-    """Content of the page's section about agreement."""
+    """Content of the report's section on agreement with people."""
 
     sentences: list[Sentence]
     tables: list[ShownTable]
-    """Tables over all images, and of the raters themselves."""
+    """Tables over all images, followed by tables about the raters themselves."""
     by_skill: FirstRows[ShownTable]
     trust: list[Sentence]
     trust_tables: list[ShownTable]
     contradictions: list[Sentence]
     corrected: list[ShownTable]
-    """Means of generators by people and metrics together, and their orders."""
+    """Generators' means estimated from people's ratings and metrics together, and the resulting orders."""
     charts: list[NamedChart]
     notes: Sequence[str]
     graph_correlations: list[CorrelationMatrix]
@@ -82,7 +82,7 @@ class ShownAgreement(NamedTuple):
 
 
 def show_agreement(agreement: Agreement) -> ShownAgreement:
-    """Return the section about agreement, with at most MAX_TABLES tables by skill."""
+    """Return the section on agreement, with at most MAX_TABLES tables by skill."""
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
     by_skill = [judged for judged in agreement.judgements if judged.metric != PEOPLE and judged.group != OVERALL]
     overall = _overall_by_template(agreement.judgements)
@@ -111,7 +111,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
 
 
 def conclude(agreement: Agreement) -> list[Sentence]:
-    """Return sentences about each template's best metric, undefined statistics, and people's order of generators."""
+    """Return sentences on the best metric per template, undefined statistics, and people's order of generators."""
     sentences: list[Sentence] = []
     for judgements in _overall_by_template(agreement.judgements).values():
         sentences += [_best_metric_sentence(judgements, agreement.comparisons), *_explain_missing_values(judgements)]
@@ -119,7 +119,7 @@ def conclude(agreement: Agreement) -> list[Sentence]:
 
 
 def _overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
-    """Return the judgements of metrics over all images, by template."""
+    """Return the metrics' judgements over all images, grouped by template."""
     overall: dict[str, list[Judgement]] = {}
     for judged in judgements:
         if judged.metric != PEOPLE and judged.group == OVERALL:
@@ -128,7 +128,7 @@ def _overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judg
 
 
 def _text_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool = True) -> list[ShownTable]:
-    """Return tables of text, with the interval of each value on a line below the value."""
+    """Format tables as text, with each value's interval on the line below the value."""
     tables_of_text = []
     for title, frame in titled:
         frame = frame.rename(columns=lambda statistic: statistic.replace("_", " "))
@@ -140,7 +140,7 @@ def _text_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: 
 
 
 def _best_metric_sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
-    """Return which metric agrees best by a template's first statistic, and which metrics agree clearly less."""
+    """Return a sentence on which metric agrees best by a template's first statistic, and which are clearly worse."""
     template, statistic = judgements[0].template, judgements[0].statistic
     about = f"with {template or KNOWN} by {statistic}"
     own = [judged for judged in judgements if judged.statistic == statistic]
@@ -177,7 +177,7 @@ def _best_metric_sentence(judgements: Sequence[Judgement], comparisons: Sequence
 
 
 def _size(judged: Judgement) -> str:
-    """Describe the sample of a statistic, such as `1,792 images of 256 prompts`."""
+    """Describe the sample on which a statistic is based, such as `1,792 images of 256 prompts`."""
     if judged.statistic in (*PAIRWISE, ACCURACY):
         rows = f"{plural(judged.n, 'pair')} of images"
     elif judged.statistic == ORDERING:
@@ -192,13 +192,13 @@ def _size(judged: Judgement) -> str:
 
 
 def _reason_text(judged: Judgement) -> str:
-    """Return the reason in a convention, such as ` (all scores are equal)`; empty without a reason."""
+    """Return the reason given in a convention, such as ` (all scores are equal)`; empty if there is none."""
     reason = judged.convention.partition("undefined: ")[2].partition(";")[0]
     return f" ({reason})" if reason else ""
 
 
 def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentence]:
-    """Yield sentences about statistics, except the first, that have no value for any metric, with the reason."""
+    """Yield sentences explaining why a statistic, other than the first, has no value for any metric."""
     reasons: dict[str, list[str]] = {}
     for statistic in list(dict.fromkeys(judged.statistic for judged in judgements))[1:]:
         own = [judged for judged in judgements if judged.statistic == statistic]
@@ -209,7 +209,7 @@ def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentenc
 
 
 def _separation_sentences(agreement: Agreement) -> Iterator[Sentence]:
-    """Yield, by template, the number of generator pairs that people's ratings distinguish, and people's means."""
+    """Yield a sentence for each template with people's means and how many pairs of generators they tell apart."""
     by_people: dict[str, dict[str, list[Order]]] = {}
     for order in agreement.orders:
         if order.judge.startswith(PEOPLE):

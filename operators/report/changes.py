@@ -1,4 +1,4 @@
-"""Compares two runs: which scores changed clearly, what only one of the runs has, and which settings differ."""
+"""Compares two runs: which scores changed clearly, what exists in only one of the runs, and which settings differ."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,15 +39,15 @@ MAX_ROWS = 300
 MAX_SETTINGS = 60
 MAX_CHARACTERS = 200
 IGNORED_SETTINGS = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes", "settings")
-"""Settings that change no score."""
+"""Settings that do not affect scores."""
 UNLIKE = "not comparable"
 
 Setting = tuple[str, str]
-"""Path of a setting that differs, and `old value → new value`."""
+"""Path of a setting that differs, and its values as `old value → new value`."""
 
 
 class AlteredMetric(NamedTuple):
-    """A metric whose settings or models differ between two runs, so that it is another metric."""
+    """A metric whose settings or models differ between two runs, so that it counts as a different metric."""
 
     settings: list[Setting]
     bridge: Bridge | None
@@ -59,7 +59,7 @@ class AlteredMetric(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A generator's change from one run to another, over the prompts that both scored."""
+    """A generator's change from one run to another, over the prompts that have scores in both."""
 
     generator: str
     before: float
@@ -67,12 +67,15 @@ class Change(NamedTuple):
     duel: Duel
     """Comparison of the later run (a) with the earlier run (b); p-values are corrected over all changes (Holm 1979)."""
     verdict: str
-    """`better` or `worse`, or `higher` or `lower` by a metric that does not rank images. Otherwise `not clear`, or
-    `unchanged` if every prompt's score is the same, or `not comparable` if the generator's settings differ."""
+    """`better` or `worse`; for a metric that does not rank images, `higher` or `lower`. Otherwise `not clear`,
+    `unchanged` if every prompt has the same score in both runs, or `not comparable` if the generator's settings differ.
+    """
     ranks: bool
-    """True if a score by the metric can be better than another."""
+    """True if the metric ranks images, so that one score can be better than another."""
     margin: float
-    """Error bound of the earlier mean if a bridge maps it to the later metric; smaller differences are not clear."""
+    """Error bound of the earlier mean if a bridge maps it to the later version of the metric. Smaller differences are
+    not clear.
+    """
 
     @property
     def is_clear(self) -> bool:
@@ -80,25 +83,25 @@ class Change(NamedTuple):
 
     @property
     def movement(self) -> Movement:
-        """The change in the form that detects reward hacking."""
+        """The change in the form that the detection of reward hacking expects."""
         towards = 0 if not self.is_clear else self.duel.direction if self.duel.effect > 0 else -self.duel.direction
         return Movement(self.duel.metric, self.before, self.after, towards)
 
 
 class Changes(NamedTuple):
-    """Comparison with another run, for a section of the page."""
+    """Comparison with another run, as a section of the report."""
 
     run_id: str
     sentences: list[Sentence]
     overall: FirstRows[Change]
-    """Changes over all prompts, the clear ones first."""
+    """Changes over all prompts, with the clear ones first."""
     by_skill: FirstRows[Change]
     settings: FirstRows[Setting]
     every: list[Change]
     can_tell: bool
-    """True if there are enough prompts for a clear change, or if no score changed at all."""
+    """True if there are enough prompts for a change to be clear, or if no score changed at all."""
     edited: int = 0
-    """Number of prompts that have another text in the earlier run and are not compared."""
+    """Number of prompts whose text differs in the earlier run; these prompts are not compared."""
 
     @property
     def unlike(self) -> list[str]:
@@ -113,7 +116,7 @@ class Changes(NamedTuple):
 def altered_metrics(
     before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
 ) -> dict[str, AlteredMetric]:
-    """Return the metrics of both manifests whose settings or models differ."""
+    """Return the metrics that are in both manifests but have different settings or models."""
     altered = {}
     for metric in _shared_metrics(before, after):
         old, new = recipe_of(before, metric), recipe_of(after, metric)
@@ -139,7 +142,7 @@ def _shared_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
 def comparable_metrics(
     before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
 ) -> list[str]:
-    """Return the metrics of both manifests whose settings and models are the same, or that a bridge joins."""
+    """Return the metrics in both manifests that have the same settings and models, or whose versions a bridge joins."""
     altered = altered_metrics(before, after, bridges)
     return [metric for metric in _shared_metrics(before, after) if metric not in altered or altered[metric].joins]
 
@@ -154,13 +157,14 @@ def compare(
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Changes:
-    """Compare the scores of two runs, paired by generator, metric and prompt; `manifests` are those of both runs.
+    """Compare the scores of two runs, paired by generator, metric and prompt; `manifests` belong to the same two runs.
 
-    A generator whose settings differ between the runs has no clear change, unless `choice` ignores settings. A metric
-    whose settings or models differ is another metric. Its scores are only compared if a bridge joins both versions.
+    If a generator's settings differ between the runs, none of its changes is clear, unless `choice` ignores settings. A
+    metric whose settings or models differ counts as a different metric; its scores are compared only if a bridge joins
+    both versions.
 
-    If the generators were trained on a `reward` since the earlier run, those that seem to game it are named first. A
-    reward of several metrics adds one change, in units of the earlier run.
+    If the generators were trained on a `reward` since the earlier run, generators that seem to game it are reported
+    first. A reward that combines several metrics is compared like a metric, in the units of the earlier run.
     """
     altered = altered_metrics(*manifests, bridges)
     joined = {metric: found.bridge for metric, found in altered.items() if found.bridge is not None and found.joins}
@@ -208,12 +212,12 @@ def compare(
 
 
 def clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
-    """Return the first changes, the clear ones before the others, for a table."""
+    """Return the first changes for a table, with clear changes before the others."""
     return first_rows(sorted(changes, key=lambda change: not change.is_clear), MAX_ROWS)
 
 
 def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
-    """Return the changes of several runs with Holm's correction over all of them; the sentences are unchanged."""
+    """Apply Holm's correction to the changes of all runs jointly; leave the sentences unchanged."""
     together = iter(_correct([change for changes in of_runs for change in changes.every]))
     each = [[next(together) for _ in changes.every] for changes in of_runs]
     comparisons = sum(map(_count_comparisons, each))
@@ -224,7 +228,7 @@ def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
 
 
 class _Runs(NamedTuple):
-    """Two runs with everything that their comparison needs."""
+    """Two runs, with everything needed to compare them."""
 
     before: RunScores
     after: RunScores
@@ -232,15 +236,15 @@ class _Runs(NamedTuple):
     skills: Skills
     lower_is_better: frozenset[str]
     unranked: frozenset[str]
-    """Metrics that do not say which score is better."""
+    """Metrics that do not rank images: neither higher nor lower scores are better."""
     unlike: Mapping[str, tuple[Difference, ...]]
-    """Settings that differ between the runs, by generator."""
+    """Settings that differ between the two runs, by generator."""
     joined: Mapping[str, Bridge]
-    """Bridges that map the earlier scores, by metric."""
+    """Bridges that map the earlier scores to the later scale, by metric."""
 
 
 def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _Runs:
-    """Return the runs with a combined reward as one more metric, if both runs have all parts of the reward."""
+    """Add a combined reward to the runs as an extra metric, if all its metrics are comparable between both runs."""
     same = [metric for metric in runs.compared if metric not in runs.joined]
     if reward is None or reward.single_metric is not None or not all(part in same for part in reward.weights):
         return runs
@@ -270,7 +274,7 @@ def _count_comparisons(changes: Sequence[Change]) -> int:
 def _excluded_sentences(
     edited: int, overall: Sequence[Change], altered: Mapping[str, AlteredMetric], run_id: str
 ) -> Iterator[Sentence]:
-    """Yield sentences about edited prompts, generators with other settings, and altered metrics."""
+    """Yield sentences about edited prompts, generators with different settings, and altered metrics."""
     if edited:
         has = "has" if edited == 1 else "have"
         rest = "under the same id in the earlier run: not compared, because another text has another score."
@@ -292,9 +296,9 @@ def _excluded_sentences(
 def _alone_sentences(
     lead: str, scores: RunScores, other: RunScores, lone_scores: Mapping[tuple[str, str], int]
 ) -> list[Sentence]:
-    """Return a sentence about the generators, metrics, prompts and scores that only one of the runs has.
+    """Return a sentence about generators, metrics, prompts and scores that exist in only one of the runs.
 
-    `lone_scores` are the numbers of prompts with a score in this run only, by metric and generator.
+    `lone_scores` is the number of prompts that have a score only in this run, by metric and generator.
     """
     generators = [name for name in scores.generators if name not in other.generators]
     metrics = [name for name in scores.metrics if name not in other.metrics]
@@ -315,11 +319,11 @@ def _alone_sentences(
 
 
 def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, tuple[int, int]]]:
-    """Compare every generator's two runs by one metric as if they were two generators.
+    """Compare each generator's scores in the two runs on one metric, as if they came from two generators.
 
     Returns:
-        The changes with uncorrected p-values, none if the metric is not compared. And by generator, the number of
-        shared prompts with a score in the earlier run only, and in the later run only.
+        The changes, with uncorrected p-values; empty if the metric is not compared. And, by generator, the number of
+        shared prompts that have a score only in the earlier run, and only in the later run.
     """
     prompts = runs.before.shared_prompts(runs.after).prompts
     changes = list[Change]()
@@ -357,7 +361,10 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
 
 
 def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]) -> list[Sentence]:
-    """Return a sentence about each generator that seems to game the reward. The reward's parts are not evidence."""
+    """Return a sentence for each generator that seems to game the reward.
+
+    The metrics in the reward do not count as evidence.
+    """
     sentences = list[Sentence]()
     if reward is None:
         return sentences
@@ -371,7 +378,7 @@ def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapp
 
 
 def _correct(changes: Sequence[Change]) -> list[Change]:
-    """Return the changes with corrected p-values and the verdicts by these."""
+    """Return the changes with corrected p-values and the resulting verdicts."""
     corrected = iter(holm([change.duel.p_value for change in changes if not change.duel.unlike]))
     p_values = [math.nan if change.duel.unlike else next(corrected) for change in changes]
     return [
@@ -397,15 +404,15 @@ def _overall(changes: Sequence[Change]) -> list[Change]:
 
 
 def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
-    """Return True if a change in the same direction on all prompts would be clear, or if no score changed at all."""
+    """Return True if a change in the same direction on every prompt would be clear, or if no score changed at all."""
     changed = [change for change in changes if change.verdict not in ("unchanged", UNLIKE)]
     return not changed or any(change.duel.n >= fewest_pairs(comparisons, SIGNIFICANT) for change in changed)
 
 
 def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
-    """Return sentences about generators with clear changes, and about the others.
+    """Return sentences about the generators with clear changes, and about the others.
 
-    `partial` is True if only a part of the runs was compared.
+    `partial` is True if only some of the runs' scores were compared.
     """
     if not overall:
         return [Sentence("The two runs share no generator with scores by the same metric on the same prompts.", "")]
@@ -442,7 +449,7 @@ def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: b
 
 
 def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Setting]:
-    """Yield the differences between two manifests in the configuration, the models and the versions."""
+    """Yield the differences in configuration, models and versions between two manifests."""
     earlier, later = (_flatten_settings(manifest) for manifest in (before, after))
     for key in dict.fromkeys([*earlier, *later]):
         # An `about` only describes a metric.
@@ -451,7 +458,7 @@ def differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> I
 
 
 def _flatten_settings(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a manifest that may change a score, by their paths."""
+    """Return a manifest's settings that can affect scores, keyed by path."""
     config = {key: value for key, value in manifest.get("config", {}).items() if key not in IGNORED_SETTINGS}
     parts = {"config": config, "models": manifest.get("models", {}), "versions": manifest.get("versions", {})}
     [settings] = pd.json_normalize(parts).to_dict("records")

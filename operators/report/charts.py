@@ -1,8 +1,7 @@
-"""Charts as inline SVG, declared in Vega-Lite (templates/*.vl.json) and drawn by vl-convert.
+"""Draws charts as inline SVG; they are declared in Vega-Lite (templates/*.vl.json) and drawn by vl-convert.
 
-An SVG of text and paths appears at once, needs no script and no network, and can be printed. It follows the light and
-dark themes, because its colours are the page's CSS variables. Names are data values, never expressions, and Vega
-escapes them.
+An SVG appears at once, needs no scripts and no network, and can be printed. It follows the light and dark themes,
+because its colours are the page's CSS variables. Names are data values, never expressions, and Vega escapes them.
 """
 
 import json
@@ -31,13 +30,14 @@ ROW_HEIGHT = 30
 MAX_LABEL = 15
 BINS = 32
 MAX_MARKED = 40
-"""If a trend has more times or steps, only the last point of a line has a mark."""
+"""Maximum number of times or steps in a trend at which every point is marked; beyond it, only a line's last point is.
+"""
 VIOLIN_STEPS = 96
-"""Number of points at which a violin's width is computed."""
+"""Number of points at which the width of a violin is computed."""
 MAX_HALF_WIDTH = 0.44
-"""Largest half width of a violin, as a fraction of the height of its row."""
+"""Maximum half-width of a violin, as a fraction of its row's height."""
 MIN_BANDWIDTH = 1.0
-"""Smallest bandwidth of a violin's density, in steps."""
+"""Minimum bandwidth of a violin's density, in steps."""
 
 Values = list[dict[str, Any]]
 
@@ -47,7 +47,7 @@ class Chart(NamedTuple):
     label: str
     """Description for screen readers."""
     left_out: int
-    """Number of generators that are not in the chart because there are too many."""
+    """Number of generators omitted because there are too many for one chart."""
 
 
 class NamedChart(NamedTuple):
@@ -59,7 +59,7 @@ class NamedChart(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A mean with the ends of its interval, at a time in ISO format or at a step."""
+    """A mean and the ends of its interval, at a time in ISO format or at a training step."""
 
     x: str | int
     mean: float
@@ -68,17 +68,17 @@ class Point(NamedTuple):
 
 
 class ChartLine(NamedTuple):
-    """A line of comparable points, with its colour as CSS."""
+    """A line connecting comparable points, with its CSS colour."""
 
     points: Sequence[Point]
     colour: str
 
 
 def short_labels(names: Sequence[str]) -> dict[str, str]:
-    """Return a unique label for each name, of at most MAX_LABEL characters or little more.
+    """Return a unique label for each name, usually of at most MAX_LABEL characters.
 
-    Checkpoints of one training often differ at the end of long names, so names are shortened in the middle. Invisible
-    characters are replaced, because vl-convert ends the process at control characters.
+    The names of checkpoints from one training run often differ only at the end, so long names are shortened in the
+    middle. Invisible characters are replaced, because control characters make vl-convert end the process.
     """
     shown = [printable(name) for name in names]
     for head in (5, MAX_LABEL - 1, 0):  # number of characters kept in front; the others are kept at the end
@@ -90,7 +90,7 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def interval_chart(board: Board) -> Chart:
-    """Draw every generator's mean with its interval, the best mean first, and highlight the leading group."""
+    """Draw every generator's mean with its interval, best mean first, and highlight the leading group."""
     scored = board.scored()[:MAX_GENERATORS]
     first = board.leading()
     labels = short_labels([row.generator for row in scored])
@@ -111,9 +111,9 @@ def interval_chart(board: Board) -> Chart:
 
 
 def corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
-    """Draw every generator's corrected mean with its interval, for each template and metric, the best mean first.
+    """Draw every generator's corrected mean with its interval, for each template and metric, best mean first.
 
-    Small marks show the means by people alone and by the metric alone.
+    Small marks show the means based on people alone and on the metric alone.
     """
     charts = []
     for (template, metric), rows in single_means(means).items():
@@ -145,15 +145,15 @@ class Spread(NamedTuple):
 
     median: float
     counts: NDArray[np.int64]
-    """Numbers of scores in BINS bins from the metric's lowest to its highest score."""
+    """Number of scores in each of BINS bins, from the metric's lowest score to its highest."""
 
 
 Span = tuple[float, float]
-"""A metric's lowest and highest score."""
+"""Lowest and highest score on a metric."""
 
 
 def spread_of(scores: NDArray[np.float64], span: Span) -> Spread | None:
-    """Return the distribution of a generator's scores; None if it has no score."""
+    """Return the distribution of a generator's scores, or None if it has no scores."""
     values = scores[~np.isnan(scores)]
     return Spread(float(np.median(values)), np.histogram(values, _edges(span))[0]) if len(values) else None
 
@@ -171,12 +171,12 @@ def distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) 
 
 
 def spoken_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
-    """Return the medians in words, for a chart's label."""
+    """Describe the medians in words, for a chart's label."""
     return f"medians: {'; '.join(f'{name} {number(spreads[name].median)}' for name in order)}"
 
 
 def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
-    """Draw a histogram in each row, its tallest bar as high as the row; heights are square roots of counts."""
+    """Draw one histogram per row; bar heights are square roots of the counts, and the tallest bar fills the row."""
     xs = np.round(_edges(span), 6).tolist()
     bars = []
     for row, name in enumerate(order):
@@ -191,7 +191,7 @@ def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: S
 
 
 def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span: Span) -> Markup:
-    """Draw a row for each name: its bars, from `row` to `top`, and its median."""
+    """Draw a row for each name, with its bars (from `row` to `top`) and its median."""
     labels = short_labels(order)
     data: dict[str, Values] = {
         "bars": bars,
@@ -204,10 +204,10 @@ def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span
 
 
 def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
-    """Draw means over time, or over the steps of a training, with their intervals as bands.
+    """Draw means over time, or over training steps, with their intervals as bands.
 
-    Lines end at `breaks`, ISO times or steps, which are drawn as dashed lines. If there are more than MAX_MARKED times
-    or steps, only the last point of each line has a mark. Screen readers read the `label`.
+    Lines are interrupted at `breaks` (ISO times or steps), which are drawn as dashed lines. If there are more than
+    MAX_MARKED times or steps, only the last point of each line is marked. The `label` is for screen readers.
     """
     means = [
         {**point._asdict(), "colour": line.colour, "segment": number}
@@ -226,10 +226,10 @@ def trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: 
 
 
 def violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
-    """Draw people's mean ratings of images by generator, for each template, the best mean first.
+    """Draw people's mean ratings of images by generator, for each template, best mean first.
 
-    The charts are violin plots (Gecko, figures 14 and 15). Ratings are drawn from 0 to 1 if the template's scale is
-    known. `ratings` has every rated image by template (schema MEAN_RATINGS).
+    The charts are violin plots (Gecko, figures 14 and 15). Ratings are rescaled to 0 to 1 if the template's scale is
+    known. `ratings` has a row for every rated image and template (schema MEAN_RATINGS).
     """
     charts = []
     for template, rows in ratings[ratings["generator"].notna()].groupby("template"):
@@ -248,9 +248,9 @@ def violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
 
 
 def _violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
-    """Return the bars of one violin: a density mirrored about the middle of its row.
+    """Return the bars of one violin: a density mirrored about the centre of its row.
 
-    The kernel is Gaussian with Silverman's bandwidth, and density beyond the ends of the span is reflected.
+    The kernel is Gaussian with Silverman's bandwidth, and any density beyond the ends of the span is reflected.
     """
     counts, edges = np.histogram(values, VIOLIN_STEPS, span if span[1] > span[0] else (span[0] - 0.5, span[1] + 0.5))
     quartiles = np.subtract(*np.percentile(values, [75, 25])) / 1.34
@@ -267,9 +267,9 @@ def _violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
 def draw(
     name: str, data: dict[str, Values], params: Mapping[str, float] = MappingProxyType({}), **options: Any
 ) -> Markup:
-    """Draw a template with these datasets and parameters, as SVG that scales with its container.
+    """Draw a template with the given datasets and parameters, as an SVG that scales with its container.
 
-    The SVG is hidden from screen readers, because its container has the chart's label. `options` replace properties of
+    The SVG is hidden from screen readers, because its container has the chart's label. `options` override properties of
     the template.
     """
 
@@ -286,6 +286,6 @@ def draw(
         **read_template(name),
         **options,
     }
-    svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])  # nothing may be loaded
+    svg: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])  # do not load anything
     svg = svg.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
     return Markup(svg.replace("<svg ", '<svg aria-hidden="true" ', 1))

@@ -1,4 +1,4 @@
-"""Shows how metrics score error graphs, as T2IScoreScore does (figures 4, 9, 10 and 11, and appendices B.2 and B.3)."""
+"""Shows how metrics score error graphs, following T2IScoreScore (figures 4, 9, 10 and 11; appendices B.2 and B.3)."""
 
 import math
 from collections.abc import Sequence
@@ -27,16 +27,16 @@ from plumbline.operators.report.page_tables import MAX_GENERATORS
 
 SPANS: dict[str, Span] = {"ordering": (-1.0, 1.0), "separation": (0.0, 1.0)}
 SHOWN_PAIRS = 2
-"""Number of pairs to draw of the most correlated metrics, and of the least correlated."""
+"""Number of pairs to draw of the most correlated metrics, and of the least correlated ones."""
 MAX_SUBSETS = 5
-"""If there are more subsets, all are drawn in the same colour and shape."""
+"""Maximum number of subsets drawn in different colours and shapes; if there are more, all look the same."""
 MAX_POINTS = 2000
 
 
 def graph_charts(graphs: pd.DataFrame, matrices: Sequence[CorrelationMatrix]) -> list[NamedChart]:
-    """Return scatter plots of the most and the least correlated metrics by each measure, then the metrics' histograms.
+    """Return scatter plots of the most and least correlated metrics on each measure, then the metrics' histograms.
 
-    Only the first convention of the graphs (schema GRAPHS) is drawn. `matrices` are the correlations over all graphs.
+    Only the first convention in `graphs` (schema GRAPHS) is drawn. `matrices` are the correlations over all graphs.
     """
     first = _select_first_convention(graphs)
     subsets = first.groupby("graph_id")["subset"].first()
@@ -59,7 +59,7 @@ def _select_first_convention(graphs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _choose_pairs(matrix: CorrelationMatrix) -> list[tuple[str, str, float]]:
-    """Return the most and then the least correlated pairs of metrics with their correlation, each pair once."""
+    """Return the most and then the least correlated pairs of metrics with their correlation, without repeats."""
     pairs = [
         (matrix.metrics[first], matrix.metrics[second], matrix.values[first][second])
         for first, second in combinations(range(len(matrix.metrics)), 2)
@@ -72,7 +72,7 @@ def _choose_pairs(matrix: CorrelationMatrix) -> list[tuple[str, str, float]]:
 def _draw_scatter(
     measure: str, metric: str, other: str, pearson: float, values: pd.DataFrame, subsets: pd.Series
 ) -> NamedChart:
-    """Draw a point for each graph, the first metric on the y axis, coloured by subset if there are few subsets."""
+    """Draw a point for each graph, with the first metric on the y axis; colour by subset if there are few subsets."""
     both = values[[metric, other]].dropna()
     shown = both.iloc[_sample_evenly(len(both), MAX_POINTS)]
     names = sorted(subsets.unique())
@@ -94,30 +94,31 @@ def _sample_evenly(count: int, limit: int) -> NDArray[np.int64]:
 
 
 SHOWN_METRICS = 2
-"""Number of metrics with a line: this many that order a graph's images best, and as many that order them worst."""
+"""Number of metrics to draw that order a graph's images best, and of metrics that order them worst."""
 MAX_TABLE_METRICS = 10
 MAX_NODE_LINES = 6
 MAX_TABLE_NODES = 20
 MAX_LINE_IMAGES = 200
 NO_ERROR = "no error"
-"""The node of a release that has no name for images without errors."""
+"""Name shown for the node without errors if the release gives it none."""
 ERRORS = "(errors)"
-"""The line of the images' numbers of errors."""
+"""Label of the line that shows each image's number of errors."""
 
 
 class ShownGraph(NamedTuple):
-    """An error graph on the page."""
+    """An error graph shown in the report."""
 
     title: str
-    """Its name, and why it is shown."""
+    """Name of the graph, and why it is shown."""
     charts: list[NamedChart]
     means: ShownTable
 
 
 def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
-    """Return the graphs that metrics order best, worst and most differently, with the scores of nodes and images.
+    """Return the graphs that metrics order best, worst and most differently, with the scores of their nodes and images.
 
-    Only the first convention of the graphs (schema GRAPHS) counts. `images` are their images (schema GRAPH_IMAGES).
+    Only the first convention in `graphs` (schema GRAPHS) is used. `images` lists the images of the graphs (schema
+    GRAPH_IMAGES).
     """
     first = _select_first_convention(graphs)
     orderings, separations = (pivot_metrics(first, measure) for measure in ("ordering", "separation"))
@@ -135,10 +136,10 @@ def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
 
 
 def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, str]:
-    """Return at most three graphs, each with the reason; of equal graphs, the largest.
+    """Choose at most three graphs and return the reason for each; if several qualify equally, choose the largest.
 
-    A graph is not chosen if all its scored images have the same number of errors. Nor is a graph without a value by a
-    metric that has values for other graphs.
+    Graphs whose scored images all have the same number of errors are not chosen, nor are graphs for which some metric
+    has no value although it has values for other graphs.
     """
     sizes = (
         images.dropna(subset=["score"])
@@ -154,7 +155,7 @@ def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, s
     means, spread = values.mean(axis=1).round(9), (values.max(axis=1) - values.min(axis=1)).round(9)
     best, worst, differing = means.idxmax(), means.idxmin(), spread.idxmax()
     low, high = values.loc[differing].idxmin(), values.loc[differing].idxmax()
-    # The reason for a graph that is chosen twice is the later one.
+    # If a graph is chosen twice, the later reason is kept.
     reasons = {
         str(differing): f"on which metrics differ most: ordering {number(values.loc[differing, low], 2)} by {low}, "
         f"{number(values.loc[differing, high], 2)} by {high}",
@@ -165,7 +166,7 @@ def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, s
 
 
 def _draw_images(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedChart:
-    """Draw the scores of the images as lines, and their numbers of errors, each from 0 to 1."""
+    """Draw the images' scores, and their numbers of errors, as lines scaled from 0 to 1."""
     ranked = list(orderings.sort_values(kind="stable", ascending=False).index)
     metrics = list(dict.fromkeys([*ranked[:SHOWN_METRICS], *ranked[-SHOWN_METRICS:]]))
     wide = images.pivot(index=["level", "node", "image_id"], columns="metric", values="score")[metrics]
@@ -214,7 +215,7 @@ def _draw_lines(points: Values, span: Span, interpolate: str) -> Markup:
 
 
 def _tabulate_means(images: pd.DataFrame) -> ShownTable:
-    """Return the mean scores with a row for each node and a column for each metric."""
+    """Return a table of mean scores, with a row for each node and a column for each metric."""
     means = average_nodes(images)
     metrics, more_metrics = first_rows(list(means["metric"].unique()), MAX_TABLE_METRICS)
     sizes = images.groupby(["level", "node"])["image_id"].nunique()

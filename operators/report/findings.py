@@ -1,6 +1,6 @@
-"""Conclusions of a run in sentences: who is best, at which skills, how sure that is, and whether metrics disagree.
+"""States a run's conclusions: which generator is best, at which skills, how sure that is, and if metrics disagree.
 
-All sentences about leaders, ties and differences are based on the pairwise tests and on nothing else.
+Every sentence about leaders, ties and differences is based on the pairwise tests alone.
 """
 
 import math
@@ -17,7 +17,7 @@ from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repea
 
 MAX_PAIRS = 5
 MAX_UNLIKE = 3
-"""Number of pairs of generators with different settings that the headline names."""
+"""Maximum number of pairs of generators with different settings that the headline lists."""
 
 Boards = Mapping[str, Board]
 """Boards over all prompts, by metric."""
@@ -38,7 +38,7 @@ class Decision(NamedTuple):
 
 
 def overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str] = ()) -> dict[str, Board]:
-    """Return the boards over all prompts by metric, first those of `metrics` in this order."""
+    """Return the boards over all prompts by metric, starting with `metrics` in the given order."""
     overall = {metric: board for (metric, skill), board in boards.items() if skill == OVERALL}
     return {metric: overall[metric] for metric in dict.fromkeys([*metrics, *overall]) if metric in overall}
 
@@ -67,7 +67,7 @@ def _duels(overall: Boards) -> list[Duel]:
 def mean_ranks(overall: Boards) -> dict[str, float | None]:
     """Return each generator's mean rank over the metrics, best first.
 
-    The mean is None, and the generator comes last, if a metric that scored other generators did not score it.
+    If a metric scored other generators but not this one, its mean rank is None and it comes last.
     """
     ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in generator_names(board.rows)}
     for board in overall.values():
@@ -79,22 +79,22 @@ def mean_ranks(overall: Boards) -> dict[str, float | None]:
 
 
 def _best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """Return how many metrics have each generator as the best, and how many as a leader, alone or shared."""
+    """Count, for each generator, the metrics on which it is the best and those on which it leads, alone or jointly."""
     best = Counter(first.generator for board in overall.values() if (first := board.best()))
     return best, Counter(name for board in overall.values() for name in generator_names(board.leaders()))
 
 
 def _reference(overall: Boards) -> str:
-    """Return the generator that is best by the most metrics, for the headline and for comparisons at skills.
+    """Return the generator that is best on the most metrics, for the headline and for comparisons by skill.
 
-    Ties are decided by the number of metrics with this leader, then by the mean rank.
+    Ties are broken by the number of metrics that the generator leads, alone or jointly, and then by the mean rank.
     """
     best, leading = _best_and_leading(overall)
     return max(mean_ranks(overall), key=lambda name: (best[name], leading[name]), default="")
 
 
 def headline(overall: Boards, failed: str = "") -> Sentence:
-    """Return the decision in one line; `failed` describes the failed rows, if there are any."""
+    """Return the main conclusion in one line; `failed` describes the failed rows, if there are any."""
     each = list(overall.values())
     scored = list(dict.fromkeys(name for board in each for name in generator_names(board.scored())))
     if not scored:
@@ -119,7 +119,7 @@ def _describe_metrics(overall: Boards) -> str:
 
 
 def _baseline_headline(overall: Boards, baseline: str) -> Sentence:
-    """Return the headline if all generators are only compared with the baseline."""
+    """Return the headline for a run whose generators are compared only with the baseline."""
     each, count, by = overall.values(), len(overall), _describe_metrics(overall)
     better = Counter(name for board in each for name in board.better_than(baseline))
     worse = Counter(name for board in each for name in board.worse_than(baseline))
@@ -135,7 +135,7 @@ def _baseline_headline(overall: Boards, baseline: str) -> Sentence:
 
 
 def _winner_headline(overall: Boards) -> Sentence:
-    """Return the headline if two generators differ clearly by some metric."""
+    """Return the headline for a run in which some metric shows a clear difference between two generators."""
     first, count = _reference(overall), len(overall)
     best, leading = _best_and_leading(overall)
     if len(best) > 1:
@@ -154,21 +154,21 @@ def _winner_headline(overall: Boards) -> Sentence:
 
 
 def _leading_verb(name: str, overall: Boards) -> str:
-    """Return `leads` if a generator leads alone, `shares the lead`, or both if that depends on the metric."""
+    """Return `leads` if a generator leads alone, `shares the lead` if jointly, or both if metrics differ in that."""
     leaders = [generator_names(board.leaders()) for board in overall.values()]
     alone = {len(first) == 1 for first in leaders if name in first}
     return "leads or shares the lead" if len(alone) > 1 else "leads" if True in alone else "shares the lead"
 
 
 def _counts_text(counts: Counter[str], n_metrics: int) -> str:
-    """Return `a by 2 and b by 1, of 3 metrics`, the highest count first; with one metric only the names."""
+    """Return `a by 2 and b by 1, of 3 metrics`, highest count first; with a single metric, return only the names."""
     if n_metrics == 1:
         return names(list(counts))
     return f"{names([f'{name} by {count}' for name, count in counts.most_common()])}, of {n_metrics} metrics"
 
 
 def _rivals(name: str, overall: Boards) -> str:
-    """Return the generators that do not differ clearly from a generator, and the better ones, by how many metrics."""
+    """List the generators that are clearly better than `name`, or not clearly different, and on how many metrics."""
     scored = [board for board in overall.values() if name in generator_names(board.scored())]
     rivals = {
         "No clear difference from it:": Counter(other for board in scored for other in board.tied_with(name)),
@@ -181,7 +181,7 @@ def _rivals(name: str, overall: Boards) -> str:
 
 
 def agreement_sentences(overall: Boards) -> list[Sentence]:
-    """Return whether metrics agree on the pairs of generators that differ clearly by several metrics."""
+    """Return sentences on whether metrics agree about pairs of generators that differ clearly on several metrics."""
     duels = _duels(overall)
     if len(overall) < 2 or not duels:
         return []
@@ -207,14 +207,14 @@ def agreement_sentences(overall: Boards) -> list[Sentence]:
 
 
 def _first_pairs(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
-    """Return the first sentences, each about a pair, and a sentence with the number of the others."""
+    """Return the first few sentences, each about one pair, and a sentence that counts the remaining pairs."""
     more = len(sentences) - MAX_PAIRS
     rest = [Sentence(lead, f"{plural(more, 'more pair')} of generators.")] if more > 0 else []
     return [*sentences[:MAX_PAIRS], *rest]
 
 
 def contrary_sentences(overall: Boards) -> list[Sentence]:
-    """Return the pairs that differ clearly although their means do not differ in the same direction."""
+    """Return sentences about pairs that differ clearly although their means do not differ in the same direction."""
     contrary = [
         Sentence(
             f"{duel.better} is clearly better than {duel.worse} by {duel.metric},",
@@ -228,7 +228,7 @@ def contrary_sentences(overall: Boards) -> list[Sentence]:
 
 
 def certainty_sentence(overall: Boards) -> Sentence:
-    """Return how many comparisons are clear, with the test that decides; empty if nothing was compared."""
+    """Return a sentence about how many comparisons are clear, and by which test; empty if nothing was compared."""
     duels = _duels(overall)
     if not duels:
         return Sentence("", "")
@@ -247,7 +247,7 @@ def certainty_sentence(overall: Boards) -> Sentence:
 
 
 def seed_sentences(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
-    """Return a sentence about the metric with the largest share of the seed, and about the gain from more images."""
+    """Return a sentence about the metric that the seed affects most, and about the gain from more images."""
     shares = {metric: repeats.share for metric, repeats in by_metric.items() if not math.isnan(repeats.share)}
     if not shares:
         return []

@@ -1,4 +1,4 @@
-"""Cards of the gallery: an image with its prompt, its scores and the answers to questions about it."""
+"""Builds the cards of the gallery: each has an image, its prompt, its scores, and the answers to questions about it."""
 
 import base64
 import io
@@ -28,32 +28,32 @@ from plumbline.operators.results.percentile_ranks import NOTHING_USUAL, UsualSco
 THUMBNAIL_SIDE = 512
 THUMBNAIL_BYTES = 16_000
 SMALLER = ((1, 82), (1, 70), (1, 55), (1, 40), (0.7, 55), (0.7, 40), (0.5, 55), (0.5, 40), (0.5, 25), (0.5, 10))
-"""(scale, WebP quality) to try in this order for an image that takes too many bytes."""
+"""(scale, WebP quality) pairs to try in this order until an image is small enough."""
 MIN_SOURCE_BYTES = 500
-"""Bytes allowed for each of a row's sources, even if there are many."""
+"""Bytes allowed for each source image of a row, even if there are many."""
 MAX_UNSCROLLED = 120
-"""Characters of a prompt that always fit, even if they are wide."""
+"""Maximum length of a prompt that is sure to fit without scrolling, even if its characters are wide."""
 
 
 class Thumbnail(NamedTuple):
-    """Thumbnail of an image, or the reason for its absence."""
+    """Thumbnail of an image, or the reason why there is none."""
 
     url: str | None
     """Data URI, or a URL on the page's server."""
     missing: str = ""
-    """Reason if the url is None."""
+    """Reason why there is no thumbnail, if `url` is None."""
 
 
 class ImageDetail(NamedTuple):
-    """Details of a picked image from the store and from the benchmark's files."""
+    """Details of an image in the report, read from the store and from the benchmark's files."""
 
     image: Thumbnail
     elements: Mapping[str, Sequence[Mapping[str, Any]]]
     """Questions with their scores, by metric (operators/base/schemas.py, ELEMENT)."""
     rationales: Mapping[str, str]
-    """Reasons that a metric's judge gave, by metric."""
+    """Explanations given by the metrics' judges, by metric."""
     ratings: Mapping[str, Mapping[str, float]]
-    """Named numbers that a metric's judge gave, by metric."""
+    """Named numbers given by the metrics' judges, by metric."""
     sources: Sequence[Thumbnail] = ()
 
 
@@ -61,16 +61,18 @@ NO_DETAIL = ImageDetail(Thumbnail(None, "it was not looked for"), {}, {}, {})
 
 
 class MetricView(NamedTuple):
-    """Part of a card about one metric."""
+    """The part of a card that shows one metric."""
 
     metric: str
     score: float
     rank: float
     usual: str
-    """Percentile rank of the score among all images in the store, in words; empty if there are too few images."""
+    """Percentile rank of the score among all scores in the store, in words; empty if there are too few images."""
     questions: list[MarkedQuestion]
     words: list[Segment]
-    """The prompt, marked by the scores of the metric's questions; empty if no question names its words."""
+    """The prompt, highlighted by the scores of the metric's questions; empty if no question refers to words of the
+    prompt.
+    """
     compared: ComparedWords | None
     more: int
     """Number of questions that are not shown."""
@@ -87,7 +89,7 @@ class Card(NamedTuple):
     sources: Sequence[Thumbnail]
     prompt: list[Segment]
     marked_by: str
-    """The metric whose questions mark the prompt; empty if no metric has questions."""
+    """Metric whose questions determine how the prompt is highlighted; empty if no metric has questions."""
     skills: tuple[str, ...]
     views: list[MetricView]
     search: str
@@ -98,7 +100,7 @@ class Card(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Return True if the prompt may be too long to be shown without scrolling."""
+        """Return True if the prompt may be too long to show without scrolling."""
         text = "".join(segment.text for segment in self.prompt)
         return len(text) > MAX_UNSCROLLED or text.count("\n") > 4
 
@@ -119,9 +121,9 @@ def make_card(
     skills: Sequence[str],
     usual: UsualScores = NOTHING_USUAL,
 ) -> Card:
-    """Return the card of a picked image; the prompt is None if it cannot be read.
+    """Return the card of an image in the gallery; the prompt is None if it cannot be read.
 
-    The prompt is marked by the questions of the first metric that has any, in the order of the image's reasons.
+    The prompt is highlighted by the first metric that has questions, in the order of the reasons for showing the image.
     """
     text = prompt if prompt is not None else unreadable(pick.prompt_id)
     metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []
@@ -160,9 +162,9 @@ def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None, usua
 
 
 def make_thumbnails(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri) -> list[Thumbnail]:
-    """Return thumbnails, as data URIs, of a row's image and then of the images that it was edited from.
+    """Return thumbnails, as data URIs, of a row's image and then of the source images that it was edited from.
 
-    The image has at most THUMBNAIL_BYTES encoded bytes, and its sources together have as many.
+    The image takes at most THUMBNAIL_BYTES encoded bytes, and all its sources together take as many.
     """
     encoded = [encode_thumbnail(row, limits, fetch), *encode_sources(row, limits, fetch)]
     return [
@@ -181,7 +183,7 @@ def encode_thumbnail(
     side: int = THUMBNAIL_SIDE,
     max_bytes: int = THUMBNAIL_BYTES,
 ) -> bytes | RowError:
-    """Return the row's image as WebP with at most `max_bytes`, no larger than a square of this `side` in pixels."""
+    """Return the row's image as WebP, at most `side` pixels wide and high and at most `max_bytes` long."""
     image = decode_row_image(row, limits, fetch)
     if isinstance(image, RowError):
         return image
@@ -197,7 +199,7 @@ def encode_sources(
     side: int = THUMBNAIL_SIDE,
     max_bytes: int = THUMBNAIL_BYTES,
 ) -> list[bytes | RowError]:
-    """Return the sources of the row's image as WebP, together about `max_bytes`; none if the row has no sources."""
+    """Return the source images of the row as WebP, about `max_bytes` in total; empty if the row has no sources."""
     if not any(name in row for name in SOURCES):
         return []
     encoded = read_sources(row, limits.max_images, fetch)
@@ -212,7 +214,7 @@ def encode_sources(
 
 
 def _encode(image: Image.Image, max_bytes: int) -> bytes:
-    """Return the image as the largest and best WebP that is small enough; if none is, try again at a smaller size."""
+    """Return the image as the largest and best WebP that is small enough; scale the image down if there is none."""
     for size, quality in SMALLER:
         buffer = io.BytesIO()
         _scale(image, size).save(buffer, "WEBP", quality=quality, method=0)

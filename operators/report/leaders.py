@@ -1,4 +1,4 @@
-"""Sentences about who leads by each metric, and about the skills at which generators differ from one of them."""
+"""Writes sentences about who leads on each metric, and about skills at which generators differ from a reference."""
 
 import math
 from collections import Counter, defaultdict
@@ -13,12 +13,12 @@ from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.ordering import fewest_pairs
 
 MAX_CLOSE = 5
-"""Number of generators close to a leader that are named, each with its metrics."""
+"""Maximum number of generators close to a leader that are listed, each with its metrics."""
 NO_LEADER = "each generator that beats another is itself beaten."
 
 
 def metric_sentences(boards: Sequence[Board]) -> list[Sentence]:
-    """Return sentences about the leaders by each metric; metrics with the same result share a sentence."""
+    """Return sentences about the leaders on each metric; metrics with the same result share a sentence."""
     alike: dict[tuple[str, ...], list[Board]] = defaultdict(list)
     for board in boards:
         alike[_result_key(board)].append(board)
@@ -26,7 +26,10 @@ def metric_sentences(boards: Sequence[Board]) -> list[Sentence]:
 
 
 def _result_key(board: Board) -> tuple[str, ...]:
-    """Return the result of a metric without its numbers. A metric with notes has a key of its own."""
+    """Return a key that is equal for metrics with the same result, whatever the values.
+
+    A metric with notes has a key of its own.
+    """
     outcome, leaders = board.outcome, board.leaders()
     if not leaders:
         return (outcome, *(generator_names(board.scored()) if outcome == "one scored" else ()))
@@ -37,7 +40,7 @@ def _result_key(board: Board) -> tuple[str, ...]:
 
 
 def _leader_sentence(boards: Sequence[Board]) -> Sentence:
-    """Return the sentence of metrics with the same result. A single metric also gets intervals and notes."""
+    """Return one sentence for metrics with the same result. A single metric also gets intervals and notes."""
     board, is_single = boards[0], len(boards) == 1
     metrics = _join_all([board.metric for board in boards])
     by = f"by {metrics}{' (lower is better)' if is_single and board.lower_is_better else ''}"
@@ -90,7 +93,7 @@ def _leader_sentence(boards: Sequence[Board]) -> Sentence:
 
 
 def _means(boards: Sequence[Board], generator: str) -> str:
-    """Return `m (0.512) and k (0.498, lower is better)`: a generator's mean by each metric."""
+    """Return a generator's mean on each metric, such as `m (0.512) and k (0.498, lower is better)`."""
     means = []
     for board in boards:
         mean = next(row.mean for row in board.rows if row.generator == generator)
@@ -99,7 +102,7 @@ def _means(boards: Sequence[Board], generator: str) -> str:
 
 
 def _close_by_metric(boards: Sequence[Board]) -> str:
-    """Return `c by both; d by m`: the generators close to the leader, each with its metrics."""
+    """Return the generators close to the leader, each with its metrics, such as `c by both; d by m`."""
     by: dict[str, list[str]] = defaultdict(list)
     for board in boards:
         for name in generator_names(board.close()):
@@ -111,12 +114,12 @@ def _close_by_metric(boards: Sequence[Board]) -> str:
 
 
 def _join_all(listed: Sequence[str]) -> str:
-    """Return `a, b and c` without leaving any out."""
+    """Return all items as `a, b and c`, without shortening the list."""
     return names(listed, len(listed))
 
 
 def baseline_sentence(board: Board) -> Sentence:
-    """Return a sentence about the generators that are clearly better or worse than the baseline by one metric."""
+    """Return a sentence about the generators that are clearly better or worse than the baseline on one metric."""
     baseline, means = board.baseline, {row.generator: number(row.mean) for row in board.scored()}
     if baseline not in means:
         return Sentence(f"{board.metric} compares nothing with {baseline}:", "it did not score it.")
@@ -139,14 +142,14 @@ def baseline_sentence(board: Board) -> Sentence:
 
 
 def explain_few_prompts(boards: Sequence[Board]) -> str:
-    """Return why no difference can be clear, for the board that needs the fewest prompts (or else has the most)."""
+    """Explain why no difference can be clear, for the board that needs the fewest prompts (or else has the most)."""
     prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
     board = min(boards, key=lambda board: (board.fewest_prompts, -prompts[board.metric]))
     return f"{explain_too_few(prompts[board.metric], len(board.duels))}."
 
 
 def explain_too_few(n_prompts: int, n_comparisons: int) -> str:
-    """Return the end of a sentence: why so few prompts cannot show a difference, and how many can."""
+    """Return the end of a sentence: why there are too few prompts to show a difference, and how many are needed."""
     among = f" among {n_comparisons} comparisons" if n_comparisons > 1 else ""
     return (
         f"even the same direction on all of {plural(n_prompts, 'prompt')} is not clear{among}; "
@@ -155,7 +158,7 @@ def explain_too_few(n_prompts: int, n_comparisons: int) -> str:
 
 
 def estimate_prompts_needed(boards: Sequence[Board]) -> str:
-    """Return about how many prompts would make the clearest difference significant; empty if nothing differs."""
+    """Describe about how many prompts would make the clearest difference significant; return "" if nothing differs."""
     clearest = [(duel, board) for board in boards if (duel := board.clearest()) is not None]
     if not clearest:
         return ""
@@ -184,7 +187,7 @@ def _followers(board: Board) -> list[LeaderboardRow]:
 
 
 def _describe_leader_notes(board: Board, leader: LeaderboardRow) -> str:
-    """Return sentences about beaten generators with a better mean than the leader's, and about missing scores."""
+    """Return notes about generators that have a better mean than the leader but lose to another, and missing scores."""
     above = [row for row in board.scored() if row.worth > leader.worth]
     beaten = [name for name in generator_names(above) if board.better_than(name)]
     end = "Lower" if board.lower_is_better else "Higher"
@@ -196,13 +199,13 @@ def _describe_leader_notes(board: Board, leader: LeaderboardRow) -> str:
 
 MAX_SENTENCES = 8
 MIN_SHORTFALL = 3.0
-"""Smallest shortfall of a generator at a skill, in standard errors, that the report mentions."""
+"""Minimum shortfall of a generator at a skill, in standard errors, for the report to mention it."""
 
 
 def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str], best: str) -> list[Sentence]:
-    """Return sentences about the skills with clear differences between generators and a reference, the `best`.
+    """Return sentences about the skills at which generators differ clearly from a reference, `best`.
 
-    The boards are by metric and skill, and the generators in the order of the sentences.
+    `boards` is keyed by metric and skill. The sentences list generators in the given `order`.
     """
     at_skills: dict[str, list[Board]] = defaultdict(list)
     for board in boards.values():
@@ -220,7 +223,7 @@ def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str
         losses = Counter(name for board in at_skill for name in board.worse_than(best))
         compared |= {*n_compared}
         could_differ |= {rival for board in at_skill if board.can_tell for rival in _rivals(board, best)}
-        # A generator is better at a skill by most of the metrics that compare the two, if it is worse by none.
+        # A generator is better at a skill if it is better on most metrics that compare the two, and worse on none.
         for counts, opposite, skills in ((wins, losses, better), (losses, wins, worse)):
             for name, count in counts.items():
                 if 2 * count > n_compared[name] and not opposite[name]:
@@ -250,7 +253,7 @@ def _rivals(board: Board, best: str) -> list[str]:
 def _skill_list(
     claim: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
 ) -> Iterator[Sentence]:
-    """Yield a sentence with the skills of each of the first generators, and a sentence that names the others."""
+    """Yield a sentence for each of the first generators, with its skills, and one that lists the other generators."""
     generators = [name for name, at_skills in skills.items() if at_skills]
     every = {1: "at {}", 2: "at both skills"}.get(n_skills, f"at all {n_skills} skills")
     for name in generators[:MAX_SENTENCES]:
@@ -264,10 +267,10 @@ def _skill_list(
 
 
 def _find_weak_skills(boards: Mapping[tuple[str, str], Board]) -> dict[str, list[str]]:
-    """Return each generator's unusually weak skills, the weakest first.
+    """Return each generator's unusually weak skills, weakest first.
 
-    A shortfall is the residual of a mean, in standard errors, after the medians of the generator and of the skill are
-    subtracted. A skill is weak if the median of its shortfalls over the metrics is more than MIN_SHORTFALL.
+    A shortfall is the residual of a mean, in standard errors, after subtracting the medians of the generator and of the
+    skill. A skill is weak if the median of its shortfalls over the metrics exceeds MIN_SHORTFALL.
     """
     counted = [row for board in boards.values() for row in board.rows if row.n > 1 and row.skill != OVERALL]
     frame = pd.DataFrame(counted, columns=LeaderboardRow._fields)
@@ -277,7 +280,7 @@ def _find_weak_skills(boards: Mapping[tuple[str, str], Board]) -> dict[str, list
         worths = rows.assign(error=errors, worth=rows["direction"] * rows["mean"])
         wide = worths.pivot(index="generator", columns="skill", values=["worth", "error"])
         means, error = wide["worth"], wide["error"]
-        # Medians need three generators and two skills, and a mean in every cell.
+        # Medians require at least three generators, two skills, and a mean in every cell.
         if not means.isna().any(axis=None) and len(means) >= 3 and len(means.columns) >= 2:
             left = means.sub(means.median(axis=1), axis=0).sub(means.median(), axis=1) + np.median(means)
             residuals.append((left / error.where(error > 1e-9, math.inf)).stack())

@@ -1,4 +1,4 @@
-"""Marks the words of a prompt by the answers to the questions about them."""
+"""Highlights the words of a prompt according to the answers to questions about them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -17,41 +17,41 @@ WORST_FIRST: tuple[State, ...] = ("wrong", "unsure", "right", "left out")
 
 
 class Segment(NamedTuple):
-    """Part of a prompt that the same questions are about."""
+    """A stretch of the prompt to which the same questions refer."""
 
     text: str
     state: State | None
-    """State of the worst question; None if no question is about this part."""
+    """State of the worst question about this segment; None if there is no question about it."""
     note: str
-    """Questions with their answers, for a tooltip."""
+    """The questions with their answers, for a tooltip."""
     score: float | None = None
-    """Lowest score of these questions."""
+    """Lowest score of the questions about this segment."""
 
     @property
     def heat(self) -> int:
-        """Distance of the lowest score from 1, in percent."""
+        """Difference between 1 and the lowest score, in percent."""
         return 0 if self.score is None else round(100 * (1 - min(max(self.score, 0.0), 1.0)))
 
 
 class ComparedWords(NamedTuple):
-    """Words that an image should show, and words that were read in it."""
+    """Words that an image should show, and words that were read in the image."""
 
     wanted: str
     read: str
     missing: str
-    """Wanted words that were not read, or not with the same spelling."""
+    """Expected words that were not read in the image, or were spelled differently."""
     extra: str
-    """Words that resemble no wanted word."""
+    """Words read in the image that do not resemble any expected word."""
 
 
 class MarkedQuestion(NamedTuple):
-    """A question about an image, for a page."""
+    """A question about an image, prepared for a page."""
 
     text: str
     span: str
     """Words of the prompt that the question is about."""
     wanted: str
-    """The right answer."""
+    """The expected answer."""
     given: str
     score: float | None
     state: State
@@ -60,8 +60,9 @@ class MarkedQuestion(NamedTuple):
 def state_of(score: float | None, wanted: str | None, given: str | None) -> State:
     """Return the state of a question.
 
-    It is wrong if its score is below WRONG_BELOW, or below a half with another answer than the wanted one. Otherwise it
-    is right from RIGHT_FROM, and unsure below.
+    A question is wrong if its score is below WRONG_BELOW, or below 0.5 with an answer other than the expected one.
+    Otherwise it is right if its score is at least RIGHT_FROM, and unsure if it is lower. Without a score it is left
+    out.
     """
     if score is None:
         return "left out"
@@ -71,15 +72,15 @@ def state_of(score: float | None, wanted: str | None, given: str | None) -> Stat
 
 
 def mark_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestion]:
-    """Return at most MAX_QUESTIONS questions of an image, the wrong ones first."""
+    """Return at most MAX_QUESTIONS questions about an image, wrong ones first."""
     marked = sorted(map(mark_question, elements), key=lambda question: WORST_FIRST.index(question.state))
     return marked[:MAX_QUESTIONS]
 
 
 def compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords | None:
-    """Return the words of a metric that compares words; None for elements of any other metric.
+    """Return the expected and the read words if the metric compares words; None for any other metric.
 
-    The last element of such a metric has the extra words.
+    If a metric compares words, its last element contains the extra words.
     """
     if not elements or elements[-1]["question_id"] != EXTRA_WORDS:
         return None
@@ -97,7 +98,7 @@ def _join(words: Iterable[str | None]) -> str:
 
 
 def mark_question(element: Mapping[str, Any]) -> MarkedQuestion:
-    """Return an element of a score as a question for a page, with long texts shortened."""
+    """Convert an element of a score to a question for a page; shorten long strings."""
     return MarkedQuestion(
         text=shorten(element["text"]),
         span=shorten(element["span"]),
@@ -109,7 +110,7 @@ def mark_question(element: Mapping[str, Any]) -> MarkedQuestion:
 
 
 def shorten(text: str | None, max_characters: int = MAX_IN_QUESTION) -> str:
-    """Return the first characters of a text, with an ellipsis if it is longer; an empty text for None."""
+    """Return the start of a string, with an ellipsis if it was cut off; return an empty string for None."""
     text = text or ""
     return text if len(text) <= max_characters else f"{text[:max_characters]}…"
 
@@ -120,7 +121,7 @@ def unreadable(prompt_id: str) -> str:
 
 
 def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segment]:
-    """Divide a prompt into segments. If several questions are about a character, the worst of them counts."""
+    """Divide a prompt into segments. If several questions refer to the same character, the worst question counts."""
     shown = prompt[:MAX_CHARACTERS]
     placed = [
         (element["start"], element["end"], element)

@@ -1,4 +1,4 @@
-"""Computes a report's figures of one metric. Its rows are read once, those of one generator at a time."""
+"""Computes a report's figures for one metric. The metric's rows are read once, one generator at a time."""
 
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
@@ -21,31 +21,31 @@ Counts = NDArray[np.int64]
 
 
 class Unscored(NamedTuple):
-    """Prompts that fail with every generator: they have no score by a metric, although several generators have rows."""
+    """Prompts that fail for every generator: several generators have rows for them, but a metric scored none."""
 
     prompts: Hashes
-    """Hashes of the ids, ascending."""
+    """Hashes of the prompt ids, ascending."""
     n_rows: Counts
     """Number of rows of each prompt, over all generators."""
     row: Counts
-    """Number of one of the rows of each prompt in the run's scores."""
+    """Index of one row of each prompt in the run's scores."""
     by_generator: Mapping[str, int]
-    """Number of rows of all these prompts."""
+    """Total number of rows of these prompts, by generator."""
 
 
 NOTHING_UNSCORED = Unscored(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), {})
 
 
 class _UnscoredRows:
-    """Collects a metric's rows without a score, one generator after another."""
+    """Collects a metric's rows that have no score, one generator after another."""
 
     def __init__(self, prompts: Hashes) -> None:
-        """Collect rows about `prompts`, the ascending hashes of their ids."""
+        """Collect rows for `prompts`, the ascending hashes of the prompt ids."""
         self._prompts = prompts
         self._has_score = np.zeros(len(prompts), np.bool_)
         self._generators: list[str] = []
         self._missing = Spilled()
-        """Two columns for each generator: indices of prompts, and numbers of rows."""
+        """Two columns for each generator: indices of prompts, and indices of rows."""
 
     def add(self, generator: str, columns: ScoreColumns) -> None:
         if not len(columns.row):
@@ -59,7 +59,7 @@ class _UnscoredRows:
         self._missing.append(columns.row[missing].astype(np.float64))
 
     def collect(self) -> Unscored:
-        """Return the prompts without any score; none for a single generator."""
+        """Return the prompts without any score; return none if there is only one generator."""
         if len(self._generators) < 2:
             return NOTHING_UNSCORED
         n_rows, row = np.zeros(len(self._prompts), np.int64), np.zeros(len(self._prompts), np.int64)
@@ -75,32 +75,32 @@ class _UnscoredRows:
 
 
 class MetricFigures(NamedTuple):
-    """Everything that the page needs of a metric's rows. Its size does not depend on their number."""
+    """Everything that the report needs from a metric's rows. Its size does not depend on the number of rows."""
 
     spreads: Mapping[str, Spread]
     duels: Sequence[Duel] = ()
     """Comparisons of generators; empty for a metric that does not rank images."""
     repeats: Repeats | None = None
-    """Share of the noise that is due to the seed, over the generators that have several images a prompt."""
+    """Fraction of the noise that is due to the seed, over the generators that have several images per prompt."""
     ratings: Mapping[str, float] = {}
     seen: SeenImages | None = None
     unscored: Unscored = NOTHING_UNSCORED
 
 
 class MetricInputs(NamedTuple):
-    """Inputs for the figures of all metrics of a run."""
+    """Inputs for computing the figures of all metrics of a run."""
 
     scores: RunScores
     skills: Skills
     quotas: GalleryQuotas
     unranked: Container[str] = ()
-    """Metrics that do not say which image is better."""
+    """Metrics that do not rank images."""
     lower_is_better: Container[str] = ()
     baseline: str = ""
-    """If set, the only generator that others are compared with."""
+    """If set, other generators are compared with this generator only."""
     rated: bool = False
     settings: Mapping[str, Known] = {}
-    """Settings by generator. Generators whose settings differ are not compared."""
+    """Settings by generator. Generators with different settings are not compared."""
 
 
 def measure_metrics(inputs: MetricInputs, each: OrderedMap = map_sequentially) -> dict[str, MetricFigures]:

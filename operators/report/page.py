@@ -1,4 +1,4 @@
-"""Builds the content of a run's page from its tables; a template only arranges it."""
+"""Builds the content of a run's report from its tables; a template only arranges this content."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ from plumbline.operators.results.summary import OVERALL, Skills
 
 
 class ReportSection(NamedTuple):
-    """A section that a plugin adds to the report of a run."""
+    """A section that a plugin adds to a run's report."""
 
     anchor: str
     link: str
@@ -53,7 +53,7 @@ class ReportSection(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GatheredRun:
-    """A run's manifest, its tables, and its prompts if they can be read."""
+    """A run's manifest and tables, and its prompts if they can be read."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -61,20 +61,20 @@ class GatheredRun:
     summary: pa.Table
     failures: pa.Table
     prompts: Mapping[str, str]
-    """Texts of prompts by prompt_id."""
+    """Prompt texts by prompt_id."""
     skills: Skills
     """Skills of the prompts; empty if the prompts cannot be read."""
     agreement: Agreement | None = None
     noise: pa.Table = field(default_factory=schemas.JUDGE_NOISE.empty_table)
-    """Noise of judges (schema JUDGE_NOISE); empty if every judge is asked once."""
+    """Noise of the judges (schema JUDGE_NOISE); empty if every judge is asked only once."""
     usual: UsualScores = NOTHING_USUAL
     decisions: pa.Table | None = None
     sections: Sequence[ReportSection] = ()
     unreadable: str = ""
-    """Reason if the prompts and images cannot be read, else empty."""
+    """Reason why the prompts and images cannot be read; empty if they can."""
 
     def unranked(self) -> frozenset[str]:
-        """Return the metrics that do not say which image is better."""
+        """Return the metrics that do not rank images."""
         return unranked_metrics(self.manifest)
 
     def ranking(self) -> list[str]:
@@ -82,12 +82,12 @@ class GatheredRun:
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
     def gallery_metrics(self) -> list[str]:
-        """Return the metrics whose images are shown: those that rank images, or all if none does."""
+        """Return the metrics whose images are shown: those that rank images, or all metrics if none does."""
         return self.ranking() or list(self.manifest.get("metrics", ()))
 
 
 class MetricPanel(NamedTuple):
-    """Section about one metric."""
+    """Section on one metric."""
 
     name: str
     lower_is_better: bool
@@ -109,7 +109,7 @@ class Page(NamedTuple):
     generators: FirstRows[str]
     """Generators by their mean rank over the metrics, best first."""
     ranks: Mapping[str, float | None]
-    """Mean ranks by generator; None if a metric that scored others did not score the generator."""
+    """Mean rank of each generator; None if a metric scored other generators but not this one."""
     columns: list[page_tables.Column]
     skills: list[str]
     best_at: FirstRows[page_tables.BestAt]
@@ -125,26 +125,26 @@ class Page(NamedTuple):
     decided: ShownTable | None
     sections: Sequence[ReportSection]
     leaderboard_rows: list[LeaderboardRow]
-    """Rows of all boards, overall and by skill."""
+    """Rows of all boards, both overall and by skill."""
     baseline: str
-    """If set, the only generator that others are compared with."""
+    """If set, other generators are compared with this generator only."""
     seeds: ShownTable | None
-    """Share of the noise that is due to the seed; None if no prompt has several images."""
+    """Fraction of the noise that is due to the seed; None if no prompt has several images."""
     settings: list[tuple[str, str]]
-    """Generators with the settings of their images in words."""
+    """Generators, each with the settings that its images were generated with, in words."""
     ranking: list[str]
-    """Metrics that rank images. Without any, the page compares no generators."""
+    """Metrics that rank images. If there are none, the page does not compare generators."""
     has_skills: bool
 
     @property
     def sample_thumbnails(self) -> Mapping[str, str]:
-        """Thumbnails (data URIs) by generator, of the first prompt that is shown side by side."""
+        """Thumbnails (data URIs) by generator, for the first prompt that is shown side by side."""
         sides = self.prompts[0].sides if self.prompts else []
         return {side.generator: side.image.url for side in sides if side.image.url is not None}
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of reasons why images are in the gallery."""
+        """The kinds of reasons for which images are in the gallery."""
         return list(dict.fromkeys(kind for card in self.cards for kind in card.kinds))
 
     @property
@@ -153,13 +153,13 @@ class Page(NamedTuple):
 
     @property
     def has_sources(self) -> bool:
-        """True if some image was edited from another."""
+        """True if any image was edited from another image."""
         cards = (*self.cards, *self.contradicted)
         return any(card.sources for card in cards) or any(prompt.sources for prompt in self.prompts)
 
     @property
     def marks(self) -> str:
-        """Explanation of the letters or marks behind the means."""
+        """Explanation of the letters or marks that follow the means."""
         if self.baseline:
             return f"clearly {BETTER} or {WORSE} than {self.baseline}, or {TIED}: no clear difference"
         return f"sharing a letter: no clear difference{'; with other settings: not compared' if self.is_unlike else ''}"
@@ -183,7 +183,7 @@ class Page(NamedTuple):
 
     @property
     def is_unlike(self) -> bool:
-        """True if some generators are not compared because their settings differ."""
+        """True if some generators are not compared with each other because their settings differ."""
         return any(duel.unlike for panel in self.panels for duel in panel.pairs.duels.rows)
 
     @property
@@ -200,9 +200,9 @@ def build_page(
     changes: Changes | None = None,
     baseline: str = "",
 ) -> Page:
-    """Return the content of a run's page, with the figures of each metric (`measure_metrics`).
+    """Return the content of a run's report, given the figures of each metric (from `measure_metrics`).
 
-    With a `baseline`, the other generators were only compared with this generator.
+    If there is a `baseline`, the other generators were compared only with it.
     """
     compared = [duel for of_metric in figures.values() for duel in of_metric.duels]
     ranked = _rank_run(run, figures, compared, baseline)
@@ -255,7 +255,7 @@ def build_page(
 def _rank_run(
     run: GatheredRun, figures: Mapping[str, MetricFigures], compared: Sequence[Duel], baseline: str
 ) -> list[LeaderboardRow]:
-    """Return all rows of a run. If its prompts are unknown, the rows at skills have no rank and no tie group."""
+    """Return all rows of a run. If its prompts are unknown, rows for single skills have no rank and no tie group."""
     overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
     lower_is_better = read_lower_is_better(run.manifest)
     summary = run.summary if run.skills else overall
@@ -287,7 +287,7 @@ def _make_cards(picks: Sequence[Pick], details: Mapping[ImageKey, ImageDetail], 
 def _make_prompts(
     picks: Picked, details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
 ) -> list[SideBySide]:
-    """Return the prompts with images side by side, which are in the order of the generators."""
+    """Return the prompts whose images are shown side by side, with the images in the given order of generators."""
     lower_is_better, unranked = read_lower_is_better(run.manifest), run.unranked()
     directions = {name: 0 if name in unranked else direction(name, lower_is_better) for name in run.gallery_metrics()}
     prompts = []
@@ -300,10 +300,10 @@ def _make_prompts(
 
 
 def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
-    """Return the size of the run in words, its start and its note."""
+    """Describe the size of the run in words, followed by its start time and its note."""
     generators = len({row.generator for board in overall.values() for row in board.rows})
     prompts = len(run.scores.prompts)
-    # Rows of prompts without an image, which are in no file.
+    # Rows for prompts without an image, which are not in any file.
     absent = [row for row in run.failures.to_pylist() if row["kind"] == "missing_image" and row["file"] is None]
     images = (len(run.scores) - sum(row["rows"] for row in absent)) // max(len(overall), 1)
     began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
@@ -314,7 +314,7 @@ def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
 
 
 def _warnings(run: GatheredRun, health: Health) -> list[str]:
-    """Return the warnings that a reader needs before trusting the results."""
+    """Return the warnings that a reader needs to know before trusting the results."""
     warnings = []
     if seen := run.manifest.get("seen"):
         warnings.append(describe_subsample(seen, run.manifest["config"]["adaptive"]))
@@ -323,11 +323,11 @@ def _warnings(run: GatheredRun, health: Health) -> list[str]:
         warnings.append(
             f"The scores are of the benchmark's {'first' if seed is None else 'drawn'} {limited['prompts']:,} of "
             f"{limited['of_prompts']:,} prompts (limit), and of {limited['images']:,} of {limited['of_images']:,} "
-            "images. They are a trial, and no result of the benchmark."
+            "images. They are a trial, not a result of the benchmark."
         )
     if health.rows_null:
         share = f"{health.rows_null:,} of {health.rows:,} rows ({health.rows_null / health.rows:.1%})"
-        warnings.append(f"{share} have no score and are outside every mean: {describe_failures(health.failures)}")
+        warnings.append(f"{share} have no score and are excluded from all means: {describe_failures(health.failures)}")
     warnings += setting_notes(run.manifest, run.scores.generators)
     if run.unreadable:
         warnings.append(f"The prompts and images can no longer be read: {run.unreadable}")

@@ -1,4 +1,4 @@
-"""Tables of the page: leaderboard, means by skill, pairs, leaders by skill, and the noise of seeds."""
+"""Builds the tables of the report: leaderboard, means by skill, pairs, leaders by skill, and seed noise."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ MAX_GENERATORS = 60
 MAX_SKILLS = 30
 MAX_IN_MATRIX = 40
 MAX_NAMED_COLUMNS = 8
-"""Columns of a matrix that have names as headings; a matrix with more has numbers, like its rows."""
+"""Maximum number of matrix columns with names as headings; larger matrices number their columns, like their rows."""
 MAX_EFFECT_COLUMNS = 20
-"""Columns of a matrix whose cells show effects; a matrix with more shows signs."""
+"""Maximum number of matrix columns with effects in the cells; larger matrices show only signs."""
 MAX_PAIRS = 400
 
 
 class Column(NamedTuple):
-    """A board as a column: a metric of the leaderboard, or a skill of a heat map."""
+    """A board shown as a column: a metric of the leaderboard, or a skill of a heat map."""
 
     name: str
     by_generator: Mapping[str, LeaderboardRow]
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
     @property
     def n_images(self) -> int:
-        """Number of images of a generator, with and without a score."""
+        """Number of images of a generator, whether scored or not."""
         return max(row.n + row.n_null for row in self.by_generator.values())
 
     def percent(self, value: float) -> float:
@@ -41,38 +41,38 @@ class Column(NamedTuple):
         return 100 * (value - self.low) / (self.high - self.low) if self.high > self.low else 50.0
 
     def strength(self, value: float) -> float:
-        """Return the position of a value on the axis, with 100 at the better end."""
+        """Return the position of a value on the axis, where 100 is the better end."""
         return 100 - self.percent(value) if self.lower_is_better else self.percent(value)
 
 
 class HeatMap(NamedTuple):
-    """Means by one metric, by generator and skill."""
+    """Means on one metric, by generator and skill."""
 
     skills: FirstRows[Column]
     generators: FirstRows[str]
 
 
 class Pairs(NamedTuple):
-    """Comparisons of generators by one metric, as a matrix and as a list."""
+    """Comparisons of generators on one metric, as a matrix and as a list."""
 
     generators: FirstRows[str]
     matrix: Mapping[tuple[str, str], Duel]
-    """Comparison of each ordered pair of the generators."""
+    """Comparison for each ordered pair of generators."""
     duels: FirstRows[Duel]
 
 
 class Lead(NamedTuple):
-    """Leader at a skill by one metric."""
+    """Leader for one skill on one metric."""
 
     note: str
-    """Generators that do not differ clearly from the leader, or the reason for having no leader."""
+    """Generators that do not differ clearly from the leader, or the reason why there is no leader."""
     generator: str = ""
-    """Name of the leader with the best mean; empty without a leader."""
+    """Name of the leader with the best mean; empty if there is no leader."""
     n_tied: int = 0
 
 
 class BestAt(NamedTuple):
-    """Leaders at a skill by each metric."""
+    """Leaders for one skill on each metric."""
 
     skill: str
     n: int
@@ -80,7 +80,7 @@ class BestAt(NamedTuple):
 
 
 def board_column(board: Board) -> Column:
-    """Return a metric's column of the leaderboard, with an axis from the lowest to the highest end of an interval."""
+    """Return a metric's leaderboard column; its axis spans all the intervals."""
     low = min((min(row.ends[0], row.mean) for row in board.scored()), default=0.0)
     high = max((max(row.ends[1], row.mean) for row in board.scored()), default=1.0)
     return _column(board.metric, board, low, high)
@@ -92,7 +92,7 @@ def _column(name: str, board: Board, low: float, high: float) -> Column:
 
 
 def heat_map(boards: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
-    """Return one metric's means by skill, on one axis; None if prompts have no skills."""
+    """Return one metric's means by skill, all on the same axis; None if the prompts have no skills."""
     at_skills = [board for (name, skill), board in boards.items() if name == metric and skill != OVERALL]
     if not at_skills:
         return None
@@ -105,7 +105,7 @@ def heat_map(boards: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | 
 
 
 def best_at(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[BestAt]:
-    """Return the leaders at every skill by each metric; empty if no two generators are compared at any skill."""
+    """Return the leaders for every skill on each metric; empty if no skill has two comparable generators."""
     at_skills = {key: board for key, board in boards.items() if board.skill != OVERALL and key[0] in metrics}
     if not any(board.duels or len(board.scored()) == 1 for board in at_skills.values()):
         return FirstRows([])
@@ -143,7 +143,7 @@ def _lead(board: Board | None) -> Lead:
 
 
 def pairs(board: Board) -> Pairs:
-    """Return one metric's comparisons as a matrix (row against column), and as a list with the clearest first."""
+    """Return one metric's comparisons as a matrix (row against column), and as a list, clearest first."""
     generators = first_rows(generator_names(board.scored()), MAX_IN_MATRIX)
     kept = set(generators.rows)
     every = [*board.duels, *board.unlike]
@@ -161,7 +161,7 @@ SEED_CAPTION = (
 
 
 def seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
-    """Return a table of each metric's standard deviations, and of the change of a mean's interval."""
+    """Return a table of each metric's standard deviations, and of how more images or prompts change the interval."""
 
     def percent(share: float) -> str:
         return "–" if math.isnan(share) else f"{share:.0%}".replace("-", "−")

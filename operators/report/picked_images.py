@@ -1,4 +1,4 @@
-"""Chooses a report's images and prompts: the best, the worst, and disagreements of metrics or generators."""
+"""Chooses which images and prompts a report shows: the best, the worst, and disagreements of metrics or generators."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -21,26 +21,28 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids, uniform
 Floats = NDArray[np.float64]
 MAX_PROMPTS = 16
 MAX_SIDES = 60
-"""Largest number of generators side by side; those with the best ranks are chosen."""
+"""Maximum number of generators shown side by side; the best-ranked ones are chosen."""
 MAX_COMPARED = 1 << 16
-"""Approximate number of images whose ranks by all metrics are in memory at once; of more, a sample is drawn by hash."""
+"""Approximate number of images whose ranks on all metrics are in memory at once; if there are more, they are sampled by
+hash.
+"""
 
 ImageRow = tuple[int, int]
-"""Hash of an image, and the number of one of its rows in the run's scores."""
+"""Hash of an image, and the index of one of its rows in the run's scores."""
 
 
 class _DifferingPrompts:
-    """Finds prompts with the largest differences between the ranks of each generator's first image."""
+    """Finds the prompts on which the ranks of the generators' first images differ most."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
-        """Consider this fraction of the prompts, drawn by their hashes."""
+        """Consider only this fraction of the prompts, sampled by hash."""
         self._prompts: Hashes = scores.prompts[uniform(scores.prompts) < share]
         self._images = np.full((len(self._prompts), max(len(scores.generators), 1)), NONE)
         self._rows = np.zeros(self._images.shape, np.int64)
         self._ranks: list[Floats] = []
 
     def add(self, columns: ScoreColumns, ranks: Floats) -> None:
-        """Add a metric's images, each once, with their percentile ranks."""
+        """Add a metric's images (without duplicates) and their percentile ranks."""
         if not len(self._prompts):
             return
         prompt = find_sorted(columns.prompt, self._prompts)
@@ -56,10 +58,10 @@ class _DifferingPrompts:
         self._ranks.append(of_metric)
 
     def choose(self, max_images: int) -> list[list[ImageRow]]:
-        """Return the images of the most different prompts, in the order of the generators.
+        """Return the images of the prompts that differ most, in the order of the generators.
 
-        Prompts for which more generators have an image come first. Of these, prompts with a larger standard deviation
-        of the generators' ranks (mean over the metrics) come first.
+        Prompts for which more generators have an image come first; among these, prompts whose generators' ranks have a
+        larger standard deviation (averaged over the metrics).
         """
         if not self._ranks or self._images.shape[1] < 2 or not len(self._prompts):
             return []
@@ -86,11 +88,12 @@ def _mean(values: Floats, axes: int | tuple[int, ...]) -> Floats:
 
 MAX_CARDS = 100
 CANDIDATES = 200
-"""Number of images that are considered for each image of the gallery."""
+"""Number of candidates considered for each image of the gallery."""
 
 Kind = Literal["best", "worst", "highest", "lowest", "disagreed", "contradicted"]
-"""Kind of reason for showing an image. `highest` and `lowest` are by a metric that does not rank images. `disagreed` is
-about metrics that disagree with each other, and `contradicted` about a metric that contradicts people."""
+"""Kind of reason for showing an image. `highest` and `lowest` are for metrics that do not rank images. `disagreed`
+means that metrics disagree with each other, and `contradicted` that a metric contradicts people.
+"""
 KIND_WORDS: Mapping[Kind, str] = {
     "best": "best",
     "worst": "worst",
@@ -114,20 +117,20 @@ class Reason(NamedTuple):
     kind: Kind
     metric: str
     text: str = ""
-    """Size of a disagreement in words; empty for other kinds."""
+    """Size of the disagreement in words; empty for other kinds."""
 
 
 class Pick(NamedTuple):
-    """Image chosen for a report."""
+    """An image chosen for a report."""
 
     key: ImageKey
     prompt_id: str
     scores: Mapping[str, float]
     ranks: Mapping[str, float]
-    """Percentile ranks among the images of the run, by metric."""
+    """Percentile ranks among all images of the run, by metric."""
     reasons: tuple[Reason, ...]
     rows: tuple[int, ...] = ()
-    """Numbers of its rows in the run's scores, of all metrics."""
+    """Indices of the image's rows in the run's scores, over all metrics."""
 
 
 class Picked(NamedTuple):
@@ -135,7 +138,7 @@ class Picked(NamedTuple):
 
     gallery: Sequence[Pick] = ()
     side_by_side: Sequence[Sequence[Pick]] = ()
-    """Images of several generators for each prompt."""
+    """For each prompt, the images of several generators."""
     contradicted: Sequence[Pick] = ()
 
     def every(self) -> list[Pick]:
@@ -147,18 +150,18 @@ NOTHING_PICKED = Picked()
 
 
 class GalleryQuotas(NamedTuple):
-    """Number of images that each metric contributes to the gallery, and the sample whose ranks are compared."""
+    """Number of images that each metric contributes to the gallery, and sampling rates for comparing ranks."""
 
     by_kind: Mapping[Kind, int]
-    """Number of images of one metric for each reason."""
+    """Number of images that one metric contributes, by kind of reason."""
     ends: tuple[Kind, Kind]
-    """Kinds of the lowest and of the highest scores."""
+    """Kinds for the lowest and the highest scores."""
     metrics: frozenset[str]
     """Metrics that contribute images."""
     image_share: float
-    """Fraction of the images whose ranks by several metrics are compared, drawn by hash."""
+    """Fraction of the images, sampled by hash, whose ranks on different metrics are compared."""
     prompt_share: float
-    """Fraction of the prompts whose images of several generators are compared, drawn by hash."""
+    """Fraction of the prompts, sampled by hash, for which images of different generators are compared."""
 
 
 def gallery_quotas(
@@ -191,32 +194,32 @@ def gallery_quotas(
 
 
 class SeenImages(NamedTuple):
-    """Images of a metric that may be shown, and a sample of its images to compare with other metrics."""
+    """A metric's images that may be shown, and a sample of its images to compare with other metrics."""
 
     ends: Mapping[Kind, Sequence[ImageRow]]
-    """The lowest and the highest images, by kind."""
+    """The lowest-scoring and the highest-scoring images, by kind."""
     others: Sequence[ImageRow]
-    """Images at neither end, if the ends do not fill their quotas."""
+    """Images at neither end, which are used if the ends do not fill their quotas."""
     sample: ScoreColumns
     ranks: Floats
-    """Percentile ranks of the sample."""
+    """Percentile ranks of the sampled images."""
 
 
 class _ImageRanks:
-    """Computes percentile ranks among all images of a metric, whose scores are kept on disk."""
+    """Computes percentile ranks among all of a metric's images; the scores are kept on disk."""
 
     def __init__(self) -> None:
         self._worths = Spilled()
         self._n_images = 0
 
     def add(self, columns: ScoreColumns, towards: int) -> None:
-        """Add the scored rows of a generator; more is better if `towards` is 1."""
+        """Add a generator's scored rows; `towards` is 1 if a higher score is better, else -1."""
         worth = towards * columns.score[~np.isnan(columns.score)]
         self._worths.append(np.sort(worth))
         self._n_images += len(worth)
 
     def percentiles(self, worth: Floats) -> Floats:
-        """Return the percentile ranks of images by their scores, negated if a lower score is better."""
+        """Return the percentile ranks of images from their scores, which must be negated if lower is better."""
         worse, equal = np.zeros(len(worth)), np.zeros(len(worth))
         order = np.argsort(worth)
         for number in range(len(self._worths)):
@@ -228,10 +231,10 @@ class _ImageRanks:
 
 
 class ImageCollector:
-    """Collects the images of a metric that may be shown, one generator after another."""
+    """Collects a metric's images that may be shown, one generator after another."""
 
     def __init__(self, towards: int, quotas: GalleryQuotas) -> None:
-        """Collect for these quotas; `towards` is 1 if a higher score is better, else -1."""
+        """Collect images for these quotas; `towards` is 1 if a higher score is better, else -1."""
         self._towards, self._quotas = towards, quotas
         self._ranks = _ImageRanks()
         self._generators = 0
@@ -264,7 +267,7 @@ class ImageCollector:
         return SeenImages(ends, others.places(), sample, ranks)
 
     def _choose_end(self, columns: ScoreColumns, kind: Kind) -> list[ImageRow]:
-        """Return the best or worst images. An image in the middle is neither, as are all if all scores are equal."""
+        """Return the best or worst images; none if all scores are equal. Images ranked in the middle are neither."""
         worth, low = self._towards * columns.score, kind == self._quotas.ends[0]
         order = np.argsort(worth if low else -worth, kind="stable")
         ranks = self._ranks.percentiles(worth[order])
@@ -273,7 +276,7 @@ class ImageCollector:
 
 
 def _drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
-    """Return the first row of every image that has a score."""
+    """Return the first scored row of each image."""
     named = (columns.image != NONE) & ~np.isnan(columns.score)
     columns = columns if named.all() else columns.where(named)
     ordered = np.sort(columns.image)
@@ -283,7 +286,7 @@ def _drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
 
 
 def _lowest(values: Floats, count: int) -> NDArray[np.intp]:
-    """Return the indices of the lowest `count` values, ascending; of equal values the first."""
+    """Return the indices of the `count` lowest values, ascending; among equal values, the first ones."""
     if count >= len(values):
         return np.arange(len(values))
     low = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
@@ -303,14 +306,14 @@ def pick_images(
     lower_is_better: Container[str] = (),
     each: OrderedMap = map_sequentially,
 ) -> Picked:
-    """Choose the images of the gallery, and the images of the prompts with the largest differences of generators.
+    """Choose the images of the gallery, and the images of the prompts on which generators differ most.
 
-    The gallery has the best and the worst images by each metric, and the largest disagreements of metrics. No prompt is
-    used twice for one reason, and generators share the gallery. Of more than MAX_COMPARED images, disagreement is only
-    looked for in a sample of about this size, drawn by hash.
+    The gallery shows the best and the worst images on each metric, and the images on which metrics disagree most. No
+    prompt is used twice for the same reason, and the gallery is divided among the generators. If there are more than
+    MAX_COMPARED images, disagreements are searched only in a sample of about this size, drawn by hash.
 
-    `seen` has the images that each metric scored, collected with the same `quotas`. The gallery, and the images side by
-    side, have at most `max_images`, and never more than MAX_CARDS.
+    `seen` contains each metric's images, collected with the same `quotas`. The gallery and the side-by-side view each
+    have at most `max_images` images, and never more than MAX_CARDS.
     """
     max_images = min(max_images, MAX_CARDS)
     scored = {metric: images for metric, images in seen.items() if images is not None}
@@ -354,7 +357,7 @@ def pick_contradicted(
     lower_is_better: Container[str] = (),
     each: OrderedMap = map_sequentially,
 ) -> list[Pick]:
-    """Return those of the images that the run has, with their scores by all metrics."""
+    """Return those of the given images that are in the run, with their scores on all metrics."""
     if not images:
         return []
     ids = (hash_ids([getattr(image, name) for image in images]) for name in ("image_id", "prompt_id", "generator"))
@@ -365,10 +368,10 @@ def pick_contradicted(
 
 
 class _DisputedImages:
-    """Finds the largest disagreements of metrics in a sample of images drawn by hash."""
+    """Finds the images on which metrics disagree most, in a sample drawn by hash."""
 
     def __init__(self, share: float) -> None:
-        """Consider this fraction of the images."""
+        """Consider only this fraction of the images."""
         self._share = share
         self._images: ScoreColumns | None = None
         """The sample without duplicates, in order of appearance."""
@@ -386,7 +389,7 @@ class _DisputedImages:
             self._images = self._images.followed_by(new)
 
     def choose(self, metric: str, count: int) -> list[tuple[ImageRow, Reason]]:
-        """Return the images whose rank by a metric is farthest from the other metrics' median, the farthest first."""
+        """Return the images whose rank on a metric is farthest from the other metrics' median, farthest first."""
         if self._images is None or len(self._ranks) < 2:
             return []
         ranks = pd.DataFrame({name: own.reindex(self._images.image) for name, own in self._ranks.items()})
@@ -403,7 +406,7 @@ class _DisputedImages:
 
 
 def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
-    """Return the first `count` images with each prompt once and an equal share for each generator."""
+    """Choose up to `count` images in order, without repeating a prompt, and with an equal share for each generator."""
     share = -(-count // generators) if generators else 0
     n_chosen: Counter[int] = Counter()
     chosen: dict[int, int] = {}
@@ -417,7 +420,7 @@ def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
 
 
 class _Lookup(NamedTuple):
-    """Images whose scores and ranks are looked up."""
+    """Images to look up, and the metrics that rank them."""
 
     scores: RunScores
     images: Hashes
@@ -428,7 +431,7 @@ class _Lookup(NamedTuple):
 
 
 def _find_images(lookup: _Lookup, metric: str) -> tuple[list[ImageRow], dict[int, tuple[float, float]]]:
-    """Return all rows of the images by one metric, and each image's score and percentile rank if the metric ranks."""
+    """Return a metric's rows for the images, and each image's score and rank if the metric ranks images."""
     ranks, rows, known = _ImageRanks(), list[ImageRow](), list[ScoreColumns]()
     towards = direction(metric, lookup.lower_is_better)
     for _, columns in lookup.scores.each_generator(metric):
@@ -452,9 +455,9 @@ def _make_picks(
     lower_is_better: Container[str],
     each: OrderedMap,
 ) -> dict[int, Pick]:
-    """Return the images that the run has, by hash, with their scores and ranks by all metrics of the `ranking`.
+    """Return the images that are in the run, keyed by hash, with their scores and ranks on the `ranking` metrics.
 
-    `row_of` has a row of each image, as far as it is known.
+    `row_of` maps images to one of their rows, where known.
     """
     rows: dict[int, list[int]] = {image: [] for image in reasons}
     values: dict[int, dict[str, tuple[float, float]]] = {image: {} for image in reasons}

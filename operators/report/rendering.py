@@ -1,4 +1,4 @@
-"""Renders the page's content as files: a self-contained HTML page that may load nothing, CSV, Markdown and LaTeX."""
+"""Renders a report as files: a self-contained HTML page that loads nothing else, CSV, Markdown and LaTeX."""
 
 import base64
 import csv
@@ -40,21 +40,21 @@ FILE_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
-"""Content-Security-Policy for serving a page that was stored as a file; strict, because anybody may have written it."""
+"""Content-Security-Policy for serving a page from a stored file; strict, because anybody may have written the file."""
 MAX_IN_CSV = 400_000
-"""Largest number of characters of the CSV file inside the page. If it is longer, means at skills are left out."""
+"""Maximum number of characters of the CSV file inside the page. If the file is longer, means by skill are left out."""
 TEMPLATES = Path(__file__).parent / "templates"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
-"""Characters that have a meaning in Markdown, with their escaped forms."""
+"""Maps characters with a special meaning in Markdown to their escaped forms."""
 RIGHT_TO_LEFT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
-"""Ranges of characters of scripts that are written from right to left."""
+"""Unicode ranges of right-to-left scripts."""
 RIGHT_TO_LEFT_NAME = re.compile(
     rf"(?<![\w.+-])[\w.+-]*[{RIGHT_TO_LEFT}](?:[\w.+{RIGHT_TO_LEFT}-]*[\w{RIGHT_TO_LEFT}])?"
 )
 
 
 class Download(NamedTuple):
-    """File inside the page."""
+    """A file embedded in the page."""
 
     name: str
     label: str
@@ -63,7 +63,10 @@ class Download(NamedTuple):
 
 
 def render(page: Page) -> str:
-    """Return a run's page as HTML. All text is escaped, style and script are inline, and nothing else may be loaded."""
+    """Return a run's report as HTML, with all text escaped and with inline styles and scripts.
+
+    The page may not load anything else.
+    """
     table, label = to_csv(page.leaderboard_rows), "CSV, overall and by skill"
     if len(table) > MAX_IN_CSV:
         table, label = to_csv([row for row in page.leaderboard_rows if row.skill == OVERALL]), "CSV, overall"
@@ -75,12 +78,12 @@ def render(page: Page) -> str:
 
 
 def render_trends(page: Trends) -> str:
-    """Return the page of trends as HTML, by the rules of `render`."""
+    """Return the trends page as HTML, under the same rules as `render`."""
     return _render("trends.html.j2", page=page)
 
 
 def render_suite(page: SuitePage) -> str:
-    """Return the page of a suite as HTML, by the rules of `render`."""
+    """Return a suite's page as HTML, under the same rules as `render`."""
     downloads = [Download("suite.csv", "CSV", _data_uri("text/csv", suite_csv(page)))]
     return _render("suite.html.j2", page=page, downloads=downloads)
 
@@ -102,28 +105,31 @@ def _data_uri(kind: str, text: str) -> str:
 
 
 def suite_markdown(page: SuitePage) -> str:
-    """Return the conclusions of a suite, and every generator's means by metric and benchmark, as Markdown."""
+    """Return a suite's conclusions, and every generator's means by metric and benchmark, as Markdown."""
     return template_environment().get_template("suite.md.j2").render(page=page)
 
 
 def suite_csv(page: SuitePage) -> str:
-    """Return a CSV row for each benchmark, generator and metric, with the columns of `to_csv`."""
+    """Return CSV with a row for each benchmark, generator and metric, and the columns of `to_csv`."""
     rows = ((benchmark, *row) for benchmark, own in page.leaderboard_rows.items() for row in own)
     return _csv(("benchmark", *LeaderboardRow._fields), rows)
 
 
 class ServedPages(NamedTuple):
-    """HTML pages of a server. They may load images and pages from that server and send forms to it, and to no other."""
+    """HTML pages of a server.
+
+    They can load images and pages from that server and send forms to it, and to no other server.
+    """
 
     templates: Path
-    """Folder with the templates, styles and scripts of these pages, which may also use those of a report."""
+    """Folder with the templates, styles and scripts of these pages, which can also use those of reports."""
     styles: Sequence[str] = ()
-    """File names of styles that follow the shared ones."""
+    """File names of styles to add after the shared ones."""
     scripts: Sequence[str] = ()
-    """File names of scripts that follow the shared one."""
+    """File names of scripts to add after the shared one."""
 
     def render(self, template: str, content: Mapping[str, Any]) -> str:
-        """Return a page as HTML, with all text escaped and with style and script inline."""
+        """Return a page as HTML, with all text escaped and with inline styles and scripts."""
         style = _read_assets("report.css", "served.css", *self.styles, folder=self.templates)
         return _fill(template, style, self._script(), self.policy(), content, self.templates)
 
@@ -137,7 +143,7 @@ class ServedPages(NamedTuple):
 
 
 def to_markdown(page: Page) -> str:
-    """Return the conclusions, the warnings, and the overall leaderboard of each metric, as Markdown."""
+    """Return the conclusions, the warnings, and the overall leaderboard of each metric as Markdown."""
     return template_environment().get_template("summary.md.j2").render(page=page)
 
 
@@ -147,14 +153,14 @@ def to_latex(page: Page) -> str:
 
 
 def diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
-    """Return tables with their captions, under headings of this level, as Markdown."""
+    """Return tables with their captions as Markdown, under headings of the given level."""
     return template_environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
 
 
 def to_csv(rows: Sequence[LeaderboardRow]) -> str:
-    """Return a CSV row for each generator, metric and skill.
+    """Return CSV with a row for each generator, metric and skill.
 
-    Text that a spreadsheet would take for a formula is quoted by an apostrophe.
+    Text that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
     """
     return _csv(LeaderboardRow._fields, rows)
 
@@ -173,13 +179,13 @@ def _csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def isolated(text: str) -> Markup:
-    """Return a text as HTML, so that names written from right to left do not reorder the text around them."""
+    """Return a string as HTML, isolated so that names in right-to-left scripts do not reorder the text around them."""
     return Markup(RIGHT_TO_LEFT_NAME.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
 
 
 @lru_cache
 def template_environment(folder: Path = TEMPLATES) -> Environment:
-    """Return the environment for the templates of a folder, which may also use those of reports."""
+    """Return the environment for templates in a folder; they can also use the templates of reports."""
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES]),
         autoescape=select_autoescape(["html.j2"]),
@@ -211,13 +217,13 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
 
 
 def _read_assets(*names: str, folder: Path = TEMPLATES) -> str:
-    """Return styles or scripts for the page, from the folder or from the shared ones."""
+    """Read styles or scripts for the page from the folder, or else from the shared ones."""
     files = (next(at / name for at in (folder, TEMPLATES) if (at / name).is_file()) for name in names)
     return "".join(file.read_text("utf-8") for file in files)
 
 
 def _policy(script: str, images: str = "data:", forms: str = "'none'") -> str:
-    """Return a Content-Security-Policy that allows only the named sources, and only the script with our hash."""
+    """Return a Content-Security-Policy that allows only the given sources, and only the script with our hash."""
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; img-src {images}; style-src 'unsafe-inline'; script-src 'sha256-{known}'; "

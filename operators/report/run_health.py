@@ -1,4 +1,4 @@
-"""Health of a run: coverage, failures, truncated prompts, models, settings, versions and costs."""
+"""Describes the health of a run: coverage, failures, truncated prompts, models, settings, versions and costs."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,37 +24,37 @@ CELLS = {
     "cells_renewed": "of them recomputed, because they were damaged or outdated",
     "cells_failed": "failed",
 }
-"""Words for a manifest's counts of cells."""
+"""Descriptions of the manifest's cell counts."""
 
 Named = Mapping[str, str]
 
 
 class Failure(NamedTuple):
-    """A kind of failure, with one of its rows as an example."""
+    """A kind of failure, with one of the failed rows as an example."""
 
     kind: str
     rows: int
     share: float
-    """Fraction of all rows."""
+    """Failed rows of this kind as a fraction of all rows."""
     example: str
-    """Generator and metric of the example, and its image or prompt."""
+    """Generator and metric of the example row, and its image or prompt."""
     message: str
     remedy: str
 
 
 class Gap(NamedTuple):
-    """Missing scores of a generator by a metric."""
+    """Scores that are missing for a generator on a metric."""
 
     generator: str
     metric: str
     n_null: int
-    """Number of rows without a score. Rows of prompts that fail with every generator do not count."""
+    """Number of rows without a score, not counting prompts that fail for every generator."""
     coverage: float
-    """Fraction of all rows of the generator that have a score."""
+    """Fraction of the generator's rows that have a score."""
 
 
 class StageCost(NamedTuple):
-    """Use of a stage's model in this run; None for values that the manifest does not have."""
+    """Usage of a stage's model in this run; None for values that are not in the manifest."""
 
     stage: str
     calls: int | None
@@ -62,34 +62,34 @@ class StageCost(NamedTuple):
     tokens_written: int | None
     seconds: int | None
     waited: float | None
-    """Fraction of the models' time that was spent waiting for rows to be read and decoded."""
+    """Fraction of the models' time spent waiting for rows to be read and decoded."""
 
 
 class Health(NamedTuple):
-    """Content of the page's section about health."""
+    """Content of the report's section on the run's health."""
 
     rows: int
     rows_null: int
     unscored: list[Sentence]
-    """Sentences about the prompts that fail with every generator."""
+    """Sentences about the prompts that fail for every generator."""
     uneven: FirstRows[Gap]
-    """Generators and metrics with further rows without a score, the lowest coverage first."""
+    """Generators and metrics with other rows that lack a score, lowest coverage first."""
     failures: FirstRows[Failure]
     truncated: list[tuple[str, int]]
-    """Metrics with the number of rows that were scored on a truncated prompt."""
+    """Metrics, each with the number of rows that were scored on a truncated prompt."""
     noise: FirstRows[Mapping[str, Any]]
-    """Noise of judges that answered several times about each image (schema JUDGE_NOISE), the noisiest first."""
+    """Noise of judges that answered several times about each image (schema JUDGE_NOISE), noisiest first."""
     models: dict[str, Named]
     conventions: dict[str, Named]
     facts: Named
     costs: list[StageCost]
     metric_costs: Mapping[str, Mapping[str, Any]]
-    """Seconds and amounts of money by metric, as in the manifest."""
+    """Seconds and amounts of money by metric, as recorded in the manifest."""
     cost_note: str
 
     @property
     def coverage(self) -> float:
-        """Fraction of rows with a score."""
+        """Fraction of rows that have a score."""
         return 1 - self.rows_null / self.rows if self.rows else 1.0
 
 
@@ -101,9 +101,9 @@ def build_health(
     noise: pa.Table,
     unscored: Mapping[str, Unscored],
 ) -> Health:
-    """Return the health of a run from its manifest and tables.
+    """Return the health of a run, based on its manifest and tables.
 
-    `unscored` are the prompts that fail with every generator, for every metric of the run.
+    `unscored` has, for every metric of the run, the prompts that fail for every generator.
     """
     metrics = _read_mapping(manifest, "config", "metrics")
     gaps = []
@@ -130,7 +130,7 @@ def build_health(
 
 
 def _unscored_sentences(unscored: Mapping[str, Unscored], scores: RunScores) -> list[Sentence]:
-    """Return a sentence about the prompts without a score by any metric, and one for each metric that has more."""
+    """Return a sentence about the prompts that have no score on any metric, and one for each metric that lacks more."""
     if not unscored:
         return []
     common = reduce(np.intersect1d, [of_metric.prompts for of_metric in unscored.values()])
@@ -153,7 +153,7 @@ def _unscored_sentences(unscored: Mapping[str, Unscored], scores: RunScores) -> 
 
 
 def describe_failures(failures: FirstRows[Failure]) -> str:
-    """Return why rows have no score: the kinds of failure, and an example of the most frequent kind."""
+    """Explain why rows have no score: list the kinds of failure, with an example of the most frequent kind."""
     if not failures.rows:
         return ""
     kinds = ", ".join(f"{failure.rows:,} {failure.kind}" for failure in failures.rows)
@@ -163,7 +163,7 @@ def describe_failures(failures: FirstRows[Failure]) -> str:
 
 
 def _list_failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
-    """Return the kinds of failure, the most frequent first."""
+    """Return the kinds of failure, most frequent first."""
     kinds = [
         Failure(
             kind=row["kind"],
@@ -179,7 +179,7 @@ def _list_failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
 
 
 def _read_mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """Return a mapping in the manifest, or an empty one if it is missing."""
+    """Return a mapping from the manifest, or an empty mapping if it is missing."""
     value: Any = manifest
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -187,7 +187,7 @@ def _read_mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _describe_model(stage: str, manifest: Mapping[str, Any]) -> Named:
-    """Return the checkpoint, revision and engine of a stage's model, and the digests of its files."""
+    """Describe the model of a stage: its checkpoint, revision and engine, and the digests of its files."""
     config = _read_mapping(manifest, "config", "models", *stage.split(":")[1:2])
     named = {name: str(config[name]) for name in ("checkpoint", "revision", "engine") if config.get(name)}
     model = manifest["models"][stage]
@@ -200,7 +200,7 @@ def _describe_model(stage: str, manifest: Mapping[str, Any]) -> Named:
 
 
 def _text(value: Any) -> str:
-    """Return a value of a configuration as text, shortened if it is long."""
+    """Return a configuration value as a string, shortened if it is long."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -213,7 +213,7 @@ def _text(value: Any) -> str:
 
 
 def _list_facts(manifest: Mapping[str, Any]) -> Named:
-    """Return the run's times, its files of prompts and images, and the versions of packages."""
+    """Return the run's start and end, its prompt and image files, and package versions."""
     benchmark, versions = _read_mapping(manifest, "config", "benchmark"), _read_mapping(manifest, "versions")
     facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
     facts |= {name: _text(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}
@@ -242,12 +242,12 @@ def _list_costs(manifest: Mapping[str, Any]) -> list[StageCost]:
 
 
 def cost_note(manifest: Mapping[str, Any]) -> str:
-    """Return sentences about the run's time and money, and about the results that were in the store before."""
+    """Return sentences about the run's duration and cost, and about results that were already in the store."""
     counts = _read_mapping(manifest, "counts")
     words = []
     try:
         took = datetime.fromisoformat(manifest["ended"]) - datetime.fromisoformat(manifest["began"])
-    except (KeyError, TypeError, ValueError):  # the manifest does not say it, or not as a time
+    except (KeyError, TypeError, ValueError):  # missing from the manifest, or not a valid time
         pass
     else:
         words.append(f"The run took {_duration(took.total_seconds())}.")

@@ -1,4 +1,4 @@
-"""Shows the images of one prompt by several generators, with every metric's scores and the answers to its questions."""
+"""Shows several generators' images for one prompt, with all metrics' scores and the answers to their questions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,30 +12,30 @@ from plumbline.operators.report.picked_images import ImageKey, Pick
 MAX_QUESTIONS = 16
 MAX_CHARACTERS = 1000
 MAX_LARGE = 7
-"""If a prompt has more images, they are shown small."""
+"""Maximum number of images of a prompt that are shown large; if there are more, all are small."""
 MAX_IN_LINE = 10
-"""Number of small images in a line."""
+"""Maximum number of small images per line."""
 
 
 class GeneratorImage(NamedTuple):
     generator: str
     image: Thumbnail
     source: int | None
-    """Index of the source that the image was edited from, among the prompt's sources with a thumbnail."""
+    """Index of the source image that this image was edited from, among the prompt's sources with a thumbnail."""
 
 
 class ScoreRow(NamedTuple):
-    """A metric's scores of the images, as text."""
+    """A metric's scores of the images, formatted as strings."""
 
     metric: str
     lower_is_better: bool
     scores: list[str]
     best: str
-    """The best of these texts; empty if all scores have the same text."""
+    """The best of these scores as a string; empty if all are shown as the same string."""
 
 
 class QuestionRow(NamedTuple):
-    """A question with the answer about each image; None if it was not asked about an image."""
+    """A question with its answer for each image; None if the question was not asked about the image."""
 
     text: str
     wanted: str
@@ -43,7 +43,7 @@ class QuestionRow(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """True if the answers have different states."""
+        """True if the images' answers differ in state."""
         return len({answer.state for answer in self.answers if answer is not None}) > 1
 
 
@@ -53,24 +53,24 @@ class Questions(NamedTuple):
     metric: str
     rows: FirstRows[QuestionRow]
     n_differ: int
-    """Number of shown questions whose answers differ."""
+    """Number of the shown questions whose answers differ between images."""
 
 
 class SideBySide(NamedTuple):
-    """A prompt with an image by each of several generators."""
+    """A prompt with one image from each of several generators."""
 
     prompt_id: str
     prompt: str
     skills: tuple[str, ...]
     sources: list[Thumbnail]
-    """Sources of the images if these are edits, without duplicates."""
+    """Source images, without duplicates, if the images are edits."""
     sides: list[GeneratorImage]
     scores: list[ScoreRow]
     questions: list[Questions]
 
     @property
     def lines(self) -> list[slice]:
-        """Slices of the images, one for each line; all lines are about equally long."""
+        """Slices of the images, one for each line; all lines have about the same length."""
         count = len(self.sides)
         length = math.ceil(count / math.ceil(count / MAX_IN_LINE))
         return [slice(first, first + length) for first in range(0, count, length)]
@@ -82,7 +82,7 @@ class SideBySide(NamedTuple):
 
     @property
     def search(self) -> str:
-        """Text that the text filter searches."""
+        """Text that the page's text filter searches."""
         return f"{self.prompt} {self.prompt_id}".lower()
 
 
@@ -93,9 +93,9 @@ def make_side_by_side(
     skills: Sequence[str],
     directions: Mapping[str, int],
 ) -> SideBySide:
-    """Return the section about the images of one prompt.
+    """Return the section that shows one prompt's images side by side.
 
-    `directions` is, by metric, 1 if a higher score is better, -1 if a lower one is, and 0 if neither.
+    `directions` maps each metric to 1 if a higher score is better, -1 if a lower one is, and 0 if neither is.
     """
     prompt_id, own = picks[0].prompt_id, [details.get(pick.key, NO_DETAIL) for pick in picks]
     sources = list(dict.fromkeys(source for detail in own for source in detail.sources))

@@ -1,8 +1,9 @@
-"""Several benchmarks on one page: each generator on each benchmark by each metric, and the leaders over all benchmarks.
+"""Compares generators across several benchmarks on one page: results per benchmark and metric, and overall leaders.
 
-All conclusions are based on duels: two generators by one metric on the prompts of one benchmark. One correction covers
-all duels of the page. Means and ranks are not averaged over benchmarks. Benchmarks have different prompts, metrics
-have different scales, and a mean of ranks depends on the other participants (Benavoli, Corani and Mangili 2016).
+All conclusions are based on duels, which compare two generators on one metric over the prompts of one benchmark. All
+duels of the page are corrected together. Means and ranks are not averaged over benchmarks, because benchmarks have
+different prompts, metrics have different scales, and a mean of ranks depends on the other participants (Benavoli,
+Corani and Mangili 2016).
 """
 
 from collections import defaultdict
@@ -33,17 +34,19 @@ from plumbline.operators.results.summary import OVERALL, part_of
 from plumbline.operators.statistics.ordering import fewest_pairs
 
 MAX_SPLITS = 5
-"""Largest number of pairs that are named because benchmarks disagree on them."""
+"""Maximum number of pairs listed because benchmarks disagree about them."""
 
 
 class SuiteRun(NamedTuple):
-    """Run of one benchmark of a suite."""
+    """The run of one benchmark in a suite."""
 
     run_id: str
     manifest: Mapping[str, Any]
     summary: pa.Table
     duels: Sequence[Duel]
-    """Every two generators by every metric that ranks, over all prompts. Their correction is replaced by the page's."""
+    """Duels of every pair of generators on every metric that ranks images, over all prompts. Their correction is
+    replaced by the page's.
+    """
 
     @property
     def benchmark(self) -> str:
@@ -51,18 +54,18 @@ class SuiteRun(NamedTuple):
 
     @property
     def n_prompts(self) -> int:
-        """Largest number of prompts that two generators share; the number of images if none are compared."""
+        """Largest number of prompts shared by two generators, or the number of images if no generators are compared."""
         images = pc.add(self.summary.column("n"), self.summary.column("n_null")).to_pylist()
         return max([duel.n for duel in self.duels] or images, default=0)
 
     @property
     def part(self) -> str:
-        """Scored part of the benchmark's prompts; empty if all are scored."""
+        """Description of the scored part of the benchmark's prompts; empty if all are scored."""
         return part_of(self.manifest)
 
 
 class Matchup(NamedTuple):
-    """Benchmarks won by one generator against another, lost, and without a clear difference (level)."""
+    """Numbers of benchmarks on which one generator beats another, loses to it, or shows no clear difference (level)."""
 
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -70,17 +73,17 @@ class Matchup(NamedTuple):
 
     @property
     def is_ahead(self) -> bool:
-        """True if the generator is clearly better on some benchmark and clearly worse on none."""
+        """True if the generator is clearly better on at least one benchmark and clearly worse on none."""
         return bool(self.won) and not self.lost
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse`, `split` if that depends on the benchmark, or `tied`."""
+        """`better`, `worse`, `split` if the winner depends on the benchmark, or `tied`."""
         return "split" if self.won and self.lost else "better" if self.won else "worse" if self.lost else "tied"
 
 
 class Tally(NamedTuple):
-    """Counts of a generator's duels by one metric, over all benchmarks and rivals."""
+    """Outcomes of a generator's duels on one metric, counted over all benchmarks and rivals."""
 
     won: int
     lost: int
@@ -88,28 +91,28 @@ class Tally(NamedTuple):
 
 
 class Across(NamedTuple):
-    """Results by a metric on all benchmarks that use it."""
+    """Results on one metric across all benchmarks that use it."""
 
     metric: str
     ranks: bool
-    """True if a score can be better than another."""
+    """True if the metric ranks images, so that one score can be better than another."""
     columns: list[Column]
     generators: FirstRows[str]
-    """Generators with the most duels won, minus those lost, first."""
+    """Generators, ordered by duels won minus duels lost, highest first."""
     tallies: Mapping[str, Tally]
     between: Mapping[tuple[str, str], Matchup]
-    """Matchup of each ordered pair of generators that some benchmark compares."""
+    """Matchup of each ordered pair of generators that at least one benchmark compares."""
     complete: tuple[str, ...]
-    """Generators that have scores on all of these benchmarks. Only they can lead overall."""
+    """Generators that have scores on all benchmarks with this metric. Only they can lead overall."""
     lower_is_better: bool
 
     @property
     def matrix(self) -> FirstRows[str]:
-        """Generators in the matrix."""
+        """Generators shown in the matrix."""
         return first_rows(self.generators.rows, MAX_IN_MATRIX)
 
     def matchups(self, name: str) -> dict[str, Matchup]:
-        """Return a generator's matchup with each of the other complete generators."""
+        """Return a generator's matchup with every other complete generator."""
         return {other: self.between.get((name, other), Matchup()) for other in self.complete if other != name}
 
     def leader(self) -> str | None:
@@ -121,26 +124,26 @@ class Across(NamedTuple):
         return None
 
     def unbeaten(self) -> list[str]:
-        """Return the complete generators that no other beats clearly on any benchmark."""
+        """Return the complete generators that are not clearly beaten by any other on any benchmark."""
         return [name for name in self.complete if not any(matchup.lost for matchup in self.matchups(name).values())]
 
 
 class SuitePage(NamedTuple):
-    """The whole page."""
+    """Content of the whole page."""
 
     suite_id: str
     headline: Sentence
     facts: list[str]
     warnings: list[str]
     overall: list[Sentence]
-    """Sentences about each metric's leaders over all benchmarks, and about pairs that benchmarks order differently."""
+    """Sentences about each metric's leaders over all benchmarks, and about pairs on which benchmarks disagree."""
     certainty: str
     left_out: list[str]
-    """Metrics that do not score a benchmark, with the reason."""
+    """Metrics that did not score a benchmark, with the reason."""
     metrics: list[Across]
     runs: Sequence[SuiteRun]
     leaderboard_rows: Mapping[str, Sequence[LeaderboardRow]]
-    """Rows over all prompts by benchmark, with the tie groups of the page's correction."""
+    """Rows over all prompts, by benchmark, with tie groups based on the page's correction."""
 
     @property
     def names(self) -> list[str]:
@@ -150,9 +153,9 @@ class SuitePage(NamedTuple):
 def build_suite(
     suite_id: str, runs: Sequence[SuiteRun], *, left_out: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> SuitePage:
-    """Return the page of runs of several benchmarks.
+    """Return the page for the runs of several benchmarks.
 
-    Metrics that do not score a benchmark are `left_out`, each with the reason; `notes` are further warnings.
+    `left_out` lists the metrics that did not score a benchmark, each with the reason; `notes` are further warnings.
     """
     compared = correct_together(runs)
     ranked, boards = {}, {}
@@ -187,7 +190,7 @@ def build_suite(
 
 
 def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
-    """Return the duels of each run, decided with Holm's correction over all duels of all runs."""
+    """Return each run's duels, decided after applying Holm's correction to all duels of all runs."""
     decided = iter(decide_duels([duel for run in runs for duel in run.duels], lambda duel: None))
     return [[next(decided) for _ in run.duels] for run in runs]
 
@@ -195,7 +198,7 @@ def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
 def _results_across(
     metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]
 ) -> Across:
-    """Return one metric's results from the boards of each benchmark."""
+    """Return one metric's results, based on the boards of each benchmark."""
     own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
     scored = {name: generator_names(board.scored()) for name, board in own.items()}
     outcomes: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
@@ -230,7 +233,7 @@ def _results_across(
 
 
 def _headline(shared: Sequence[Across], duels: Sequence[Duel]) -> Sentence:
-    """Return whether a generator leads over all benchmarks; `shared` are the metrics that several of them use."""
+    """Return a sentence on whether a generator leads overall; `shared` has the metrics used by several benchmarks."""
     if not duels:
         return Sentence("No two generators can be compared", "on any benchmark.")
     if not any(duel.better for duel in duels):
@@ -249,7 +252,7 @@ def _headline(shared: Sequence[Across], duels: Sequence[Duel]) -> Sentence:
 
 
 def _overall_sentences(across: Across) -> Iterator[Sentence]:
-    """Yield sentences about the overall leader by one metric, and about pairs that benchmarks order differently."""
+    """Yield sentences about the overall leader on one metric, and about pairs on which benchmarks disagree."""
     metric, n_benchmarks = across.metric, len(across.columns)
     if len(across.complete) < 2:
         rest = f"no two generators have scores on all {n_benchmarks} benchmarks."
@@ -299,7 +302,7 @@ def _leader_sentence(across: Across) -> Sentence:
 
 
 def _certainty(duels: Sequence[Duel]) -> str:
-    """Return how many comparisons are clear, with the test that decides."""
+    """Describe how many comparisons are clear, and by which test."""
     if not duels:
         return ""
     n_clear = sum(duel.better is not None for duel in duels)
@@ -315,7 +318,7 @@ def _certainty(duels: Sequence[Duel]) -> str:
 def _warnings(
     runs: Sequence[SuiteRun], compared: Sequence[Sequence[Duel]], comparable: Sequence[Duel]
 ) -> Iterator[str]:
-    """Yield the benchmarks that are only scored in part, the generators that are not compared, and too few prompts."""
+    """Yield warnings about partly scored benchmarks, generators that are not compared, and too few prompts."""
     for run in runs:
         if run.part:
             yield f"{run.benchmark} is only scored in part: {run.part}."

@@ -1,4 +1,4 @@
-"""Content of a page of trends: means over the runs of a benchmark, and over the checkpoints of a training."""
+"""Builds the trends page: means over the runs of a benchmark, and over the checkpoints of a training run."""
 
 import re
 from collections import Counter
@@ -21,7 +21,7 @@ from plumbline.operators.results.metric_recipes import Recipe, recipe_of
 from plumbline.operators.results.summary import OVERALL
 
 COLOURS = 8
-"""Number of lines of a chart; style sheets have as many colours, --s0 to --s7."""
+"""Number of lines in a chart; style sheets define as many colours, --s0 to --s7."""
 MAX_SKILLS = 8
 MAX_BREAKS = 20
 MAX_LISTED = 60
@@ -29,7 +29,7 @@ MAX_CHARACTERS = 60
 
 
 class TrendRun(NamedTuple):
-    """The parts of a run that trends need."""
+    """The data of a run that trends need."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -37,7 +37,7 @@ class TrendRun(NamedTuple):
 
     @property
     def time(self) -> str:
-        """Start of the run in ISO format and UTC; reading it raises ValueError if the manifest has no valid time."""
+        """Start of the run in UTC and ISO format; raises ValueError if the manifest has no valid time."""
         return f"{datetime.fromisoformat(self.manifest['began']):%Y-%m-%dT%H:%M:%S}"
 
 
@@ -47,11 +47,11 @@ class NewestMean(NamedTuple):
     high: float
     coverage: float
     change: float | None
-    """Difference from the mean of the run before; None if the two cannot be compared."""
+    """Difference from the mean in the previous run; None if the two are not comparable."""
 
 
 class Trend(NamedTuple):
-    """A metric's charts at a skill, and the newest means by generator."""
+    """A metric's charts for one skill, and the newest mean of each generator."""
 
     metric: str
     lower_is_better: bool
@@ -67,21 +67,21 @@ class Trends(NamedTuple):
     facts: list[str]
     warnings: list[str]
     generators: FirstRows[str]
-    """Generators that are not checkpoints. The number of a generator is the number of its colour."""
+    """Generators that are not checkpoints. A generator's index is also the index of its colour."""
     families: FirstRows[str]
-    """Trainings with several checkpoints, numbered in the same way."""
+    """Training runs with several checkpoints; indices select colours in the same way."""
     listed: FirstRows[tuple[str, str]]
-    """Every generator with the day of its last run, which is empty for the newest run."""
+    """Every generator with the day of its last run, or an empty string if that is the newest run."""
     breaks: FirstRows[Sentence]
     panels: Mapping[str, Sequence[Trend]]
-    """All metrics by skill, overall first."""
+    """Trends of all metrics by skill, overall first."""
     skills_left_out: int
 
 
 def parse_checkpoint(pattern: re.Pattern[str], generator: str) -> tuple[str, int] | None:
-    """Return the training and the step of a checkpoint; None for any other generator.
+    """Return a checkpoint's training run and step; None for any other generator.
 
-    The pattern is for the whole name, with the groups `family` and `step`.
+    The pattern must match the whole name and have the groups `family` and `step`.
     """
     match = pattern.fullmatch(generator)
     if match is None or not match["family"] or not (match["step"] or "").isdecimal():
@@ -90,11 +90,11 @@ def parse_checkpoint(pattern: re.Pattern[str], generator: str) -> tuple[str, int
 
 
 def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame:
-    """Return every mean of every run, oldest first.
+    """Return all means of all runs, oldest run first.
 
-    The columns are run_id, began, recipe, settings and those of the summary. `recipe` counts the changes of the
-    metric's settings or models until that run, and `settings` the changes of the generator's settings. So means with
-    equal numbers can be compared.
+    The columns are run_id, began, recipe, settings and those of the summary. `recipe` counts how often the metric's
+    settings or models have changed up to that run, and `settings` how often the generator's settings have. Means can be
+    compared if both counts are equal.
     """
     changed = [(run.run_id, generator) for run, generator, _ in _changed_settings(runs, choice)]
     altered = [(run.run_id, metric) for run, metric, _, _ in _changed_recipes(runs)]
@@ -113,7 +113,7 @@ def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame
 
 
 def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tuple[TrendRun, str, str]]:
-    """Yield (run, generator, differences) if the settings differ from those in the last run that knows any."""
+    """Yield (run, generator, differences) if a generator's settings changed since the last run that recorded any."""
     earlier: dict[str, TrendRun] = {}
     for run in runs:
         for generator in all_settings(run.manifest, choice):
@@ -124,7 +124,7 @@ def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tupl
 
 
 def _changed_recipes(runs: Sequence[TrendRun]) -> Iterator[tuple[TrendRun, str, Recipe, Recipe]]:
-    """Yield (run, metric, old, new) if the recipe differs from that in the last run that has the metric."""
+    """Yield (run, metric, old, new) if a metric's recipe differs from that in the last run that used the metric."""
     recipes: dict[str, Recipe] = {}
     for run in runs:
         for metric in run.manifest.get("metrics", ()):
@@ -136,7 +136,7 @@ def _changed_recipes(runs: Sequence[TrendRun]) -> Iterator[tuple[TrendRun, str, 
 
 
 class Break(NamedTuple):
-    """Change of a metric's settings or models between two runs."""
+    """A change of a metric's settings or models between two runs."""
 
     metric: str
     time: str
@@ -147,7 +147,7 @@ class Break(NamedTuple):
 
 
 def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterator[Break]:
-    """Yield the changes of metrics' settings or models, oldest first."""
+    """Yield changes of the metrics' settings or models, oldest first."""
     for run, metric, old, new in _changed_recipes(runs):
         bridge = find_bridge(bridges, old, new)
         use = "" if bridge is None else f", {describe_use(bridge)}"
@@ -165,9 +165,9 @@ def build_trends(
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Trends:
-    """Return the page of some runs of a benchmark, oldest first.
+    """Return the trends page for some runs of a benchmark, given oldest first.
 
-    If a bridge joins two versions of a metric, the means before it are drawn on the new scale. The `frame` (`to_frame`)
+    If a bridge joins two versions of a metric, earlier means are drawn on the new scale. The `frame` (from `to_frame`)
     has the means of all runs, including runs that are not drawn. `checkpoints` matches the names of checkpoints.
     """
     earlier = frame["run_id"].nunique() - len(runs)
@@ -220,9 +220,9 @@ def build_trends(
 
 
 def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
-    """Add a column `line`: means with the same number are drawn on one line.
+    """Add a column `line`; means with the same value of `line` are connected by one line.
 
-    Means before a bridge are mapped to the new scale, and their intervals are widened by the bridge's margin.
+    Means from before a bridge are mapped to the new scale, and their intervals are widened by the bridge's margin.
     """
     frame = frame.assign(line=frame["recipe"])
     for metric in {found.metric for found in breaks}:
@@ -244,7 +244,7 @@ def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
 
 
 def _order_generators(frame: pd.DataFrame, lower_is_better: Container[str]) -> list[str]:
-    """Return the generators by their last run, the newest first, and then by their mean rank over the metrics."""
+    """Return the generators, most recent last run first, and then by their mean rank over the metrics."""
     overall = frame[frame["skill"] == OVERALL]
     towards = overall["metric"].map(lambda metric: direction(metric, lower_is_better))
     overall = overall.assign(mean=overall["mean"] * towards)
@@ -272,7 +272,7 @@ def _draw_runs(
 def _draw_steps(
     metric: str, skill: str, means: pd.DataFrame, families: Sequence[str], steps: Mapping[str, tuple[str, int]]
 ) -> Chart | None:
-    """Draw each checkpoint's mean in the last run that scored it by the current metric or by a bridged version."""
+    """Draw each checkpoint's mean from the last run that scored it with the current metric or a bridged version."""
     now = means[(means["line"] == means["line"].max()) & means["generator"].isin(list(steps))]
     last = now.groupby("generator", sort=False).tail(1)
     if last.empty:
@@ -289,7 +289,7 @@ def _draw_steps(
 
 
 def _points(xs: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
-    """Return a point for each row; a mean without an interval, because of a single prompt, gets one of no length."""
+    """Return a point for each row; a mean without an interval (of a single prompt) gets one of length zero."""
     low, high = rows["low"].fillna(rows["mean"]), rows["high"].fillna(rows["mean"])
     return [
         Point(x if isinstance(x, str) else int(x), *values)

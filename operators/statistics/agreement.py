@@ -1,4 +1,4 @@
-"""Agreement of scores with ratings over images, and of raters with each other; nan if it is undefined."""
+"""Measures how well scores agree with ratings, and raters with each other; nan if undefined."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -66,19 +66,19 @@ STATISTICS: Mapping[str, Statistic] = {
     "kendall_c": _nan_if_constant(lambda human, metric: scipy.stats.kendalltau(human, metric, variant="c").statistic),
     "auroc": auroc,
 }
-"""Statistics in [-1, 1], except AUROC in [0, 1].
+"""Statistics in [-1, 1], except AUROC, which is in [0, 1].
 
 Pearson's r; Spearman's rho with average ranks for ties; Kendall's tau-a (concordant minus discordant pairs, divided by
-all pairs), tau-b, which corrects for ties on both sides, and Stuart's tau-c, for sides with different numbers of
-values.
+all pairs), tau-b, which corrects for ties on both sides, and Stuart's tau-c, for variables with different numbers of
+distinct values.
 """
 
 
 def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int64]) -> float:
-    """Return Spearman's rho within each generator, averaged as VIEScore's release does; nan if any rho is undefined.
+    """Return Spearman's rho within generators, averaged as in VIEScore's release; nan if any rho is undefined.
 
-    The release means to average Fisher's z, but averages the correlations themselves and then takes the hyperbolic
-    tangent. So the result is nearer to 0 than the mean. Source: TIGER-AI-Lab/VIEScore, average_correlation in
+    The release intends to average Fisher's z, but averages the correlations themselves and then takes the hyperbolic
+    tangent, so the result is nearer to 0 than the mean. Source: TIGER-AI-Lab/VIEScore, average_correlation in
     paper_implementation/analyze_json.ipynb.
     """
     within = [generators == code for code in np.unique(generators)]
@@ -86,9 +86,9 @@ def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int6
 
 
 def raters_viescore(ratings: pd.DataFrame) -> float:
-    """Return how well people agree by `spearman_viescore`, from a long table (unit, generator, rater, rating).
+    """Return how well raters agree by `spearman_viescore`, given a long table (unit, generator, rater, rating).
 
-    Each rater is compared with the mean of the others, and the average is taken over raters and then over generators
+    Each rater is compared with the mean of the others. The results are averaged over raters and then over generators
     (iterate_all_results_human2human in the same release).
     """
     by_generator = []
@@ -112,9 +112,9 @@ def _average_viescore(correlations: Sequence[float]) -> float:
 def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
     """Return Krippendorff's alpha of a long table (unit, rater, rating), in [-1, 1]; ratings may be missing.
 
-    It is nan if no unit has two ratings, or if all ratings of such units are equal: raters who agree cannot then be
-    distinguished from raters who always answer the same. Source: Krippendorff 2018, Content Analysis, chapter 12; used
-    in Gecko, section 4.1.
+    It is nan if no unit has two ratings, or if all ratings of such units are equal, because then raters who agree
+    cannot be distinguished from raters who always give the same answer. Source: Krippendorff 2018, Content Analysis,
+    chapter 12; used in Gecko, section 4.1.
     """
     pairable = ratings[ratings.groupby("unit")["rating"].transform("count") > 1]
     if pairable["rating"].nunique() < 2:
@@ -132,7 +132,7 @@ def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
     """Return the interval of the ordinal `krippendorff_alpha` of a long table (unit, prompt_id, rater, rating).
 
     Prompts are resampled, because the units of a prompt are not independent. The interval is undefined if fewer than
-    MIN_DIFFERING prompts have any rating other than the commonest one.
+    MIN_DIFFERING prompts have a rating other than the most common one.
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1]
     if Prompts(ratings["prompt_id"].to_list()).differing(values.astype(np.float64)) < MIN_DIFFERING:
@@ -154,7 +154,7 @@ def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
 
 
 def _ordinal_alphas(coincidences: Floats) -> Floats:
-    """Return the alpha of each matrix (..., values, values): nan if nothing coincides, 1 if there is only one value."""
+    """Return the alpha of each matrix (..., values, values): nan without pairs of ratings, 1 for a single value."""
     margins = coincidences.sum(axis=-1)
     total = margins.sum(axis=-1)
     ranks = margins.cumsum(axis=-1) - margins / 2
@@ -167,7 +167,7 @@ def _ordinal_alphas(coincidences: Floats) -> Floats:
 
 
 def majority_vote(votes: Sequence[str | None]) -> str:
-    """Return the commonest vote; `unsure` on a tie or without votes (Gecko, App. D.1)."""
+    """Return the most common vote; `unsure` if there is a tie or there are no votes (Gecko, App. D.1)."""
     most = multimode(vote for vote in votes if vote is not None)
     return most[0] if len(most) == 1 else UNSURE
 
@@ -175,9 +175,10 @@ def majority_vote(votes: Sequence[str | None]) -> str:
 def reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str]:
     """Return the prompts whose raters agree for every generator and template (Gecko, section 4.1).
 
-    A prompt is reliable if its disagreement is below `share` of the largest of all prompts, for each generator and
-    template that was rated. If all raters agree about all prompts (largest 0), every prompt is reliable. A prompt
-    without any rating (all unsure) in some template is not. Ratings without a generator count as one generator's.
+    A prompt is reliable if, for each generator and template that was rated, its disagreement is below the fraction
+    `share` of the largest disagreement of any prompt. If all raters agree about all prompts (the largest disagreement
+    is 0), every prompt is reliable. A prompt that has no rating for some template (all raters were unsure) is not
+    reliable. Ratings without a generator are treated as those of one generator.
 
     Args:
         parts: Raters' answers about each image, word or question, in columns prompt_id, generator, template, image_id,

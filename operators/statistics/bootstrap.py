@@ -1,9 +1,9 @@
-"""Bootstrap intervals that resample prompts, because the images of one prompt are not independent of each other.
+"""Bootstrap intervals that resample prompts, because the images of one prompt are not independent.
 
-A bootstrap treats values that did not occur as impossible: ten equal ratings would have an interval of length 0. So a
-mean on a known scale gets Gaffke's bounds, which add one more prompt at the worst end of the scale, and a statistic
-that few prompts decide gets no interval. The other intervals are widened by Student's quantile, because resamples of
-few prompts spread too little.
+A bootstrap treats values that did not occur as impossible: the interval of ten equal ratings would have length 0.
+Therefore, a mean on a known scale gets Gaffke's bounds, which add an extra prompt at the worst end of the scale, and a
+statistic that depends on only a few prompts gets no interval. All other intervals are widened by Student's quantile,
+because resamples of few prompts vary too little.
 """
 
 import math
@@ -20,11 +20,11 @@ from plumbline.operators.statistics.ties import pairwise_correct
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
-MIN_DIFFERING = 6  # prompts that must differ from the rest for a valid interval; the same as for corrected means
+MIN_DIFFERING = 6  # minimum number of prompts that differ from the rest; the same as for corrected means
 ROUNDING = 1e-12
 FISHER_LIMIT = 0.999  # statistics nearer to an end of their scale are moved here: Fisher's transform of it is infinite
 MAX_WEIGHTS = 1 << 20  # weights in memory at a time
-MAX_PROMPTS_IN_PAIRS = 5_000  # for pairs between prompts, whose matrices have this number of rows and columns
+MAX_PROMPTS_IN_PAIRS = 5_000  # limit for pairs between prompts, whose matrices have a row and column per prompt
 ROWS_OF_PAIRS = 512
 DEFAULT_SAMPLING = Sampling()
 
@@ -40,7 +40,7 @@ UNDEFINED = Interval(math.nan, math.nan)
 
 
 class Scale(NamedTuple):
-    """The least and the greatest possible value."""
+    """The lowest and the highest possible value."""
 
     least: float
     greatest: float
@@ -50,7 +50,7 @@ SHARES, CORRELATIONS = Scale(0.0, 1.0), Scale(-1.0, 1.0)
 
 
 class Prompts:
-    """The rows of each prompt, and bootstrap resamples of the prompts, which depend on nothing but the seed."""
+    """The rows of each prompt, and bootstrap resamples of the prompts, which depend only on the seed."""
 
     def __init__(self, prompt_ids: Sequence[str], sampling: Sampling = DEFAULT_SAMPLING, name: str = "prompts") -> None:
         self.sampling, self.name = sampling, name
@@ -60,7 +60,7 @@ class Prompts:
         self.rows = np.split(order, np.cumsum(np.bincount(self.codes, minlength=self.count))[:-1])
 
     def describe(self, interval: Interval, scale: Scale | None = None) -> str:
-        """Return how the interval of a mean was computed, on a scale if one is given, or why it is undefined."""
+        """Describe how the interval of a mean was computed (on a scale, if given), or why it is undefined."""
         if self.count < 2:
             return f"no interval: {self.count} {self.name}, but at least 2 are needed"
         if math.isnan(interval.low):
@@ -71,16 +71,17 @@ class Prompts:
         return f"95% interval: bootstrap of {self.count} {self.name}, {resamples} resamples, with Student's quantile"
 
     def differing(self, values: Floats) -> int:
-        """Return the number of prompts with a value other than the commonest of the values (n,)."""
+        """Return the number of prompts with a value other than the most common of the values (n,)."""
         if not len(values):
             return 0
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         return len(np.unique(self.codes[inverse != counts.argmax()]))
 
     def interval(self, statistic: Callable[[Longs], float], scale: Scale | None = None) -> Interval:
-        """Return the interval of a statistic of row indices; resamples without a defined statistic are ignored.
+        """Return the interval of a statistic of row indices; resamples for which it is undefined are ignored.
 
-        With a `scale`, the interval is computed for the statistic's Fisher transform, so that it stays on the scale.
+        If a `scale` is given, the interval is computed for the statistic's Fisher transform, so that it stays on the
+        scale.
         """
         if self.count < 2:
             return UNDEFINED
@@ -92,7 +93,7 @@ class Prompts:
         return student_interval(statistic(np.arange(len(self.codes))), np.asarray(values), self.count, scale)
 
     def mean_interval(self, values: Floats, scale: Scale | None = None) -> Interval:
-        """Return the interval of the mean of the rows' values (n,), which must lie on the scale if there is one."""
+        """Return the interval of the mean of the rows' values (n,), which must lie on the scale if one is given."""
         sums = np.bincount(self.codes, weights=values, minlength=self.count).astype(np.float64)
         sizes = np.bincount(self.codes, minlength=self.count)
         return self.ratio_interval(sums, sizes.astype(np.float64), scale)
@@ -106,7 +107,7 @@ class Prompts:
         drawn = self.multiplicities()
         with np.errstate(invalid="ignore"):
             resampled = (drawn @ numerators) / (drawn @ denominators)
-        # The skewness to first order is not taken from the resamples: 200 are by chance too skewed in 2 of 100 cases.
+        # The skewness is computed to first order, because 200 resamples are by chance too skewed in 2 of 100 cases.
         residuals = numerators - numerators.sum() / denominators.sum() * denominators
         spread = float((residuals**2).sum())
         skewness = float((residuals**3).sum()) / spread**1.5 if spread > 0 else math.nan
@@ -120,7 +121,7 @@ class Prompts:
         return random.multinomial(self.count, shares, size=self.sampling.resamples).astype(np.float64)
 
     def pairwise_interval(self, human: Floats, metric: Floats, epsilon: float, *, grouped: bool) -> Interval:
-        """Return the interval of pairwise accuracy at a fixed threshold; if `grouped`, over pairs within prompts."""
+        """Return the interval of pairwise accuracy at a fixed threshold; if `grouped`, for pairs within prompts."""
         if grouped:
             values, counted = np.zeros((2, self.count))
             for prompt, rows in enumerate(self.rows):
@@ -132,7 +133,7 @@ class Prompts:
         order = np.concatenate(self.rows)
         human, metric, codes = human[order], metric[order], self.codes[order]
         starts = np.searchsorted(codes, np.arange(self.count))
-        hits = np.zeros((self.count, self.count))  # correct pairs of rows of every two prompts
+        hits = np.zeros((self.count, self.count))  # number of correct pairs of rows, for every pair of prompts
         for first in range(0, len(order), ROWS_OF_PAIRS):
             rows = np.arange(first, min(first + ROWS_OF_PAIRS, len(order)))
             is_correct = pairwise_correct(human, metric, epsilon, rows)
@@ -146,15 +147,15 @@ class Prompts:
         return student_interval(float(correct.sum() / pairs.sum()), resampled, self.count, SHARES)
 
     def all_differ(self, *columns: Floats) -> bool:
-        """Return True if enough prompts differ in each column (n,) for an interval."""
+        """Return True if every column (n,) has enough differing prompts for an interval."""
         return all(self.differing(values) >= MIN_DIFFERING for values in columns)
 
 
 def student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
-    """Return Student's interval of a statistic of `count` prompts; its standard error is the spread of the resamples.
+    """Return Student's interval of a statistic of `count` prompts, with the spread of resamples as standard error.
 
-    It is undefined if most resamples are undefined or all are equal. With a `scale` it is computed for Fisher's
-    transform of the statistic.
+    It is undefined if most resamples are undefined or all are equal. If a `scale` is given, it is computed for the
+    Fisher transform of the statistic.
     """
     defined = resampled[np.isfinite(resampled)]
     if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING:
@@ -171,9 +172,9 @@ def student_interval(value: float, resampled: Floats, count: int, scale: Scale |
 
 
 def student_quantile(counts: Floats | int) -> Floats:
-    """Return the half-width of intervals in standard deviations of resampled means, for these numbers of prompts.
+    """Return the half-widths of intervals, in standard deviations of resampled means, given the numbers of prompts.
 
-    It is Student's quantile times sqrt(n / (n - 1)), because resampled means spread less than the standard error.
+    They are Student's quantile times sqrt(n / (n - 1)), because resampled means vary less than the standard error.
     """
     degrees = np.asarray(counts, np.float64) - 1
     import scipy  # imported here because it is slow, and `plumbline status` computes no interval
@@ -185,13 +186,13 @@ def percentile_intervals(resampled: Floats, counts: Floats, skewness: Floats | N
     """Return the ends (2, k) of the middle 95% of k resampled means (k, resamples); nan resamples are ignored.
 
     The intervals are widened about their means by the ratio of Student's quantile to the normal quantile. An interval
-    is nan if its skewness reaches 1 / sqrt(MIN_DIFFERING), that of a Poisson number with mean MIN_DIFFERING: then fewer
-    prompts decide the mean.
+    is nan if its skewness reaches 1 / sqrt(MIN_DIFFERING), which is the skewness of a Poisson variable with mean
+    MIN_DIFFERING: then the mean depends on fewer prompts than that.
 
     Args:
         resampled: The resampled means.
         counts: Number of prompts of each mean (k,).
-        skewness: Skewness of each mean (k,), by default that of the resamples, which takes hundreds of them.
+        skewness: Skewness of each mean (k,). By default it is computed from the resamples, which requires hundreds.
     """
     ends = np.full((2, len(resampled)), math.nan)
     known = np.flatnonzero((counts > 1) & np.isfinite(resampled).any(axis=1))
@@ -211,11 +212,11 @@ def percentile_intervals(resampled: Floats, counts: Floats, skewness: Floats | N
 
 
 def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, sampling: Sampling) -> Interval:
-    """Return Gaffke's interval of a mean on a scale, from prompts' sums and sizes (k,).
+    """Return Gaffke's interval of a mean on a scale, from the sums and sizes of prompts (k,).
 
-    It is valid for few prompts and for equal values. Each end is a quantile of the means under uniformly drawn weights,
-    with one more prompt at that end of the scale (Gaffke 2005; Learned-Miller and Thomas 2019). For shares it is
-    Clopper and Pearson's interval.
+    It is valid even for few prompts and for equal values. Each end is a quantile of the means under uniformly drawn
+    weights, with an extra prompt at that end of the scale (Gaffke 2005; Learned-Miller and Thomas 2019). For
+    proportions it is Clopper and Pearson's interval.
     """
     random = np.random.default_rng(sampling.seed)
     kinds, counts = np.unique(np.column_stack([numerators, denominators]), axis=0, return_counts=True)
@@ -232,6 +233,6 @@ def gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, samp
 
 
 def pairwise_accuracy(human: Floats, metric: Floats, epsilon: float) -> float:
-    """Return the share of correct pairs of a few rows (n,), n > 1; scores within epsilon count as tied."""
+    """Return the fraction of correct pairs among a few rows (n,), n > 1; scores within epsilon count as tied."""
     correct = pairwise_correct(human, metric, epsilon)
     return float((correct.sum() - len(human)) / (len(human) * (len(human) - 1)))

@@ -8,11 +8,11 @@ import numpy as np
 
 
 def compact_letters(names: Sequence[str], different: Collection[frozenset[str]]) -> dict[str, str]:
-    """Return each name's letters by insert-and-absorb (Piepho 2004); `different` has the pairs that differ.
+    """Return each name's letters by insert-and-absorb (Piepho 2004); `different` contains the pairs that differ.
 
-    At first all names share one letter. Every pair that differs splits each letter that it shares in two, each without
-    one name of the pair. A letter is dropped if every two of its names share another letter; so there are never more
-    letters than pairs. The 53rd letter is a2.
+    At first all names share one letter. For every pair that differs, each letter that both names have is split in two,
+    each without one of the names. A letter is dropped if any two of its names also share another letter, so there are
+    never more letters than pairs. The 53rd letter is a2.
     """
     groups = [tuple(range(len(names)))] if names else []  # for each letter, the indices of the names that have it
     shared = np.ones((len(names), len(names)), np.int64)  # number of letters that two names share

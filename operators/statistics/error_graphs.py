@@ -1,8 +1,9 @@
-"""T2IScoreScore's meta-metrics: does a metric order and separate images by how many errors they have?
+"""T2IScoreScore's meta-metrics: does a metric order and separate images by their number of errors?
 
-A semantic error graph has the images of one prompt on its nodes. A node is a set of errors, and its level is their
-number. A walk has one node of every level. Source: Saxon et al. 2024, Who Evaluates the Evaluations?, section 4. The
-released numbers depart from the paper's formulas, and the code has changed since; hence three conventions.
+The nodes of a semantic error graph contain images of the same prompt. A node stands for a set of errors, and its level
+is their number. A walk contains one node from every level. Source: Saxon et al. 2024, Who Evaluates the Evaluations?,
+section 4. The released numbers differ from the paper's formulas, and the code has changed since, hence three
+conventions.
 """
 
 import math
@@ -21,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 class GraphScores(NamedTuple):
-    """One graph's meta-metrics (metrics,); correlations are negative if scores fall with errors."""
+    """Meta-metrics of one graph (metrics,); correlations are negative if scores decrease with errors."""
 
     spearman: Floats
     kendall: Floats
@@ -30,14 +31,14 @@ class GraphScores(NamedTuple):
 
 
 class ErrorNode(NamedTuple):
-    """The images of one set of errors."""
+    """The images with one set of errors."""
 
     level: int
     scores: Floats  # (images, metrics), nan if missing
 
 
 def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Convention) -> pd.DataFrame:
-    """Return spearman, kendall, separation (0 to 1) and delta (in score units) of every graph and metric.
+    """Return spearman, kendall, separation (0 to 1) and delta (in score units) for every graph and metric.
 
     Args:
         nodes: A row per image, with graph_id, image_id, node and level.
@@ -60,9 +61,10 @@ def score_graphs(nodes: pd.DataFrame, scores: pd.DataFrame, convention: Conventi
 
 
 def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScores:
-    """Return the meta-metrics of one graph: 0 if it has a single level, because then nothing is ordered.
+    """Return the meta-metrics of one graph; 0 if it has only one level, because then there is nothing to order.
 
-    With `current`, a metric without any score is nan, and so are the correlations of a graph without a root.
+    With `current`, the values of a metric that has no score are nan, and so are the correlations of a graph without a
+    root.
     """
     walks = list(iterate_walks(nodes, root_pairs=convention == "published"))
     if convention == "current":
@@ -87,7 +89,10 @@ def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScor
 
 
 def iterate_walks(nodes: Sequence[ErrorNode], *, root_pairs: bool) -> Iterator[tuple[ErrorNode, ...]]:
-    """Yield every combination of one node per level; with `root_pairs`, of an ordered pair of roots and such nodes."""
+    """Yield every combination of one node per level.
+
+    With `root_pairs`, each combination starts with an ordered pair of roots instead of a single root.
+    """
     levels = [[node for node in nodes if node.level == level] for level in sorted({node.level for node in nodes})]
     roots = [node for node in nodes if node.level == 0]
     if root_pairs and roots:
@@ -102,7 +107,7 @@ def _count_scores(nodes: Sequence[ErrorNode]) -> Floats:
 
 
 def _average(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
-    """Return the mean over walks of (walks, metrics); nan if no walk has a weight."""
+    """Return the weighted mean over walks of values (walks, metrics); nan if all weights are 0."""
     with np.errstate(invalid="ignore"):
         return np.asarray((np.asarray(values) * weights).sum(axis=0) / weights.sum(axis=0))
 
@@ -110,14 +115,14 @@ def _average(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
 def _correlate(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tuple[Floats, Floats]:
     """Return Spearman's rho and Kendall's tau-b between level and score by metric; 0 if undefined.
 
-    Equal values have the mean of their ranks, or the lowest, which equation 1 states. A loop over scipy's two functions
-    returns the same and takes forty times as long.
+    Equal values get the mean of their ranks, or the lowest rank, as stated in equation 1. A loop over scipy's two
+    functions returns the same results but takes forty times as long.
     """
     all_levels = np.repeat([float(node.level) for node in walk], [len(node.scores) for node in walk])
     all_scores = np.concatenate([node.scores for node in walk])
     spearman, kendall = np.zeros(all_scores.shape[1]), np.zeros(all_scores.shape[1])
     scored = np.isfinite(all_scores)
-    for pattern in np.unique(scored, axis=1).T:  # metrics that scored the same images are correlated together
+    for pattern in np.unique(scored, axis=1).T:  # correlate metrics that scored the same images together
         metrics = np.flatnonzero((scored == pattern[:, None]).all(axis=0))
         if not pattern.any():
             continue
@@ -133,14 +138,14 @@ def _correlate(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tu
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Divide; 0 / 0 is 0."""
+    """Divide elementwise; 0 / 0 is 0."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
 def kolmogorov_smirnov(first: Floats, second: Floats) -> Floats:
-    """Return the two-sample statistic of each column of (n, metrics) and (m, metrics).
+    """Return the two-sample statistic for each column of (n, metrics) and (m, metrics).
 
-    Values that are nan are ignored; the statistic is nan if a sample has no other values.
+    Values that are nan are ignored; the statistic is nan if either sample has no other values.
     """
     points = np.concatenate([first, second])
     distributions = []
@@ -158,9 +163,9 @@ def _means(node: ErrorNode) -> Floats:
 
 
 def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
-    """Return separation and delta as means over pairs of nodes of different levels; 0 without pairs.
+    """Return separation and delta, averaged over pairs of nodes from different levels; 0 if there are no pairs.
 
-    A pair counts for a metric only if all images of both nodes have its score.
+    A pair counts for a metric only if the metric scored all images of both nodes.
     """
     shape = (-1, nodes[0].scores.shape[1])
     pairs = [(first, second) for first, second in combinations(nodes, 2) if first.level < second.level]

@@ -1,4 +1,4 @@
-"""Options for judging metrics; this module imports nothing heavy, so that configurations are read fast."""
+"""Options for judging metrics. The module imports nothing heavy, so that configurations load fast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
-"""The ids that a score and a judgement of the same image share."""
+"""The ids by which a score is matched with a judgement of the same image."""
 MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
     "image": ("image_id",),
     "prompt_and_generator": ("prompt_id", "generator"),
@@ -30,56 +30,60 @@ RatingStatistic = Literal[
     "pairwise_accuracy_grouped",
 ]
 Level = Literal["nominal", "ordinal", "interval"]
-"""The distance between two ratings in Krippendorff's alpha."""
+"""How the distance between two ratings is measured in Krippendorff's alpha."""
 Unsure = Literal["left_out", "tied"]
-"""Treatment of pairs that people do not decide: left out, or right if the metric ties them."""
+"""Treatment of pairs on which people do not decide: left out, or counted as right if the metric ties them."""
 EqualScores = Literal["half", "wrong"]
-"""Worth of a metric's equal scores for a pair that people decide: half a pair, as a coin toss would get, or nothing, as
-in releases that count the same choice as right and everything else as wrong."""
+"""Value of a metric's equal scores for a pair on which people decide: half a pair, as expected from a coin toss, or
+nothing, as in releases that count only the same choice as right.
+"""
 ZeroHandling = Literal["wilcox", "pratt"]
-"""Treatment of pairs that do not differ in the signed-rank test: drop them, or rank and then drop them."""
+"""Treatment of pairs without a difference in the signed-rank test: drop them, or rank them and then drop them."""
 Convention = Literal["published", "paper", "current"]
 """Convention of T2IScoreScore.
 
-- `published` gives the released per-graph numbers: walks begin with every ordered pair of roots, and weigh by their
-  images.
+- `published` reproduces the released per-graph numbers: walks begin with every ordered pair of roots, and are weighted
+  by their number of images.
 - `paper` has one root per walk, walks of equal weight, and separation of adjacent levels only. The rank of a value is
   the number of values below it (equation 1).
-- `current` is the maintained code of 2025: one root per walk, walks weigh by their scored images if they have at least
-  two, and separation and delta are over pairs of nodes whose images all have a score.
+- `current` is the maintained code of 2025: one root per walk, walks weighted by their number of scored images if they
+  have at least two, and separation and delta over pairs of nodes whose images all have a score.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """Number and seed of the draws of intervals and permutation tests."""
+    """Number and seed of the random draws for intervals and permutation tests."""
 
     resamples: int = 1000
-    """Bootstrap resamples of the prompts."""
+    """Number of bootstrap resamples of the prompts."""
     permutations: int = 9999
-    """Sign flips of a permutation test, which compares two metrics, or one metric before and after a training."""
+    """Number of random sign flips in a permutation test, which compares two metrics, or one metric before and after a
+    training run.
+    """
     seed: int = 0
-    """Seed of the resamples and the sign flips."""
+    """Seed for the resamples and the sign flips."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adaptive(BoundsChecked):
-    """Options of sweeps that stop once enough prompts have decided which generators differ."""
+    """Options for sweeps that stop once enough prompts have shown which generators differ."""
 
     section: ClassVar[str] = "adaptive."
     alpha: Probability = SIGNIFICANCE
-    """Largest probability, over the random order of the prompts, that any decision is false; exact for `betting`."""
+    """Maximum probability, over the random order of the prompts, that any decision is false; exact for `betting`."""
     indifference: float | Mapping[str, float] = 0.0
     """Largest difference of means that does not matter, in units of the score; {METRIC: NUMBER} sets it by metric."""
     method: Literal["betting", "asymptotic"] = "betting"
-    """`betting` is exact and requires the `range` of scores. `asymptotic` does not, but its decisions can be false too
-    often if only few prompts differ."""
+    """`betting` is exact and requires the `range` of scores. `asymptotic` does not require it, but its decisions may be
+    false more often than `alpha` if only few prompts differ.
+    """
     range: tuple[float, float] = (0.0, 1.0)
-    """Least and greatest possible score of any metric; used by `betting` only."""
+    """Lowest and highest possible score of any metric; used only by `betting`."""
     growth: AboveZero = 0.25
-    """Size of a round as a fraction of the prompts of all earlier rounds; each round loads its models again."""
+    """Size of a round as a fraction of the prompts in all earlier rounds; each round loads its models again."""
     seed: int = 0
-    """Seed of the order of the prompts."""
+    """Seed for the order of the prompts."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -93,11 +97,11 @@ class Adaptive(BoundsChecked):
 
     @property
     def width(self) -> float:
-        """The greatest difference between two scores."""
+        """The largest possible difference between two scores."""
         return self.range[1] - self.range[0]
 
     def indifference_of(self, metric: str) -> float:
-        """Return a metric's indifference; 0 if only other metrics have one."""
+        """Return the indifference for a metric; 0 if it is set only for other metrics."""
         if isinstance(self.indifference, Mapping):
             return self.indifference.get(metric, 0.0)
         return self.indifference

@@ -27,14 +27,14 @@ class SignedRank(NamedTuple):
     """A Wilcoxon signed-rank test on paired values."""
 
     p_value: float
-    """Two-sided p-value: exact for few pairs, even with ties, a normal approximation for many, 1 if no pair differs."""
+    """Two-sided p-value: exact for few pairs, even with ties; a normal approximation for many; 1 if no pair differs."""
     effect: float
     """Matched-pairs rank-biserial correlation in [-1, 1]: (ranks for a - ranks for b) / all ranks; 0 if no pair
     differs."""
     difference: float
     """Mean of a - b."""
     win_rate: float
-    """Share of pairs with a > b; ties count half."""
+    """Fraction of pairs with a > b; ties count half."""
     n: int
     """Number of pairs with both values."""
     differing: int
@@ -44,14 +44,14 @@ class SignedRank(NamedTuple):
 def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
     """Compare paired values (n,); pairs with nan are ignored.
 
-    Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`): the Gecko paper does not
-    say which. Differences are equal if they differ only by rounding, such as 1 - 2/3 and 1/3 - 0.
+    Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`); the Gecko paper does not say
+    which. Differences that are equal up to rounding, such as 1 - 2/3 and 1/3 - 0, count as equal.
     """
     return signed_rank_of(a - b, step_of(a, b), zeros=zeros)
 
 
 def signed_rank_of(differences: Floats, step: float, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
-    """Compare paired values by their differences a - b (n,), rounded to multiples of `step`: `step_of(a, b)`."""
+    """Compare paired values, given their differences a - b (n,) rounded to multiples of `step` (`step_of(a, b)`)."""
     differences = differences[np.isfinite(differences)]
     n = len(differences)
     if not n:
@@ -85,8 +85,8 @@ def _p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int, n_zero
         ranks: Doubled rank of each distinct absolute difference, ascending.
         counts: Number of differences with each rank.
         sum_above: Sum of the doubled ranks of the differences above 0.
-        sum_below: The same of the differences below 0.
-        n_zeros: Number of zeros that take the first ranks.
+        sum_below: Sum of the doubled ranks of the differences below 0.
+        n_zeros: Number of zeros, which take the first ranks.
     """
     n, step = int(counts.sum()), int(np.gcd.reduce(ranks))
     total = (sum_above + sum_below) // step
@@ -110,7 +110,8 @@ def _p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int, n_zero
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected by Holm's step-down method (1979); nan stays nan and does not count as a test.
 
-    statsmodels has the same function, but collects garbage at every call: 10 of the 20 seconds of a report.
+    statsmodels has the same function, but it runs the garbage collector on every call, which took 10 of the 20 seconds
+    of a report.
     """
     values = np.asarray(p_values, np.float64)
     tested = np.flatnonzero(np.isfinite(values))
@@ -121,9 +122,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def permutation(differences: Floats, *, resamples: int = 9999, seed: int = 0) -> float:
-    """Return the two-sided p-value that the mean of differences (one per prompt) is 0, by flipping signs at random.
+    """Return the two-sided p-value of the null hypothesis that differences (one per prompt) have mean 0.
 
-    It is nan for fewer than two differences.
+    Signs are flipped at random. The p-value is nan for fewer than two differences.
     """
     if len(differences) < 2:
         return math.nan
@@ -141,18 +142,19 @@ def permutation(differences: Floats, *, resamples: int = 9999, seed: int = 0) ->
 def permuted_correlations(
     human: Floats, a: Floats, b: Floats, prompt_ids: Sequence[str], *, resamples: int = 9999, seed: int = 0
 ) -> float:
-    """Return the two-sided p-value that metrics a and b (n,) correlate equally with the same ratings (n,).
+    """Return the two-sided p-value of the null hypothesis that metrics a and b correlate equally with ratings (n,).
 
     The test exchanges the metrics' standardised scores for whole prompts at random (Deutsch, Dror and Roth 2021, with
     prompts as inputs), because images of a prompt are not independent. Williams' test (1959) assumes that they are, and
-    finds a difference too often. The p-value is nan for fewer than two prompts or an undefined correlation.
+    so finds differences too often. The p-value is nan if there are fewer than two prompts or a correlation is
+    undefined.
     """
     codes = np.unique(np.asarray(prompt_ids, dtype=str), return_inverse=True)[1]
     columns = np.stack([human, a, b]).astype(np.float64)
     if codes.max(initial=0) < 1 or not np.ptp(columns, axis=1).all():
         return math.nan
     ratings, *metrics = scipy.stats.zscore(columns, axis=1)
-    sums_a, sums_b = (  # of scores, squared scores and scores x ratings, by prompt (prompts, 3)
+    sums_a, sums_b = (  # sums of scores, squared scores and scores x ratings, by prompt (prompts, 3)
         np.stack([np.bincount(codes, weights=x) for x in (scores, scores**2, ratings * scores)], axis=1)
         for scores in metrics
     )
@@ -170,26 +172,27 @@ def permuted_correlations(
 
 @lru_cache(maxsize=1)
 def _draw_exchanges(prompts: int, resamples: int, seed: int) -> Sequence[NDArray[np.uint8]]:
-    """Draw which prompts each resample exchanges, as blocks of bits; cached for all metrics of the same prompts."""
+    """Draw which prompts each resample exchanges, as blocks of bits; cached for metrics with the same prompts."""
     random = np.random.default_rng(seed)
     sizes = np.diff([*range(0, resamples, RESAMPLES_AT_ONCE), resamples])
     return [np.packbits(random.integers(2, size=(size, prompts)).astype(np.uint8), axis=1) for size in sizes]
 
 
 def fewest_pairs(tests: int, level: float) -> int:
-    """Return the least number of pairs that can be significant at a level after Holm's correction for `tests` tests.
+    """Return the smallest number of pairs that can be significant at a level after Holm's correction.
 
-    The smallest two-sided p-value of n pairs, which all differ in the same direction, is 2^(1 - n).
+    `tests` is the number of tests. The smallest two-sided p-value of n pairs that all differ in the same direction is
+    2^(1 - n).
     """
     return math.floor(math.log2(tests / level)) + 2
 
 
 def pairs_needed(effect: float, tests: int, level: float, chance: float = CHANCE) -> int:
-    """Return about how many differing pairs show a rank-biserial correlation (in [-1, 1], not 0) with this power.
+    """Estimate how many differing pairs are needed to detect a rank-biserial correlation with a given power.
 
-    The difference must be significant as the first of `tests` tests. Noether 1987, Sample size determination for some
-    common nonparametric tests: (z_alpha + z_beta)^2 / (3 (p - 1/2)^2), with p = (1 + effect) / 2, the probability that
-    the sum of two differences is above 0.
+    `effect` is the correlation (in [-1, 1], not 0), and `chance` the power. The difference must be significant as the
+    first of `tests` tests. Noether 1987, Sample size determination for some common nonparametric tests: (z_alpha +
+    z_beta)^2 / (3 (p - 1/2)^2), with p = (1 + effect) / 2, the probability that the sum of two differences is above 0.
     """
     normal = NormalDist()  # scipy.stats takes a second to import
     reach = normal.inv_cdf(1 - level / (2 * tests)) + normal.inv_cdf(chance)

@@ -1,4 +1,4 @@
-"""Percentile ranks, defined once: reports, pages and the terminal show the same rank of the same score."""
+"""Percentile ranks, defined once so that reports, pages and the terminal show the same rank for the same score."""
 
 from typing import TypeVar
 
@@ -9,11 +9,11 @@ Counts = TypeVar("Counts", float, NDArray[np.float64])
 
 
 def percentile_rank(worse: Counts, equal: Counts, total: float) -> Counts:
-    """Return percentile ranks, from 0 to 1: the share of scores that are worse; equal scores count half.
+    """Return percentile ranks, from 0 to 1: the fraction of scores that are worse; equal scores count half.
 
     Args:
         worse: Number of scores that are worse.
-        equal: Number of scores that are equal, the ranked score itself included if it is among them.
+        equal: Number of scores that are equal, including the ranked score itself if it is among them.
         total: Number of scores, above 0.
     """
     return (2 * worse + equal) / (2 * total)

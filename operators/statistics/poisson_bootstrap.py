@@ -1,8 +1,8 @@
-"""A bootstrap whose sums can be merged: a hash of a prompt's id decides the prompt's Poisson(1) weights.
+"""A bootstrap whose sums can be merged: a prompt's Poisson(1) weights depend only on the hash of its id.
 
-A resample's statistic is the ratio of two weighted sums. The sums of parts of the rows, computed in any order and on
-any machine, add up to the sums of all rows. Source: Chamandy et al. 2012, Estimating Uncertainty for Massive Data
-Streams.
+The statistic of a resample is the ratio of two weighted sums. The sums over parts of the rows, computed in any order
+and on any machine, add up to the sums over all rows. Source: Chamandy et al. 2012, Estimating Uncertainty for Massive
+Data Streams.
 """
 
 import math
@@ -16,7 +16,7 @@ from plumbline.operators.statistics.bootstrap import percentile_intervals
 Floats = NDArray[np.float64]
 
 RESAMPLES = 500
-MIN_PROMPTS = 2.5  # prompts that an interval requires, as estimated from the spread of the weights
+MIN_PROMPTS = 2.5  # minimum number of prompts for an interval, as estimated from the spread of the weights
 CUMULATIVE = np.cumsum([math.exp(-1) / math.factorial(count) for count in range(16)])  # probabilities of Poisson(1)
 PROMPTS_AT_ONCE = 1024  # prompts whose weights are in memory at a time
 PROMPTS_IN_CACHE = 64  # prompts whose random numbers fit in a core's cache
@@ -24,7 +24,7 @@ PROMPTS_IN_CACHE = 64  # prompts whose random numbers fit in a core's cache
 STEP, FIRST, SECOND = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 STREAMS = np.arange(1, RESAMPLES + 1, dtype=np.uint64) * STEP
 FIRST_BITS = 12
-UNDECIDED = 255  # marks numbers whose first bits do not decide their weight
+UNDECIDED = 255  # marks random numbers whose first bits do not determine the weight
 _ENDS = np.arange(2**FIRST_BITS + 1) / 2**FIRST_BITS
 _LEAST, _MOST = (np.searchsorted(CUMULATIVE, ends, side="right") for ends in (_ENDS[:-1], _ENDS[1:] - 2.0**-53))
 WEIGHT_OF_FIRST_BITS = np.where(_LEAST == _MOST, _LEAST, UNDECIDED).astype(np.uint8)
@@ -38,12 +38,12 @@ def hash_ids(ids: Sequence[str]) -> NDArray[np.uint64]:
 
 
 def uniform(hashes: NDArray[np.uint64]) -> Floats:
-    """Return hashes as numbers from 0 to 1 (exclusive)."""
+    """Convert hashes to numbers between 0 and 1 (both exclusive)."""
     return np.asarray((hashes >> np.uint64(11)) * 2.0**-53)
 
 
 def draw_prompts(prompts: NDArray[np.uint64], count: int | None, seed: int) -> NDArray[np.bool_]:
-    """Return True for each of `count` prompts (all if None) drawn at random, by the hashes of their ids (n,).
+    """Return True for each of `count` prompts (all if None) drawn at random, based on the hashes of their ids (n,).
 
     A larger `count` draws the same prompts and more. The draw is independent of the prompts' weights.
     """
@@ -56,7 +56,7 @@ def draw_prompts(prompts: NDArray[np.uint64], count: int | None, seed: int) -> N
 
 
 def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return each prompt's weight in every resample (prompts, RESAMPLES), from the hash of its id."""
+    """Return each prompt's weight in every resample (prompts, RESAMPLES), based on the hash of its id."""
     weights = np.empty((len(prompts), RESAMPLES), np.uint8)
     for first in range(0, len(prompts), PROMPTS_IN_CACHE):
         block = slice(first, first + PROMPTS_IN_CACHE)
@@ -75,10 +75,10 @@ def poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:
-    """Return for each function the sums over prompts of its k values, weighted for every resample (k, RESAMPLES).
+    """Return, for each function, the weighted sums of its k values over prompts, per resample (k, RESAMPLES).
 
-    `prompts` has hashes of the prompts' ids (n,). A function returns the values (prompts, k) of a slice of the prompts,
-    so that neither values nor weights of all prompts are in memory at once.
+    `prompts` has the hashes of the prompts' ids (n,). Each function returns the values (prompts, k) for a slice of the
+    prompts, so that values and weights of all prompts are never in memory at once.
     """
     sums: list[Floats] = [np.zeros((1, RESAMPLES)) for _ in values]
     for first in range(0, len(prompts), PROMPTS_AT_ONCE):
@@ -89,9 +89,9 @@ def weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice]
 
 
 def ratio_intervals(totals: Floats, counts: Floats) -> Floats:
-    """Return the ends (2, k) of the intervals of k ratios, from their weighted totals and counts (k, RESAMPLES).
+    """Return the ends (2, k) of the intervals of k ratios, given their weighted totals and counts (k, RESAMPLES).
 
-    They are nan if fewer than three prompts have a value, or if few prompts decide the ratio.
+    They are nan if fewer than three prompts have a value, or if the ratio depends on only a few prompts.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = np.where(counts > 0, totals / counts, math.nan)

@@ -1,10 +1,10 @@
 """Prediction-powered inference: means of people's labels, made more precise by predictions for many more items.
 
 Sources: Angelopoulos, Duchi and Zrnic 2023, PPI++: Efficient Prediction-Powered Inference (section 2, power tuning).
-Intervals stay valid however often they are computed while labels come in: a gambler bets against each mean, and a mean
-is excluded once the gambler is rich (Waudby-Smith and Ramdas 2024, Estimating Means of Bounded Random Variables by
-Betting). Each bet stakes a fixed share, and the capital is the average over several bets, so that it does not depend on
-the order of the labels.
+Intervals remain valid however often they are computed while labels come in: a gambler bets against each mean, and a
+mean is excluded once the gambler is rich (Waudby-Smith and Ramdas 2024, Estimating Means of Bounded Random Variables by
+Betting). Each bet stakes a fixed fraction, and the capital is the average over several bets, so that it does not depend
+on the order of the labels.
 """
 
 import math
@@ -19,7 +19,7 @@ from plumbline.operators.statistics.rounding import step_of
 
 Floats = NDArray[np.float64]
 
-MIN_LABELS = 12  # labels that an interval requires
+MIN_LABELS = 12  # minimum number of labels for an interval
 MIN_DIFFERENT_LABELS = 6  # labels that must differ from the median: mostly equal labels give too small an error
 BETS = np.geomspace(1 / 32, 1, 6)  # shares of the capital: small ones detect small differences, large ones large ones
 
@@ -30,7 +30,7 @@ def enough_labels(labels: Floats) -> NDArray[np.bool_]:
 
 
 def count_different(labels: Floats) -> NDArray[np.int64]:
-    """Count the labels (..., n) that differ from their median, which is the commonest label if most are equal.
+    """Count the labels (..., n) that differ from their median, which is the most common label if most are equal.
 
     Labels that differ only by rounding count as equal.
     """
@@ -41,7 +41,7 @@ def count_different(labels: Floats) -> NDArray[np.int64]:
 
 
 class Bounded(NamedTuple):
-    """Values (..., n) with the least and the greatest possible value (...)."""
+    """Values (..., n), with the lowest and the highest possible value (...)."""
 
     values: Floats
     least: Floats
@@ -53,7 +53,7 @@ class Bounded(NamedTuple):
 
 
 class Powered(NamedTuple):
-    """Means over labels and predictions (...)."""
+    """Means estimated from labels and predictions (...)."""
 
     estimate: Floats
     power: Floats
@@ -61,23 +61,23 @@ class Powered(NamedTuple):
     error: Floats
     """Standard error of the estimate."""
     worth: Floats
-    """Number of labels without predictions that would reduce the error as much as one label does."""
+    """Number of labels without predictions that would reduce the error as much as one label with predictions."""
     residuals: Floats
     """Labels (..., n), minus power x (their prediction - mean of all predictions)."""
     swing: tuple[Floats, Floats]
-    """Least and greatest possible difference between a residual and its label."""
+    """Lowest and highest possible difference between a residual and its label."""
     predictions: int
     """Number of predictions without labels."""
 
     def bounded(self, widest: float) -> Bounded:
-        """Return the residuals of labels that lie between -widest and widest, with their limits."""
+        """Return the residuals of labels between -widest and widest, with the limits of the residuals."""
         below, above = self.swing
         return Bounded(self.residuals, -widest + below, widest + above)
 
     def interval(self, level: float, widest: float) -> tuple[float, float]:
-        """Return the ends of one mean's interval, for labels between -widest and widest.
+        """Return the ends of the interval of a single mean, for labels between -widest and widest.
 
-        It is valid for every distribution of labels, and however often it is computed while labels come in.
+        It is valid for any distribution of labels, however often it is computed while labels come in.
         """
         sample = self.bounded(widest)
         return _find_lower_end(sample, level), -_find_lower_end(sample.negated, level)
@@ -90,7 +90,7 @@ class Powered(NamedTuple):
 
 
 def widening(n: "int | NDArray[np.int64]") -> Floats:
-    """Return the factor that corrects the error of n labels, which also determined their mean and the power."""
+    """Return the factor that widens the error because the n labels also determined their mean and the power."""
     return np.sqrt(np.asarray(n) / (np.asarray(n) - 2.0))
 
 
@@ -124,9 +124,10 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
 
 
 def labels_needed(found: Powered, level: float, chance: float, widest: float) -> int | None:
-    """Return the number of labels that show with this power that the mean is not 0, if the estimate is correct.
+    """Return how many labels are needed to show, with the given power, that the mean is not 0.
 
-    It is None if labels for all items with predictions would not be enough.
+    The estimate is assumed to be correct, and the power is `chance`. Return None if labels for all items with
+    predictions would not be enough.
     """
     sample = found.bounded(widest) if found.residuals.mean() > 0 else found.bounded(widest).negated
     n, spread = sample.values.shape[-1], float(sample.values.std())
@@ -142,10 +143,10 @@ def labels_needed(found: Powered, level: float, chance: float, widest: float) ->
 
 
 def log_capital(sample: Bounded, mean: "Floats | float", times: float = 1.0) -> Floats:
-    """Return the log of the capital (...) of a gambler who bets that the values have a greater mean than `mean`.
+    """Return the log of the capital (...) of a gambler who bets that the values have a mean greater than `mean`.
 
-    If they do not, the capital ever exceeds c with a probability of at most 1 / c. It falls as `mean` grows, which must
-    be above the least value. Each value counts `times` times.
+    If they do not, the probability that the capital ever exceeds c is at most 1 / c. The capital decreases as `mean`
+    grows; `mean` must be above the lowest value. Each value counts `times` times.
     """
     gains = (sample.values - np.asarray(mean)[..., None]) / (mean - sample.least)[..., None]
     with np.errstate(divide="ignore"):

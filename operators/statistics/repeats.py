@@ -1,4 +1,4 @@
-"""Variance of scores between images of a prompt (the seed's noise) and between prompts."""
+"""Variance of scores between the images of a prompt (the noise of the seed) and between prompts."""
 
 import math
 from collections.abc import Sequence
@@ -7,32 +7,32 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-WITH_TWICE_THE_PROMPTS = math.sqrt(1 / 2)  # width of a mean's interval with twice the prompts, relative to now
+WITH_TWICE_THE_PROMPTS = math.sqrt(1 / 2)  # relative width of a mean's interval with twice the prompts
 
 
 class Repeats(NamedTuple):
-    """Variances of scores if prompts have several images."""
+    """Variances of scores when prompts have several images."""
 
-    images: float  # mean number of images of a prompt
+    images: float  # mean number of images per prompt
     between: float  # variance between prompts, without the seed's noise
     within: float  # variance between images of a prompt
 
     @property
     def share(self) -> float:
-        """Fraction of the variance of a mean over prompts that is the seed's noise; nan if nothing varies."""
+        """Fraction of the variance of a mean over prompts that is due to the seed; nan if nothing varies."""
         seeds = self.within / self.images
         return seeds / (self.between + seeds) if self.between + seeds > 0 else math.nan
 
     @property
     def with_twice_the_images(self) -> float:
-        """Width of a mean's interval with twice the images of each prompt, relative to the present width."""
+        """Width of a mean's interval with twice the images per prompt, relative to the present width."""
         return math.sqrt(1 - self.share / 2)
 
 
 def estimate_repeats(prompts: NDArray[np.intp], scores: NDArray[np.float64]) -> Repeats | None:
-    """Return the variances of scores (n,) with prompts numbered (n,).
+    """Return the variances of scores (n,), given the index of each score's prompt (n,).
 
-    It is None if there is a single prompt, or if no prompt has two images. The model is one-way random effects of
+    Return None if there is only one prompt, or if no prompt has two images. The model is one-way random effects with
     groups of unequal size, estimated by the method of moments (Searle, Casella and McCulloch 1992, Variance Components,
     section 3.6); a negative variance between prompts becomes 0.
     """

@@ -1,4 +1,4 @@
-"""Comparison of numbers by value: numbers that differ only by rounding, such as 1 - 2/3 and 1/3, are equal."""
+"""Compares numbers up to rounding: numbers such as 1 - 2/3 and 1/3 count as equal."""
 
 import math
 
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 BITS = 30  # numbers are compared to 2**-30 of their typical size, about 1e-9
-MIN_EXPONENT = -1000  # of a step, so that steps and their halves are normal numbers
+MIN_EXPONENT = -1000  # minimum exponent of a step, so that steps and half steps are normal numbers
 
 
 def step_of(*values: Floats) -> float:
     """Return the step for rounding these values: a power of two, about 1e-9 of the median absolute value above 0.
 
-    The median keeps one enormous value, such as -1e9 for a failure, from hiding the differences of all others. Powers
-    of two suit fractions of small denominators: a k/n that is not a multiple of half a step is at least 1 / (2n) steps
-    away from a boundary, much more than floating-point error.
+    The median prevents one enormous value, such as -1e9 for a failure, from hiding the differences between all others.
+    Powers of two suit fractions with small denominators: a k/n that is not a multiple of half a step is at least 1 /
+    (2n) steps away from a boundary, which is much more than floating-point error.
     """
     sizes = np.abs(np.concatenate([array.ravel() for array in values]))
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
@@ -26,15 +26,15 @@ def step_of(*values: Floats) -> float:
 
 
 def round_to(values: Floats, step: float) -> Floats:
-    """Return values rounded to multiples of a step, a power of two; nan, infinite and huge values are unchanged."""
+    """Round values to multiples of a step, a power of two; leave nan, infinite and huge values unchanged."""
     near = np.abs(values) < step * 2.0**52
     return np.where(near, np.rint(np.where(near, values, 0.0) / step) * step, values)
 
 
 def merge_equal(values: Floats) -> Floats:
-    """Replace values that agree in their first nine digits by the least of them.
+    """Replace values that agree in their first nine digits with the smallest of them.
 
-    Tiny scores are not 0: BLEU's 1e-78 and 1e-155 stay different.
+    Tiny scores do not become 0: BLEU's 1e-78 and 1e-155 stay different.
     """
     fractions, exponents = np.frexp(values)
     rounded, inverse = np.unique(np.ldexp(np.rint(fractions * 2**BITS), exponents), return_inverse=True)
@@ -45,9 +45,10 @@ def merge_equal(values: Floats) -> Floats:
 
 
 def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
-    """Return the mean of each of `count` groups from exact sums, which do not depend on the order of the values (n,).
+    """Return the mean of each of `count` groups, using exact sums that do not depend on the order of values (n,).
 
-    `groups` (n,) has each value's group. Values that are nan are ignored; the mean of a group without others is nan.
+    `groups` (n,) has the group of each value. Values that are nan are ignored; the mean of a group without other values
+    is nan.
     """
     known = np.isfinite(values)
     groups, values = groups[known], values[known]
@@ -62,7 +63,7 @@ def exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
 
 
 def sums_in_any_order(values: Floats, groups: NDArray[np.intp] | NDArray[np.int32], count: int) -> Floats:
-    """Return the sum of each group; values (n,) are added in ascending order, so that their own order does not matter.
+    """Return the sum of each group; values (n,) are added in ascending order, so their original order is irrelevant.
 
     This is faster than exact sums, and accurate enough for the few scores of a prompt.
     """

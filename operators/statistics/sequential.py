@@ -1,7 +1,7 @@
 """Comparisons that may stop at any look while prompts come in: balanced random orders, e-processes and decisions.
 
-The question is which of two generators has the higher mean over all prompts of a benchmark, after seeing some of
-them. Scores may have any distribution: probabilities are over the random order of the prompts.
+After only some prompts of a benchmark, they decide which of two generators has the higher mean over all of its prompts.
+Scores may have any distribution: probabilities are over the random order of the prompts.
 """
 
 import math
@@ -21,19 +21,19 @@ PER_LOOK = 8  # prompts between two looks, one from each stratum
 NOBODY = -1  # filler in an order, for strata with one prompt fewer than others
 BETS = np.geomspace(1 / 8, 2, 5)  # in units of 1 / range: small bets detect small differences, large bets large ones
 MAX_STAKE = 0.9  # largest share of the capital that a single prompt can lose
-MIN_ASYMPTOTIC = 48  # prompts, scored for both generators, before which the normal approximation is not used
+MIN_ASYMPTOTIC = 48  # minimum number of prompts, scored for both generators, for the normal approximation
 MIN_CARRIERS = 16  # prompts that must carry the variance; a third of normally distributed differences do
 TIGHTEST = 0.5  # fraction of the prompts after which the asymptotic sequence is tightest
 A_BETTER, B_BETTER, ALIKE, UNDECIDED = 1, -1, 2, 0
-"""Verdicts on a pair (a, b). ALIKE: the means differ by at most the indifference."""
+"""Verdicts on a pair (a, b). ALIKE means that the means differ by at most the indifference."""
 
 
 def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -> Places:
-    """Return the indices of prompts (looks, per_look) in a random order that gives every look similar labels.
+    """Return prompt indices (looks, per_look) in a random order in which every look has similar labels.
 
-    Prompts are sorted by label, at random within a label, and cut into `per_look` strata of equal size. Every look has
-    one prompt of each stratum, so its count of a label is within two of the label's share. If the number of prompts is
-    not a multiple of `per_look`, some strata end with NOBODY.
+    Prompts are sorted by label (at random within a label) and divided into `per_look` strata of equal size. Every look
+    has one prompt from each stratum, so for each label its count is within two of the proportional share. If the number
+    of prompts is not a multiple of `per_look`, some strata contain a NOBODY.
     """
     random = np.random.default_rng(seed)
     shuffled = random.permutation(len(labels))
@@ -48,12 +48,12 @@ def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -
 
 
 def order_differences(differences: Floats, order: Places) -> Floats:
-    """Return the differences of prompts (prompts,) in an order (..., looks, per_look), with nan for NOBODY."""
+    """Return the prompts' differences (prompts,) in an order (..., looks, per_look), with nan for NOBODY."""
     return np.append(differences, math.nan)[order]
 
 
 class PairEvidence(NamedTuple):
-    """Logarithms of e-processes against four hypotheses on a pair's mean difference d, each (..., looks)."""
+    """Logarithms of e-processes against four hypotheses about a pair's mean difference d, each (..., looks)."""
 
     not_above: Floats  # d <= 0
     not_below: Floats  # d >= 0
@@ -62,10 +62,10 @@ class PairEvidence(NamedTuple):
 
 
 def evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> PairEvidence:
-    """Return the evidence about a pair at every look, from ordered differences (..., looks, per_look).
+    """Return the evidence about a pair at every look, given ordered differences (..., looks, per_look).
 
-    `pairs` is the number of pairs that are compared. Differences are nan for prompts that a generator lacks: the mean
-    is over the prompts that both have.
+    `pairs` is the number of pairs that are compared. Differences are nan for prompts that either generator lacks; the
+    mean is over the prompts that both have.
     """
     above, below = (_log_e(sign * differences, options, 0.0, pairs) for sign in (1, -1))
     nothing = np.full(above.shape, -math.inf)
@@ -75,7 +75,7 @@ def evidence(differences: Floats, options: Adaptive, indifference: float, pairs:
 def with_indifference(
     known: PairEvidence, differences: Floats, options: Adaptive, indifference: float, pairs: int
 ) -> PairEvidence:
-    """Add the evidence against a difference larger than the indifference, if the indifference is not 0."""
+    """Add the evidence against differences larger than the indifference, if the indifference is not 0."""
     if not indifference:
         return known
     above, below = (_log_e(indifference - sign * differences, options, -indifference, pairs) for sign in (1, -1))
@@ -85,10 +85,11 @@ def with_indifference(
 def _log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Floats:
     """Return the log of an e-process against the hypothesis that excesses (..., looks, per_look) sum to 0 or less.
 
-    An excess is a difference, in either direction, minus `bound`. If the excesses sum to 0, those to come have the mean
-    -seen / left, and deviations from it are outcomes of a fair game. A bet stays the same within a look, which has one
-    prompt of each stratum: by the inequality of arithmetic and geometric means, the product's expectation is then at
-    most 1 for any means of the strata. So balancing keeps the test valid. Missing prompts (nan) add 0.
+    An excess is a difference, in either direction, minus `bound`. If the excesses sum to 0, the remaining ones have
+    mean -seen / left, and deviations from this mean are outcomes of a fair game. A bet does not change within a look,
+    which has one prompt from each stratum: by the inequality of arithmetic and geometric means, the expectation of the
+    product is then at most 1, whatever the means of the strata. So the test remains valid with balanced orders. Missing
+    prompts (nan) add 0.
     """
     total = excess.shape[-1] * excess.shape[-2]
     present = np.isfinite(excess)
@@ -111,9 +112,9 @@ def _log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Float
 
 
 def _bet(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
-    """Return the log of the mean capital of bets on all gains (Waudby-Smith and Ramdas 2024, section 5).
+    """Return the log of the mean capital over bets on all gains (Waudby-Smith and Ramdas 2024, section 5).
 
-    `risk` (..., looks) is the largest possible loss on a prompt. Bets grow as fewer prompts are left.
+    `risk` (..., looks) is the largest possible loss on a prompt. Bets increase as fewer prompts remain.
     """
     largest = MAX_STAKE / np.maximum(risk, 1e-12)
     capitals = []
@@ -127,11 +128,11 @@ def _bet(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
 def _approximate_log_e(
     excess: Floats, present: NDArray[np.bool_], gains: Floats, weights: Floats, level: float
 ) -> Floats:
-    """Return a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
+    """Return the log of a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
 
-    It is -inf until enough prompts carry the variance. The carriers are the number of equal deviations that would have
-    the same variance and fourth moment. If they are few, a few prompts make all the difference, and more such prompts
-    may come.
+    It is -inf until enough prompts carry the variance. The number of carriers is the number of equal deviations that
+    would have the same variance and fourth moment. If it is small, the result depends on a few prompts, and more such
+    prompts may follow.
     """
     n = np.cumsum(present.sum(-1), axis=-1)
     m1, m2, m3, m4 = (np.cumsum((excess**power).sum(-1), axis=-1) / np.maximum(n, 1) for power in (1, 2, 3, 4))
@@ -162,14 +163,15 @@ class Decisions(NamedTuple):
     verdict: NDArray[np.int8]
     """A_BETTER, B_BETTER, ALIKE or UNDECIDED."""
     look: Places
-    """Look of the decision, from 0; the number of looks if the pair is undecided."""
+    """Index of the look at which the pair was decided; the number of looks if it is undecided."""
 
 
 def decide(pairs: Sequence[PairEvidence], alpha: float) -> Decisions:
-    """Decide pairs look by look; the probability of any false decision is at most alpha.
+    """Decide pairs look by look; the probability that any decision is false is at most alpha.
 
-    A pair is decided, for good, once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs: Holm's
-    steps (1979) with thresholds that are valid at all looks (Ville's inequality). The 2 is for two directions.
+    A pair is decided for good once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs: Holm's
+    steps (1979) with thresholds that are valid at all looks (Ville's inequality). The factor 2 accounts for the two
+    directions.
     """
     above = np.stack([pair.not_above for pair in pairs], axis=-1)
     below = np.stack([pair.not_below for pair in pairs], axis=-1)

@@ -1,4 +1,4 @@
-"""Shares of images: exact intervals if images share prompts, and shares corrected for the errors of a test.
+"""Proportions of images: exact intervals if images share prompts, and correction for the errors of a test.
 
 Sources: Korn and Graubard 1998, Confidence intervals for proportions with small expected number of positive counts
 estimated from survey data (Clopper and Pearson's interval at the effective number of rows); Rogan and Gladen 1978,
@@ -18,7 +18,7 @@ from plumbline.operators.statistics.confidence_levels import CONFIDENCE, CONFIDE
 
 
 class Share(NamedTuple):
-    """The share of rows that are true."""
+    """Fraction of rows that are true."""
 
     value: float  # nan without rows
     n: int
@@ -42,9 +42,9 @@ def exact_interval(successes: float, failures: float, level: float = CONFIDENCE)
 
 
 def share(outcomes: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:
-    """Return the share of true outcomes (n,), given the prompt of each (n,).
+    """Return the fraction of true outcomes (n,), given the prompt of each outcome (n,).
 
-    If all outcomes are equal, the similarity of a prompt's rows is unknown, and each prompt counts as one row.
+    If all outcomes are equal, it is unknown how similar the rows of a prompt are, and each prompt counts as one row.
     """
     n = len(outcomes)
     if not n:
@@ -64,7 +64,7 @@ def share(outcomes: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:
 
 
 class CorrectedShare(NamedTuple):
-    """The share that a test without errors would find."""
+    """The fraction that a test without errors would find."""
 
     value: float
     interval: Interval
@@ -75,12 +75,12 @@ def corrected_share(passing: Share, sensitivity: Share, specificity: Share) -> C
     """Return Rogan and Gladen's estimate with Lang and Reiczigel's interval.
 
     Args:
-        passing: Share of all images that pass the test.
-        sensitivity: Share of good rated images that pass.
-        specificity: Share of bad rated images that fail.
+        passing: Fraction of all images that pass the test.
+        sensitivity: Fraction of good rated images that pass.
+        specificity: Fraction of bad rated images that fail.
 
     Returns:
-        The corrected share; undefined if the test may be no better than chance, because then any share is possible.
+        The corrected fraction. If the test may be no better than chance, any fraction is possible, and it is undefined.
     """
     if not passing.n or not sensitivity.n or not specificity.n:
         return CorrectedShare(math.nan, UNDEFINED, "people pass all rated images or none")

@@ -1,7 +1,8 @@
-"""Pairwise accuracy with tie calibration (Deutsch, Foster and Freitag 2023, Ties Matter, section 5), exact at any size.
+"""Pairwise accuracy with tie calibration, exact at any size (Deutsch, Foster and Freitag 2023, section 5).
 
-The pairs are never all in memory. A wavelet matrix counts the pairs within a threshold in O(n log n). Between two
-thresholds a < b, every human tie up to b is found and no concordant pair beyond a is lost at best, so ranges that
+Source: Ties Matter: Meta-Evaluating Modern Metrics with Pairwise Accuracy and Tie Calibration. The pairs are never all
+in memory. A wavelet matrix counts the pairs within a threshold in O(n log n). For thresholds between a and b, the
+accuracy is at best that of finding every human tie up to b without losing any concordant pair beyond a, so ranges that
 cannot reach the best known accuracy are skipped.
 
 Differences that are equal up to rounding share a threshold, half a step above a multiple of the step.
@@ -34,8 +35,9 @@ class TieCalibration(NamedTuple):
     accuracy: float
     """(concordant + tied in both) / all pairs, in [0, 1]; nan without pairs."""
     epsilon: float
-    """Smallest threshold, among 0 and all observed differences, with this accuracy; scores this close count as tied.
-    Among differences that are equal up to rounding it is the greatest."""
+    """Smallest threshold, among 0 and all observed differences, with this accuracy; scores whose difference is at most
+    this count as tied. If several differences are equal up to rounding, the largest is used.
+    """
     pairs: int
     """Number of pairs of rows."""
 
@@ -45,13 +47,15 @@ def calibrate_ties(
 ) -> TieCalibration:
     """Return the best pairwise accuracy over all thresholds, for finite ratings and scores of shape (n,).
 
-    Without `groups` all pairs of rows count. With `groups` (n,), only pairs within a group count, and the accuracy is
-    the mean over groups with one threshold for all (group-by-item in the paper); groups of one row are ignored. Raises
-    ValueError for values that are not finite.
+    Without `groups`, all pairs of rows count. With `groups` (n,), only pairs within a group count, and the accuracy is
+    the mean over groups with the same threshold for all (group-by-item in the paper); groups of one row are ignored.
+    Raises ValueError for values that are not finite.
     """
     ratings, scores = np.asarray(human, np.float64), np.asarray(metric, np.float64)
     if not (np.isfinite(ratings).all() and np.isfinite(scores).all()):
-        raise ValueError("tie calibration needs finite ratings and scores; leave out the rows without one")
+        raise ValueError(
+            "tie calibration needs finite ratings and scores; leave out rows with missing or infinite values"
+        )
     ratings, scores = merge_equal(ratings), merge_equal(scores)
     labels = np.zeros(len(ratings), np.int64) if groups is None else np.asarray(groups, dtype=str)
     pairs = _Pairs(ratings, scores, np.unique(labels, return_inverse=True)[1].astype(np.int64))
@@ -63,9 +67,9 @@ def calibrate_ties(
 
 
 def pairwise_correct(human: Floats, metric: Floats, epsilon: float, rows: Rows = ALL) -> NDArray[np.bool_]:
-    """Return True for pairs of `rows` with all rows (rows, n) that have the same order, or are tied, on both sides.
+    """Return True for each pair of `rows` with all rows that has the same order, or is tied, on both sides.
 
-    Scores within epsilon are tied.
+    The result has shape (rows, n). Scores within epsilon are tied.
     """
     a, b = human[rows, None], human[None, :]
     difference = metric[rows, None] - metric[None, :]
@@ -91,7 +95,7 @@ class _Edge(NamedTuple):
 
 
 class _Pairs:
-    """All pairs of rows of the same group. Rows are sorted by group and score; a row's partners come after it."""
+    """All pairs of rows from the same group. Rows are sorted by group and score; a row is paired with later rows."""
 
     def __init__(self, human: Floats, metric: Floats, codes: Longs) -> None:
         order = np.lexsort((metric, codes))
@@ -116,12 +120,12 @@ class _Pairs:
         self.concordant_in_all = self._sum(self.tree.count(self.end)[0] - self.not_greater)
 
     def _sum(self, counts: Ints) -> float:
-        """Return the total weight of a number of pairs per row."""
+        """Return the total weight of pairs, given the number of pairs per row."""
         weighted = self.weights * counts
         return int(weighted.sum()) if self.weights.dtype == np.int64 else math.fsum(weighted)
 
     def _upper(self, epsilon: float, low: Ints, high: Ints) -> Ints:
-        """Return for each row the end of the rows within epsilon; it is between low and high."""
+        """Return, for each row, the end of the rows within epsilon, which lies between `low` and `high`."""
         low, high = low.copy(), high.copy()
         rows = np.flatnonzero(low < high)
         while len(rows):
@@ -133,7 +137,7 @@ class _Pairs:
         return low
 
     def edge(self, difference: float) -> float:
-        """Return the threshold that contains a difference and all differences equal to it."""
+        """Return the threshold that includes a difference and all differences equal to it."""
         return float(self.edges(np.array([difference]))[0])
 
     def edges(self, differences: Floats) -> Floats:
@@ -147,7 +151,7 @@ class _Pairs:
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
     def build_edge(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
-        """Count the pairs within a threshold; known thresholds `below` and `above` it make this faster."""
+        """Count the pairs within a threshold; known thresholds `below` and `above` make this faster."""
         low = below.upper if below else self.first
         upper = self._upper(epsilon, low, above.upper if above else self.end)
         tied = self._sum(self.tree.count(upper)[1] - self.tied_before)
@@ -159,7 +163,7 @@ class _Pairs:
         return float((self.metric[edge.upper - 1] - self.metric).max(initial=0.0))
 
     def middle(self, low: _Edge, high: _Edge) -> float:
-        """Return a difference near the median of the differences above `low` and up to `high`."""
+        """Return a difference near the median of the differences that are above `low` and at most `high`."""
         gaps = high.upper - low.upper
         rows = np.flatnonzero(gaps)
         rows = rows[:: max(1, len(rows) // SAMPLED_ROWS)]
@@ -169,7 +173,7 @@ class _Pairs:
         return float(differences[order][np.searchsorted(passed, passed[-1] / 2)])
 
     def best_within(self, low: _Edge, high: _Edge, best: _Best) -> _Best:
-        """Return the better of `best` and the best threshold above `low` and up to `high`, by enumerating the pairs."""
+        """Return `best` or, if better, the best threshold above `low` and up to `high`; enumerates the pairs."""
         gaps = high.upper - low.upper
         left = np.repeat(np.arange(len(gaps)), gaps)
         right = np.arange(len(left)) - np.repeat(np.cumsum(gaps) - gaps, gaps) + np.repeat(low.upper, gaps)
@@ -188,7 +192,7 @@ class _Pairs:
 
 
 class _Wavelet:
-    """A wavelet matrix over small numbers, which counts the first k numbers above, or equal to, a number."""
+    """Wavelet matrix over small integers. Counts how many of the first k values are above, or equal to, a value."""
 
     def __init__(self, values: Ints) -> None:
         self.ones: list[Ints] = []
@@ -203,9 +207,9 @@ class _Wavelet:
             current = np.concatenate([current[~is_one], current[is_one]])
 
     def count(self, end: Ints) -> tuple[Ints, Ints]:
-        """Count for each row the greater and the equal numbers among the first `end` rows.
+        """Count, for each row, the greater and the equal values among the first `end` rows.
 
-        The counts of equal numbers have a constant added, which depends on the row's number.
+        The counts of equal values include an added constant, which depends on the row.
         """
         greater = np.zeros(len(end), np.int32)
         position = end
@@ -217,7 +221,7 @@ class _Wavelet:
 
 
 def _search(pairs: _Pairs) -> _Best:
-    """Return the smallest best threshold; ranges of thresholds with the highest possible gain are searched first."""
+    """Return the smallest of the best thresholds; search ranges with the highest possible gain first."""
     zero, widest = pairs.build_edge(0.0), float((pairs.metric[pairs.end - 1] - pairs.metric).max())
     best = _Best(zero.gain, 0.0)
     if not widest:
@@ -225,7 +229,7 @@ def _search(pairs: _Pairs) -> _Best:
     ranges: list[tuple[float, float, int, _Edge, _Edge]] = []
 
     def push(low: _Edge, high: _Edge) -> None:
-        """Add a range to the heap if it may contain thresholds besides its ends, which are known."""
+        """Add a range to the heap if it may contain thresholds other than its ends, which are already known."""
         if pairs.below(high.epsilon) > low.epsilon and not np.array_equal(low.upper, high.upper):
             heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 
@@ -248,7 +252,7 @@ def _search(pairs: _Pairs) -> _Best:
 
 
 def _better(best: _Best, candidate: _Best) -> _Best:
-    """Return the greater gain; if gains are equal, the smaller threshold."""
+    """Return the threshold with the greater gain; if gains are equal, the smaller threshold."""
     if (candidate.gain, -candidate.epsilon) <= (best.gain, -best.epsilon):
         return best
     return candidate

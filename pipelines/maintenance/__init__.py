@@ -1,1 +1,1 @@
-"""Keeping a store: who is at work in it, which runs stay, and what nothing refers to any more."""
+"""Maintains a store: which processes use it, which runs to keep, and which files nothing refers to any more."""

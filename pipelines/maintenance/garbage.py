@@ -1,4 +1,4 @@
-"""Garbage collection: finds and removes files of a store that no kept run refers to, each with its reason."""
+"""Garbage collection: finds and removes files in a store that no kept run refers to, each with the reason."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,9 +20,9 @@ from plumbline.pipelines.store.suites import SUITES, newest_suites
 
 DAY = 24 * 3600.0
 DELETE_BATCH = 1000
-"""Number of files that are removed together, which takes few requests in a cloud."""
+"""Number of files to remove at a time; large batches need few requests in a cloud."""
 UNFINISHED = ("draft", "failed", "missing")
-"""States in cells.parquet of cells that a sweep must still compute."""
+"""States, in cells.parquet, of cells that a sweep has yet to compute."""
 
 Reason = Literal[
     "no kept run refers to it",
@@ -41,7 +41,7 @@ class GarbageFile(NamedTuple):
     """A file that can be removed."""
 
     stage: str
-    """The stage of a cell; for other files runs, sources, markers or sweeps."""
+    """The stage of a cell; for other files, one of runs, sources, markers or sweeps."""
     file: StoredFile
     reason: Reason
 
@@ -60,31 +60,32 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Collected:
-    """Files and runs of a store that can be removed, or were removed."""
+    """Files and runs in a store that can be removed, or were removed."""
 
     store: str
     free: Mapping[tuple[str, Reason], Amount]
     """Removable files by stage and reason."""
     runs: tuple[str, ...]
     in_use: Mapping[str, str]
-    """Host of each running sweep; cells that it may use were not examined."""
+    """Host of each running sweep. Cells that these sweeps may use were not examined."""
     deleted: bool
 
 
 class References(NamedTuple):
-    """References of the kept runs."""
+    """What the kept runs refer to."""
 
     paths: set[str]
     """Paths of cells, and of drafts that the runs read."""
     unfinished: set[tuple[str, str]]
-    """Groups and shards with cells that a kept run still needs to be computed."""
+    """Groups and shards with cells that have yet to be computed for a kept run."""
 
 
 def collect_garbage(config: GcConfig) -> Collected:
-    """Find removable files of a store and with `delete` remove them: first runs that are not kept, then other files.
+    """Find removable files in a store and, with `delete`, remove them: first runs not to be kept, then other files.
 
-    Cells of recipes that a running sweep uses are not touched; a sweep that starts meanwhile waits until the end. Raise
-    ConfigError if the folder is not a store, or if the references of a kept run cannot be read.
+    Cells of recipes that a running sweep uses are left alone, and a sweep that starts in the meantime waits until the
+    collection has ended. Raise ConfigError if the folder is not a store, or if the references of a kept run cannot be
+    read.
     """
     store = open_existing_store(config)
     if not store.exists(MARK):
@@ -98,8 +99,8 @@ def collect_garbage(config: GcConfig) -> Collected:
 
 
 def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> Collected:
-    """Collect; delete only with a lease. `now` is the time by the store's clock."""
-    # Sweeps are listed before runs: a sweep that ends in between has then written its run.
+    """Collect garbage, and delete it only if there is a lease. `now` is the time on the store's clock."""
+    # List sweeps before runs: a sweep that ends in between has already written its run.
     sweeps = [heartbeat for heartbeat in read_heartbeats(store) if heartbeat.alive(now)]
     sweep_runs = {heartbeat.run for heartbeat in sweeps}
     hold = lease.renew if lease is not None else None
@@ -137,7 +138,7 @@ def _find_garbage(
 ) -> Iterator[GarbageFile]:
     """Yield removable files other than runs, cells first; only one recipe's files are in memory at a time.
 
-    Files that were written after `min_written` (seconds since 1970) stay.
+    Files written after `min_written` (seconds since 1970) are kept.
     """
     gone = {run.run_id for run in dropped}
     kept = [run for run in list_runs(store) if run.run_id not in gone]
@@ -156,7 +157,7 @@ def _find_garbage(
 
 
 def _read_references(store: Store, run_ids: list[str]) -> References:
-    """Return the references of runs; raise ConfigError if those of a run cannot be read."""
+    """Return what the given runs refer to; raise ConfigError if a run's references cannot be read."""
     paths: set[str] = set()
     unfinished: set[tuple[str, str]] = set()
     for run_id in run_ids:
@@ -183,7 +184,7 @@ def _shard(path: str) -> tuple[str, str]:
 
 
 def _find_reason(file: StoredFile, references: References, min_written: float, *, prune: bool) -> Reason | None:
-    """Return the reason why a file among a recipe's cells can be removed; None if it cannot."""
+    """Return why a file among a recipe's cells can be removed; None if it must be kept."""
     old = file.written < min_written
     if file.path.rpartition("/")[2].startswith("."):
         return "left by a writer that died" if old else None
@@ -200,7 +201,7 @@ def _find_reason(file: StoredFile, references: References, min_written: float, *
 
 
 def _find_unused_memory(store: Store, kept: Iterable[Run], min_written: float) -> Iterator[GarbageFile]:
-    """Yield remembered digests of image files of generators that no kept run of their benchmark has.
+    """Yield remembered digests of image files whose generator is in no kept run of the benchmark.
 
     A later sweep of these images reads the files again.
     """
@@ -213,7 +214,7 @@ def _find_unused_memory(store: Store, kept: Iterable[Run], min_written: float) -
 
 
 def _find_leftovers(store: Store, min_written: float, sweeps: list[Heartbeat]) -> Iterator[GarbageFile]:
-    """Yield markers and heartbeats of dead writers, and positions and suites of runs whose folders were deleted."""
+    """Yield markers and heartbeats of dead processes, and positions and suites of runs whose folders were deleted."""
     runs = {*store.folders("runs")}
     for file in store.entries(ORDER):
         if file.written < min_written and run_of_position(file.path) not in runs:

@@ -1,4 +1,4 @@
-"""Configuration of garbage collection: the runs to keep, and the cells to remove."""
+"""Configuration of garbage collection: which runs to keep, and which cells to remove."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -9,24 +9,24 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.storage import StorageConfig
 
 PRUNABLE = tuple(stage.name for stage in STAGES.values() if stage.over == "images" and stage.name != "scores")
-"""Stages whose cells are not needed once the scores are committed."""
+"""Stages whose cells are no longer needed once the scores are committed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeepRuns(BoundsChecked):
-    """Runs of each benchmark to keep; all of them if no option is set. The newest run and damaged runs always stay."""
+    """Runs of each benchmark to keep; all if no option is set. The newest run and damaged runs are always kept."""
 
     section: ClassVar[str] = "keep_runs."
     last: Natural = 0
     """Number of newest runs to keep."""
     daily: Natural = 0
-    """Number of days (UTC) with runs; the last run of each is kept."""
+    """Number of days (UTC) for which the last run is kept; only days with runs count."""
     weekly: Natural = 0
-    """Number of weeks with runs; the last run of each is kept."""
+    """Number of weeks for which the last run is kept; only weeks with runs count."""
     monthly: Natural = 0
-    """Number of months with runs; the last run of each is kept."""
+    """Number of months for which the last run is kept; only months with runs count."""
     named: tuple[str, ...] = ()
-    """Ids of further runs to keep."""
+    """Ids of other runs to keep."""
 
     @property
     def all(self) -> bool:
@@ -36,20 +36,21 @@ class KeepRuns(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GcConfig(BoundsChecked):
-    """Options of garbage collection in a store."""
+    """Options for garbage collection in a store."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     delete: bool = False
-    """Remove the listed files."""
+    """Remove the files; otherwise they are only listed."""
     keep_runs: KeepRuns = field(default_factory=KeepRuns)
     grace_days: NotNegative = 7.0
-    """Files written in this number of days are kept, except those of runs and of pruned stages."""
+    """Files written within this number of days are kept, except files of runs and of pruned stages."""
     stages: tuple[str, ...] | None = None
-    """Stages whose cells are examined; null examines all."""
+    """Stages whose cells are examined; null means all."""
     prune: tuple[str, ...] = ()
-    """Stages, such as [answers], whose cells are removed although kept runs refer to them, if the scores computed from
-    them exist."""
+    """Stages, such as [answers], whose cells are removed even if kept runs refer to them, as long as the scores
+    computed from them exist.
+    """
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Retention: selects the runs of a store that stay, and removes the others."""
+"""Retention: selects which runs of a store to keep, and removes the others."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ class DroppedRun(NamedTuple):
 
 
 Hold = Callable[[], object]
-"""Called before a run is removed; raises LeaseLost if the caller may not remove runs any more."""
+"""Function called before each removal of a run; raises LeaseLost if the caller may no longer remove runs."""
 
 
 def drop_runs(
@@ -35,10 +35,10 @@ def drop_runs(
     besides: Collection[str] = (),
     hold: Hold | None = None,
 ) -> list[DroppedRun]:
-    """Return the runs that the rules do not keep, oldest first; remove each of them if `hold` is given.
+    """Return the runs that the rules do not keep, oldest first; if `hold` is given, also remove them.
 
-    Only runs of the `benchmark` are dropped, if there is one, and no runs of `besides`. `hold` is called before each
-    removal; the caller must have the lease of deletions, as `retain` does.
+    If a `benchmark` is given, only its runs are dropped; runs in `besides` are always kept. `hold` is called before
+    each removal; the caller must have the lease for deletions, as in `retain`.
     """
     runs = list_runs(store)
     kept = select_kept_runs(runs, rules) | set(besides)
@@ -55,9 +55,10 @@ def drop_runs(
 def retain(
     store: Store, rules: KeepRuns, *, job: str, benchmark: str, besides: Collection[str], hold: Hold
 ) -> tuple[str, ...]:
-    """Remove the runs of a benchmark that the rules do not keep, as `jobs.gc` does; return their ids, oldest first.
+    """Remove a benchmark's runs that the rules do not keep, like `jobs.gc`; return their ids, oldest first.
 
-    `hold` checks the caller's own lease, in addition to the lease of deletions. Raise LeaseHeld if another job deletes.
+    `hold` checks the caller's own lease, in addition to the lease for deletions. Raise LeaseHeld if another job is
+    deleting.
     """
     if rules.all or not drop_runs(store, rules, benchmark=benchmark, besides=besides):
         return ()
@@ -73,21 +74,21 @@ def retain(
 
 
 def remove_run(store: Store, run_id: str) -> None:
-    """Remove a run, its manifest first, so that the remains after an interruption do not count as a run."""
+    """Remove a run, starting with its manifest, so that what an interruption leaves behind does not count as a run."""
     store.remove_all([f"runs/{run_id}/manifest.json"])
     remove_from_order(store, run_id)
     store.remove_folder(f"runs/{run_id}")
 
 
 def select_kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
-    """Return the ids of the runs that stay; `runs` are all runs, oldest first.
+    """Return the ids of the runs to keep; `runs` are all runs, oldest first.
 
-    Raise ConfigError for an unknown name in `rules.named`.
+    Raise ConfigError for an unknown run id in `rules.named`.
     """
     known = {run.run_id for run in runs}
     for name in rules.named:
         if name not in known:
-            raise ConfigError(f"keep_runs.named: no run is called {name!r}; plumbline status lists them")
+            raise ConfigError(f"keep_runs.named: there is no run {name!r}; plumbline status lists all runs")
     if rules.all:
         return frozenset(known)
     kept = set(rules.named)
@@ -96,7 +97,7 @@ def select_kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
         manifest = run.manifest or {}
         try:
             began = datetime.fromisoformat(str(manifest.get("began")))
-        except ValueError:  # a damaged run stays
+        except ValueError:  # a damaged run is kept
             kept.add(run.run_id)
             continue
         by_benchmark[str(manifest.get("benchmark"))].append((began, run.run_id))

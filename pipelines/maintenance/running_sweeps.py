@@ -1,9 +1,9 @@
-"""Coordination of a store's processes: running sweeps with their progress, and at most one job that deletes.
+"""Coordinates the processes of a store: running sweeps with their progress, and at most one job that deletes.
 
-A running sweep has a heartbeat in the store, a small file that it writes again every few seconds and removes at the
-end. A job that deletes first takes a lease and then reads the heartbeats; a sweep first writes its heartbeat and then
-looks for the lease. If both begin at the same moment, at least one of them therefore sees the other. The age of a
-heartbeat is measured by the store's own clock, as the difference between the write times of two files.
+A running sweep has a heartbeat in the store: a small file that it rewrites every few seconds and removes at the end. A
+job that deletes first takes a lease and then reads the heartbeats; a sweep first writes its heartbeat and then looks
+for the lease. So even if both start at the same moment, at least one of them sees the other. The age of a heartbeat is
+measured by the store's own clock, as the difference between the write times of two files.
 """
 
 import logging
@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 SWEEPS = "sweeps"
 """Folder with the heartbeats of running sweeps."""
 DELETING = "deleting"
-"""Name of the lease of jobs that delete; its number grows by one with every such job."""
+"""Name of the lease for jobs that delete; its number increases by one with every such job."""
 RENEW_INTERVAL = 5.0
 """Seconds between two heartbeats of a sweep."""
 HEARTBEAT_TIMEOUT = 600.0
@@ -44,7 +44,7 @@ class Heartbeat(NamedTuple):
     path: str
     content: Mapping[str, Any]
     written: float
-    """Write time in seconds since 1970, by the store's clock."""
+    """Write time on the store's clock, in seconds since 1970."""
 
     def alive(self, now: float) -> bool:
         """Return True if the sweep is running."""
@@ -52,7 +52,7 @@ class Heartbeat(NamedTuple):
 
     @property
     def run(self) -> str:
-        """Id of the run in progress; empty if it is unknown, or if the sweep makes no run."""
+        """Id of the run in progress; empty if it is unknown, or if the sweep does not create a run."""
         return str(self.content.get("run") or "")
 
 
@@ -60,8 +60,8 @@ class Heartbeat(NamedTuple):
 def send_heartbeats(store: Store, progress: Callable[[], Mapping[str, Any]] = dict, **content: Any) -> Iterator[None]:
     """Write a heartbeat to the store every RENEW_INTERVAL seconds, and remove it when the context ends.
 
-    The heartbeat consists of `content` and the current result of `progress`. A failed write is ignored, because the
-    sweep itself notices unreachable storage.
+    The heartbeat contains `content` and the current result of `progress`. Failed writes are ignored, because the sweep
+    itself notices if the storage is unreachable.
     """
     path = f"{SWEEPS}/{uuid.uuid4().hex}.json"
     began = datetime.now(UTC).isoformat(timespec="seconds")
@@ -93,16 +93,16 @@ def read_heartbeats(store: Store) -> list[Heartbeat]:
     found = []
     for file in store.entries(SWEEPS):
         content = store.read_json(file.path) if file.path.endswith(".json") else None
-        if content is not None:  # else it has just been removed
+        if content is not None:  # otherwise it has just been removed
             found.append(Heartbeat(file.path, content, file.written))
     return found
 
 
 @contextmanager
 def exclusive_deletion(store: Store, job: str) -> Iterator[tuple[Lease, float]]:
-    """Keep other jobs from deleting, and let new sweeps wait; raise LeaseHeld if another job deletes.
+    """Keep other jobs from deleting, and make new sweeps wait; raise LeaseHeld if another job is deleting.
 
-    Yield the lease, and the time when it was granted, in seconds since 1970 by the store's clock.
+    Yield the lease, and the time when it was granted, in seconds since 1970 on the store's clock.
     """
     with take_lease(store, DELETING, job) as lease:
         lease.renew()
@@ -116,9 +116,9 @@ def count_deletions(store: Store) -> int:
 
 
 def wait_for_deletions(store: Store) -> int:
-    """Wait until no living job deletes in the store, and return the number of past deletions.
+    """Wait until no running job is deleting in the store, and return the number of past deletions.
 
-    A line on stderr names the job, because waiting may take minutes.
+    A message on stderr names the job, because waiting may take minutes.
     """
     lease = read_lease(store, DELETING)
     if lease.is_free:
@@ -137,9 +137,9 @@ class StageState:
 
     cells: int
     missing: int
-    """Number of cells that the sweep must compute."""
+    """Number of cells that the sweep has to compute."""
     done: int
-    """Number of cells that the sweep has computed."""
+    """Number of cells that the sweep has already computed."""
     rows: int
     failed_rows: int
     seconds: float
@@ -158,7 +158,7 @@ class SweepStatus:
     """Content of a running sweep's heartbeat."""
 
     run: str = ""
-    """Id of the sweep's run; empty if it makes no run."""
+    """Id of the sweep's run; empty if it does not create a run."""
     benchmark: str = ""
     host: str = ""
     process: int = 0
@@ -176,24 +176,24 @@ class RunningSweep(NamedTuple):
 
     @property
     def killed(self) -> bool:
-        """True if the process on this machine is gone, or the last heartbeat is too old."""
+        """True if the process (on this machine) no longer exists, or the last heartbeat is too old."""
         if self.status.host == socket.gethostname() and self.status.process > 0:
             try:
                 os.kill(self.status.process, 0)
             except ProcessLookupError:
                 return True
             except (PermissionError, OverflowError):
-                pass  # a process of another user
+                pass  # the process belongs to another user
         return self.silent >= HEARTBEAT_TIMEOUT
 
     @property
     def cells(self) -> int:
-        """Number of cells of the nodes with missing cells."""
+        """Total number of cells, over nodes that have missing cells."""
         return sum(state.cells for state in self.status.stages.values())
 
     @property
     def committed(self) -> int:
-        """Number of these cells that are in the store."""
+        """Number of these cells that are already in the store."""
         return sum(state.cells - state.missing + state.done for state in self.status.stages.values())
 
 
@@ -220,7 +220,7 @@ def describe_progress(nodes: Iterable[NodePlan], progress: Mapping[str, NodeProg
 
 
 def unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
-    """Return the running and the killed sweeps by start time; `now` is in seconds since 1970."""
+    """Return the running and the killed sweeps, sorted by start time; `now` is in seconds since 1970."""
     found = []
     for heartbeat in read_heartbeats(store):
         with suppress(ValidationError):  # the heartbeat of another kind of process
@@ -229,5 +229,5 @@ def unfinished_sweeps(store: Store, now: float) -> list[RunningSweep]:
 
 
 def running_sweeps(store: Store, now: float) -> list[RunningSweep]:
-    """Return the running sweeps by start time."""
+    """Return the running sweeps, sorted by start time."""
     return [sweep for sweep in unfinished_sweeps(store, now) if not sweep.killed]

@@ -1,1 +1,1 @@
-"""Meta-evaluation of metrics by people's judgements: protocols, releases, and reproduction of published numbers."""
+"""Evaluates metrics against people's judgements: protocols, releases, and reproduction of published numbers."""

@@ -1,4 +1,4 @@
-"""Conversion of released answers, with a row per image and question, to scores with a row per image and model."""
+"""Converts released answers (a row per image and question) to scores (a row per image and model)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,15 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.answers import FORMATS, Answer, AnswerColumns, read_table
 
 Accumulation = Literal["none", "direct", "recursive"]
-"""Condition for a right answer to count: `none` (TIFA), the answers to the question's parents are right too (`direct`,
-the DSG release), or those to all its ancestors (`recursive`, T2IScoreScore)."""
+"""Condition under which a right answer counts: always (`none`, as in TIFA), if the answers to the question's parents
+are also right (`direct`, as in the DSG release), or if those to all its ancestors are (`recursive`, as in
+T2IScoreScore).
+"""
 Missing = Literal["wrong", "left_out"]
-"""Treatment of a question without an answer: wrong, or ignored."""
-NO_ANSWER = RowError("not_scored", "none of its questions has an answer; answer one, or set missing=wrong")
+"""Treatment of a question without an answer: count it as wrong, or ignore it."""
+NO_ANSWER = RowError(
+    "not_scored", "none of the image's questions has an answer; answer at least one, or set missing=wrong"
+)
 
 
 def accumulate(
@@ -26,10 +30,10 @@ def accumulate(
     accumulation: Accumulation,
     missing: Missing,
 ) -> float | None:
-    """Return the share of an image's questions that count; None if no question is left.
+    """Return the fraction of an image's questions that count as right; None if no question is left.
 
-    `right` maps questions to True or False, or None if the answer is missing. Parents that are left out, or are not
-    questions about the image, count as right.
+    `right` maps questions to True or False, or None if the answer is missing. Parents that are left out, or that are
+    not questions about the image, count as right.
     """
     answered = {name: bool(given) for name, given in right.items() if given is not None or missing == "wrong"}
     if not answered:
@@ -40,29 +44,32 @@ def accumulate(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccumulateConfig:
-    """Options of the conversion of answers to scores."""
+    """Options for converting answers to scores."""
 
     answers: str
-    """A table with a row for every image and question (CSV, JSON, Parquet); with `format`, the release's file or
-    folder."""
+    """A table with a row for every image and question (CSV, JSON, Parquet); if `format` is set, the file or folder of
+    the release.
+    """
     output: str
-    """The Parquet file of scores to write."""
+    """The Parquet file to which the scores are written."""
     format: str | None = None
-    """Release that the answers are from, such as dsg, tifa or t2iscorescore (docs/metaeval.md); null for a table."""
+    """Release that the answers come from, such as dsg, tifa or t2iscorescore (docs/metaeval.md); null for a table."""
     given: tuple[str, ...] = ()
-    """Models whose answers are converted; each becomes a metric with the model's name. For a table, the columns of
-    answers; for a release, all models if empty."""
+    """Models whose answers are converted; each becomes a metric with the model's name. For a table, list the columns
+    with answers; for a release, an empty list means all models.
+    """
     accumulation: Accumulation = "none"
-    """Answers that must be right for a question to count: its own (`none`), its parents' too (`direct`), or those of
-    all its ancestors (`recursive`)."""
+    """Answers that must be right for a question to count: only its own (`none`), also those to its parents (`direct`),
+    or also those to all its ancestors (`recursive`).
+    """
     missing: Missing = "left_out"
     """Treatment of a question without an answer: `wrong` or `left_out`."""
     columns: AnswerColumns = field(default_factory=AnswerColumns)
-    """Names of the columns of a table."""
+    """Column names of the table of answers."""
     separator: str = ","
     """Separator between parents in a cell of a table."""
     no_parent: str = ""
-    """Text of a cell that means no parent, such as -1, besides an empty cell."""
+    """Cell text that means "no parent", such as -1; empty cells mean the same."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -74,16 +81,18 @@ class AccumulateConfig:
             raise ConfigError("separator: expected the text between parents, got an empty string")
         for name, usual in (("columns", AnswerColumns()), ("separator", ","), ("no_parent", "")):
             if self.format is not None and getattr(self, name) != usual:
-                raise ConfigError(f"{name}: how the files of format={self.format} are written is known; leave it out")
+                raise ConfigError(
+                    f"{name}: cannot be set for format={self.format}, whose file format is known; leave it out"
+                )
 
 
 class Accumulated(NamedTuple):
-    scores: pa.Table  # of every image by every model (schema SCORES)
-    notes: tuple[str, ...]  # on rows that were read differently from the files
+    scores: pa.Table  # scores of every image by every model (schema SCORES)
+    notes: tuple[str, ...]  # notes on rows whose values differ from those in the files
 
 
 def accumulate_answers(config: AccumulateConfig) -> Accumulated:
-    """Read answers and convert them to scores; raise SourceError naming file and row."""
+    """Read answers and convert them to scores; raise SourceError with the file and row of an invalid answer."""
     file = config.storage.locate(config.answers)
     if config.format is not None:
         answered = FORMATS[config.format](file, config.given)
@@ -92,7 +101,7 @@ def accumulate_answers(config: AccumulateConfig) -> Accumulated:
         answered = read_table(file, config.given, columns, separator=separator, no_parent=no_parent)
     if config.accumulation != "none" and not any(answer.parents for answer in answered.answers):
         raise SourceError(
-            f"{config.answers}: accumulation={config.accumulation} needs the questions' parents, and none has any; "
+            f"{config.answers}: accumulation={config.accumulation} needs the questions' parents, but there are none; "
             "set columns.parents, or accumulation=none"
         )
     images: dict[tuple[str, str], dict[str, Answer]] = {}
@@ -118,7 +127,7 @@ def accumulate_answers(config: AccumulateConfig) -> Accumulated:
 
 
 def write_accumulated(config: AccumulateConfig) -> Accumulated:
-    """Convert answers to scores and write them as a file that jobs.metaeval reads."""
+    """Convert answers to scores and write them to a file that jobs.metaeval can read."""
     result = accumulate_answers(config)
     config.storage.locate(config.output, writable=True).write_table(result.scores)
     return result

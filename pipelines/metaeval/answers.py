@@ -1,4 +1,4 @@
-"""Readers of VQA models' answers about images, as released by papers or in users' own tables."""
+"""Reads answers of VQA models about images, from papers' releases or users' own tables."""
 
 import math
 import re
@@ -43,17 +43,17 @@ class Answer(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """All answers of a release, in its order."""
+    """All answers of a release, in the order of the release."""
 
     answers: Sequence[Answer]
-    notes: Sequence[str] = ()  # on rows that were read differently from the files
+    notes: Sequence[str] = ()  # notes on rows whose values differ from those in the files
 
 
 Found = TypeVar("Found")
 
 
 def select_models(found: Mapping[str, Found], given: Collection[str], where: str) -> dict[str, Found]:
-    """Select the `given` models, or all if none are given; raise ConfigError if a model is missing."""
+    """Select the `given` models, or all models if none are given; raise ConfigError if a model is missing."""
     for name in given:
         if name not in found:
             raise ConfigError(f"given: {where} has no answers of {name!r}; there are {', '.join(found) or 'none'}")
@@ -65,29 +65,31 @@ TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerColumns:
-    """Names of the columns of a table of answers."""
+    """Column names of a table of answers."""
 
     image_id: str = "image_id"
-    """Column of the images' ids."""
+    """Column with the ids of the images."""
     prompt_id: str = "prompt_id"
-    """Column of the prompts that images were made from."""
+    """Column with the ids of the prompts that the images were generated from."""
     generator: str = "generator"
-    """Column of the images' generators; may be absent."""
+    """Column with the generators of the images; may be absent."""
     question_id: str = "question_id"
-    """Column of the questions' ids."""
+    """Column with the ids of the questions."""
     parents: str = "parents"
-    """Column of the questions that a question depends on; may be absent."""
+    """Column with the ids of the questions that a question depends on; may be absent."""
     answer: str | None = None
-    """Column of the right answers; null if the models' columns contain 1 or 0, true or false, for right or wrong."""
+    """Column with the right answers. If null, the models' columns show whether an answer is right, as 1 or 0, or true
+    or false.
+    """
 
 
 def read_table(
     place: Place, given: Sequence[str], columns: AnswerColumns, *, separator: str, no_parent: str
 ) -> Answered:
-    """Read the answers of the columns `given`; raise SourceError naming the file and the row."""
+    """Read the answers in the columns `given`; raise SourceError with the file and row of an invalid cell."""
     sheet = read_sheet(place)
     needed = [columns.image_id, columns.question_id, *given, *([columns.answer] if columns.answer else [])]
-    sheet.require(needed, "set columns and given to what the file calls them")
+    sheet.require(needed, "set columns and given to the column names in the file")
     images, questions = sheet.ids(columns.image_id), sheet.ids(columns.question_id)
     prompts, generators = sheet.texts(columns.prompt_id), sheet.texts(columns.generator)
     parents = [_split_parents(text, separator, no_parent) for text in sheet.texts(columns.parents)]
@@ -111,7 +113,7 @@ def _split_parents(text: str | None, separator: str, no_parent: str) -> list[str
 
 
 def _parse_truth(sheet: Sheet, name: str, remedy: str) -> Iterator[bool | None]:
-    """Yield each cell of a column as True or False; None if it is empty."""
+    """Yield each cell of a column as True or False, or None if it is empty."""
     for row, text in enumerate(sheet.texts(name)):
         if text is not None and text.strip().casefold() not in TRUTH:
             raise SourceError(f"{sheet.where(row)}: expected 1 or 0 as {name}, found {text!r}; {remedy}")
@@ -124,12 +126,12 @@ QUESTIONS = ("dsg/data/dsg-1k-anns.csv", "dsg-1k-anns.csv")
 TIFA = ("tifa_ann/tifa_v1.0_question_answers.json", "tifa_v1.0_question_answers.json")
 LIKERT = (f"dsg/data/{LIKERT_FILE}", LIKERT_FILE)
 WITH_CHOICES = re.compile(r"Question: (.*) Choices: .*\. Answer:", re.DOTALL)
-DSG_RELEASED = "is this j-min/DSG's file?"
+DSG_RELEASED = "check that this is j-min/DSG's file"
 YES = "yes"
 
 
 class _Row(NamedTuple):
-    """A row of a file of answers."""
+    """A row of a file with answers."""
 
     generator: str
     item: str
@@ -139,20 +141,21 @@ class _Row(NamedTuple):
 
 
 def read_dsg(place: Place, given: Sequence[str]) -> Answered:
-    """Read DSG's answers: those of mPLUG-large, InstructBLIP and PaLI-17B to the questions of DSG, TIFA and VQ2.
+    """Read the answers released by DSG: of mPLUG-large, InstructBLIP and PaLI-17B to questions of DSG, TIFA and VQ2.
 
-    Each file is a metric with the file's name, such as mplug_dsg.
+    Each file becomes a metric with the file's name, such as mplug_dsg.
 
-    Source: j-min/DSG, a checkout or a folder with the same files in it:
+    Source: j-min/DSG, a checkout or a folder with the same files:
     - `vqa_answers_release/<model>_<questions>.csv` (dsg, tifa or vq2a): dsg_prompt_split, t2i_model, item_id, question,
       answer, and for dsg question_id and dependency_id;
-    - `dsg/data/dsg-1k-anns.csv`, the questions of DSG with their parents, by the reader of the question pack `dsg_1k`;
-    - for TIFA's questions their right answers: `tifa_ann/tifa_v1.0_question_answers.json` (Yushi-Hu/tifa), by the
+    - `dsg/data/dsg-1k-anns.csv`: DSG's questions with their parents, read by the reader of the question pack `dsg_1k`;
+    - the right answers to TIFA's questions: `tifa_ann/tifa_v1.0_question_answers.json` (Yushi-Hu/tifa), read by the
       reader of `tifa_v1`, and `dsg/data/tifa160-likert-anns.csv`, which maps DSG's names of prompts to TIFA's.
 
-    As in `dsg/data_utils.py`, an answer is right if it is exactly the right text; for yes/no questions of TIFA it is
-    always yes, even if TIFA's file has no. All answers about tifa160_134 to DSG's questions are missing; the release
-    counts them as 0 (`missing=wrong`). PaLI's cells for TIFA contain the question with its choices.
+    As in `dsg/data_utils.py`, an answer is right if it equals the right answer exactly; for TIFA's yes/no questions the
+    right answer is always yes, even if TIFA's file says no. All answers to DSG's questions about tifa160_134 are
+    missing; the release counts them as 0 (`missing=wrong`). PaLI's cells for TIFA contain the question with its
+    choices.
     """
     tables = files_in(place / ANSWERS, ".csv") or files_in(place, ".csv")
     named = {PurePosixPath(file.path).stem: file for file in tables}
@@ -231,7 +234,7 @@ def _read_vq2_questions(metric: str, sheet: Sheet, place: Place, notes: list[str
 
 
 def _read_pack(found: PackRows, notes: list[str]) -> Iterator[PackRow]:
-    """Yield the rows of a question pack; messages about bad rows become one note."""
+    """Yield the rows of a question pack; combine the messages about invalid rows into one note."""
     lines = []
     for row in found:
         if isinstance(row, PackRow):
@@ -239,7 +242,7 @@ def _read_pack(found: PackRows, notes: list[str]) -> Iterator[PackRow]:
         else:
             lines.append(row)
     if lines:
-        notes.append(f"{len(lines)} rows are not as they should be, first {lines[0]}")
+        notes.append(f"{len(lines)} rows are invalid (first: {lines[0]})")
 
 
 QUESTION_READERS: Mapping[str, Callable[[str, Sheet, Place, list[str]], Iterator[Answer]]] = {
@@ -247,7 +250,7 @@ QUESTION_READERS: Mapping[str, Callable[[str, Sheet, Place, list[str]], Iterator
     "tifa": _read_tifa_questions,
     "vq2a": _read_vq2_questions,
 }
-"""Readers by the end of the file's name, which names the questions."""
+"""Readers by the ending of the file name, which identifies the set of questions."""
 
 
 FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
@@ -257,13 +260,13 @@ KEYS = ("id", "image_row", "question_id", "parents")
 
 
 def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
-    """Read T2IScoreScore's answers: whether six VQA models were right about 2,840 images.
+    """Read T2IScoreScore's records of which answers by six VQA models about 2,840 images were right.
 
-    The questions are DSG's and TIFA's. Models have the names of their scores, such as mplug_dsg, and images those of
-    their files.
+    The questions are those of DSG and TIFA. Models have the names of their scores, such as mplug_dsg, and images are
+    named after their files.
 
-    Source: michaelsaxon/T2IScoreScore. A folder with metadata.csv (in upstream's data/), as the protocol t2iscorescore
-    has it, and one or both of
+    Source: michaelsaxon/T2IScoreScore. A folder with metadata.csv (in upstream's data/), as for the protocol
+    t2iscorescore, and one or both of
     - upstream's output/score_per_question/{DSG,TIFA}/<model>_mc.csv: id (the graph), question_id (from 0 for every
       image), vqa_answer, mc_answer, correct, and for DSG parent_question_id;
     - ts2_dsg_correct.csv: id, image_row (an image's row in the metadata), question_id, parents, and a column of 1 or 0
@@ -296,7 +299,7 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
         if image >= len(metadata) or graphs[image] != graph:
             raise SourceError(
                 f"{sheet.where(row)}: expected an answer about image {image} of {metadata.url} and its graph, found "
-                f"graph {graph}; the rows are joined by their order, so both files must be whole"
+                f"graph {graph}; the rows are joined by their order, so both files must be complete"
             )
         above = _split_parents(parents[row], "-", "-1")
         yield Answer(
@@ -305,7 +308,7 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
 
 
 def _image_rows(sheet: Sheet) -> Iterator[int]:
-    """Yield for each row the row of its image in the metadata; images begin at the first question."""
+    """Yield, for each row, the metadata row of its image; a new image begins at its first question."""
     if "image_row" in sheet.names:
         yield from _whole(sheet, "image_row")
         return
@@ -322,18 +325,18 @@ def _whole(sheet: Sheet, name: str) -> Iterator[int]:
 
 
 METRIC = "tifa"
-TIFA_RESULT = "is this a result of tifa_score_benchmark?"
+TIFA_RESULT = "check that this is a result of tifa_score_benchmark"
 
 
 def read_tifa(place: Place, given: Sequence[str]) -> Answered:
-    """Read TIFA's answers: those of a VQA model about the images of one generator or several.
+    """Read TIFA's answers, which one VQA model gave about the images of one or more generators.
 
-    They are a metric with the name `given`, or tifa. Raises ConfigError if several names are given.
+    They become a metric with the name `given`, or tifa by default. Raises ConfigError if several names are given.
 
     Source: Yushi-Hu/tifa, the result of `tifa_score_benchmark` (sample/sample_evaluation_result.json):
     `{"question_details": {prompt_id: {question: {"id", "caption", "question", "choices", "answer", "element_type",
     "free_form_vqa", "multiple_choice_vqa", "scores": 1 or 0}}}, "caption_scores": {prompt_id: number}, ...}`. The file
-    names neither the generator nor the model: the generator has the name of its file.
+    names neither the generator nor the model: the generator is named after the file.
 
     A question that occurs twice counts twice in `caption_scores`, but only once in `question_details`, which is read.
     """
@@ -380,4 +383,4 @@ def _read_tifa_answers(metric: str, prompt_id: str, generator: str, asked: Any, 
 FORMATS = Extensions[Callable[[Place, Sequence[str]], Answered]](
     "answers", {name: f"{__name__}:read_{name}" for name in ("dsg", "t2iscorescore", "tifa")}
 )
-"""Readers of the answers of the named models, or of all; they raise SourceError naming the file and the row."""
+"""Functions that read the answers of the given models, or of all; they raise SourceError with the file and row."""

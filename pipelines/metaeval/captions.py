@@ -1,4 +1,4 @@
-"""Scores of captions by reference captions: BLEU-4, METEOR, ROUGE-L, CIDEr, RefCLIPScore (VQAScore, table 18)."""
+"""Scores captions against references: BLEU-4, METEOR, ROUGE-L, CIDEr, RefCLIPScore (VQAScore, table 18)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,30 +37,31 @@ from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
 from plumbline.pipelines.sources.shards import text_id
 
 REF_CLIPSCORE = "refclipscore"
-MAX_CHARACTERS = 2_000  # of a text, because METEOR and ROUGE-L compare every two words
+MAX_CHARACTERS = 2_000  # maximum length of a text, because METEOR and ROUGE-L compare every pair of words
 MAX_REFERENCES = 100
-BATCH_SIZE = 256  # texts that a model embeds at once
+BATCH_SIZE = 256  # number of texts that a model embeds at once
 NO_CLIPSCORE = RowError("not_scored", "the scores have no CLIPScore of the image and caption; score the pair first")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptionsConfig(ScoresSource):
-    """Options for scoring captions with references."""
+    """Options for scoring captions against references."""
 
     captions: str
     """A table (.csv, .tsv, .jsonl or .parquet) with a row for each image and caption: image_id or the image's path,
-    caption, references (a list, or text with semicolons), and prompt_id if captions have ids; or
-    crowdflower_flickr8k.json of jmhessel/clipscore."""
+    caption, references (a list, or strings separated by semicolons), and prompt_id if captions have ids. Or the file
+    crowdflower_flickr8k.json of jmhessel/clipscore.
+    """
     output: str
-    """The Parquet file of scores to write."""
+    """The Parquet file to which the scores are written."""
     metric: str = "clipscore"
-    """Name of the original CLIPScore among the scores of `run` or `scores`, which RefCLIPScore requires."""
+    """Name of the original CLIPScore among the scores of `run` or `scores`; RefCLIPScore requires it."""
     models: Mapping[str, AnyModel]
-    """Models by role; `clip` embeds the texts for RefCLIPScore."""
+    """Models by role; `clip` computes the text embeddings for RefCLIPScore."""
 
 
 class Caption(NamedTuple):
-    """A caption with people's captions of the same image."""
+    """A caption, with people's captions of the same image as references."""
 
     image_id: str
     prompt_id: str
@@ -69,11 +70,13 @@ class Caption(NamedTuple):
 
     @property
     def error(self) -> RowError | None:
-        """Error if the caption cannot be scored."""
+        """The error if the caption cannot be scored."""
         if not split_words(self.text):
-            return RowError("no_caption", "the caption has no word; fill it in, or leave the row out")
+            return RowError("no_caption", "the caption contains no words; fill it in, or leave the row out")
         if not self.references or not all(map(split_words, self.references)):
-            return RowError("no_reference", "there is no reference, or one without a word; write what the image shows")
+            return RowError(
+                "no_reference", "there is no reference, or a reference without words; write what the image shows"
+            )
         if len(self.references) > MAX_REFERENCES or max(map(len, (self.text, *self.references))) > MAX_CHARACTERS:
             expected = f"expected at most {MAX_REFERENCES} references, and {MAX_CHARACTERS:,} characters of a text"
             return RowError("too_long", f"{expected}; leave some out")
@@ -81,7 +84,7 @@ class Caption(NamedTuple):
 
 
 def read_captions(place: Place) -> list[Caption]:
-    """Read the captions, each once per image; raise SourceError naming the file and the row."""
+    """Read the captions, without duplicates for the same image; raise SourceError with the file and row."""
     rows = _read_release(place) if place.path.lower().endswith(".json") else _read_table(place)
     found: dict[tuple[str, str], Caption] = {}
     for where, caption in rows:
@@ -95,7 +98,7 @@ def read_captions(place: Place) -> list[Caption]:
 
 
 def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the rows; missing ids are those that plumbline score assigns to the same table."""
+    """Yield the rows; missing ids are replaced by those that plumbline score assigns to the same table."""
     sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
     caption = names.prompt or "caption"
     sheet.require([image, caption, "references"], EXAMPLE)
@@ -105,7 +108,7 @@ def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
 
 
 def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the judged captions of every image; a caption's id is its text, as for protocol=flickr8k_cf."""
+    """Yield the judged captions of every image; a caption's id is its text, as in protocol=flickr8k_cf."""
     for row, (image_id, record) in enumerate(read_objects(place).items()):
         where = row_name(place.url, row, image_id)
         listed = as_list(record.get("ground_truth"), "references (ground_truth)", where)
@@ -117,12 +120,14 @@ def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
 
 
 def score_captions(config: CaptionsConfig) -> pa.Table:
-    """Return the scores (schema SCORES) of every caption, measure after measure; raise SourceError naming the row."""
+    """Return the scores of all captions (schema SCORES), one measure after another; raise SourceError with the row."""
     captions = read_captions(config.storage.locate(config.captions))
     table, clipscores = config.locate_scores(), None
     if table is not None:
         if "clip" not in config.models:
-            raise ConfigError("models.clip: RefCLIPScore embeds texts; choose one, as model@models.clip=clip_vit_b32")
+            raise ConfigError(
+                "models.clip: RefCLIPScore embeds texts; choose a model, such as model@models.clip=clip_vit_b32"
+            )
         clipscores = _read_clipscores(table, config.metric)
     measures = text_measures([caption for caption in captions if caption.error is None])
     records = [
@@ -139,7 +144,7 @@ def score_captions(config: CaptionsConfig) -> pa.Table:
 
 
 def text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Caption], float]]:
-    """Return the measures that need no model; CIDEr counts words in the references of these captions' images."""
+    """Return the measures that need no model; CIDEr's word counts are from the references of these captions' images."""
     by_image: dict[str, dict[str, Words]] = {}
     for caption in captions:
         by_image.setdefault(caption.image_id, {}).update((text, split_words(text)) for text in caption.references)
@@ -165,12 +170,12 @@ def _make_row(caption: Caption, metric: str, found: float | RowError, truncated:
 
 
 def _read_clipscores(table: Place, metric: str) -> dict[tuple[str, str], float]:
-    """Return CLIPScore by image and caption; raise SourceError if it is not in the original scale."""
+    """Return CLIPScore by image and caption; raise SourceError if it is not on its original scale."""
     scores = read_scores(table, [metric]).to_pandas().dropna(subset=["score", "image_id", "prompt_id"])
     if (scores["score"] < 0).any():
         raise SourceError(
-            f"{table.url}: expected {metric} of 0 or more, as the original CLIPScore is, found "
-            f"{scores['score'].min():.3f}; score the images by metrics.{metric}.variant=original"
+            f"{table.url}: expected {metric} of 0 or more, like the original CLIPScore, found "
+            f"{scores['score'].min():.3f}; score the images with metrics.{metric}.variant=original"
         )
     return dict(zip(zip(scores["image_id"], scores["prompt_id"], strict=True), scores["score"], strict=True))
 
@@ -202,7 +207,7 @@ def _ref_clipscores(
 
 
 def write_captions(config: CaptionsConfig) -> pa.Table:
-    """Score captions, write the scores as a file that jobs.metaeval reads, and return them."""
+    """Score captions, write the scores to a file that jobs.metaeval can read, and return them."""
     scores = score_captions(config)
     config.storage.locate(config.output, writable=True).write_table(scores)
     return scores

@@ -1,4 +1,4 @@
-"""Meta-evaluation: how far metrics agree with people, from a release's judgements and a table of scores."""
+"""Meta-evaluation: how well metrics agree with people, given a release's judgements and a table of scores."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,11 +47,11 @@ RUN_RESAMPLES = 200  # bootstrap resamples for a run's report; plumbline metaeva
 GRAPH_CORRELATIONS = "graph_correlations"
 GRAPH_CONTENTS = "graph_contents"
 NEGATED = "a lower score is better, so its scores are negated"
-ALONE = "no scores: the judgements alone are analysed; run=latest or scores=PATH judges metrics by them"
+ALONE = "no scores: only the judgements are analysed; set run=latest or scores=PATH to judge metrics by them"
 PAGE = "judgements.md"
 INPUTS = "judged: "
 UNSCORED_TASKS: Collection[Task] = ("ratings", "preferences", "orders", "graphs")
-"""Tasks that also have results without scores: how far raters agree, means and orders, and contents of graphs."""
+"""Tasks that also have results without scores: raters' agreement, means and orders, and the contents of graphs."""
 TABLES = {
     "judgements": schemas.JUDGEMENTS,
     "comparisons": schemas.COMPARISONS,
@@ -75,36 +75,36 @@ class Findings:
 
     protocol: str
     inputs: str = ""
-    """Description of the ratings and scores; empty for a run's own findings."""
+    """Description of the ratings and scores; empty for the findings in a run's folder."""
     folder: str = ""
-    """Address of the results."""
+    """URL of the folder with the results."""
     files: Sequence[str] = ()
-    """Names of the page and of the tables with rows."""
+    """Names of the page and of the tables that have rows."""
     judgements: list[Judgement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     corrected: list[corrected_means.CorrectedMean] = field(default_factory=list)
-    """Means of generators by people and each metric together."""
+    """Generators' means estimated from people and each metric together."""
     contradicted: list[contradicted_images.ContradictedImage] = field(default_factory=list)
-    """Images that a metric and people disagree about most."""
+    """Images on which a metric and people disagree most."""
     correlations: Sequence[Correlation] = ()
-    """Correlations of every two metrics by generator."""
+    """Correlations between every pair of metrics, by generator."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """Tables by their name in TABLES: those about error graphs, `words` and `mean_ratings`."""
+    """Tables by their names in TABLES: those about error graphs, `words` and `mean_ratings`."""
     notes: Sequence[str] = ()
     """Notes on rows that were changed or left out."""
     warnings: Sequence[str] = ()
-    """Likely errors that should be checked before using the results."""
+    """Likely mistakes in the inputs, which should be checked before using the results."""
 
     @property
     def graph_correlations(self) -> list[graphs.CorrelationMatrix]:
-        """Correlations of metrics over error graphs, if graphs were judged."""
+        """Correlations between metrics over error graphs, if graphs were judged."""
         found = self.frames.get(GRAPH_CORRELATIONS)
         return [] if found is None else graphs.correlation_matrices(found)
 
     @property
     def graph_contents(self) -> list[ShownTable]:
-        """Sources of images and prompts of error graphs, and types of errors, if graphs were judged."""
+        """Where the images and prompts of error graphs come from, and types of errors, if graphs were judged."""
         found = self.frames.get(GRAPH_CONTENTS)
         return [] if found is None else graphs.contents_tables(found)
 
@@ -112,8 +112,8 @@ class Findings:
 def run_metaeval(config: MetaevalConfig) -> Findings:
     """Read judgements and scores, judge the metrics, and write the findings.
 
-    Without scores, the ratings, choices and error graphs are analysed alone. Raises SourceError if no judged image has
-    a score, and ConfigError if there is nothing to analyse.
+    Without scores, only the ratings, choices and error graphs are analysed. Raises SourceError if no judged image has a
+    score, and ConfigError if there is nothing to analyse.
     """
     release = open_release(config.protocol, config.storage)
     protocol, table = config.protocol, config.locate_scores()
@@ -147,9 +147,9 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
 
 
 def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:
-    """Judge a run and write the findings into its folder, replacing earlier findings.
+    """Judge a run and write the findings to its folder, replacing earlier findings.
 
-    Raises SourceError if the judgements cannot be read, or are about other images; the run itself is complete.
+    Raises SourceError if the judgements cannot be read or are about other images; the run itself remains complete.
     """
     run = store.place / f"runs/{run_id}"
     release = open_release(protocol, store.place.storage)
@@ -165,7 +165,7 @@ def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:
     for part in map(store.read_table, score_parts(store, run_id)):
         is_judged = pc.or_(pc.is_in(part.column("image_id"), image_ids), pc.is_in(part.column("prompt_id"), prompt_ids))
         judged.append(part.filter(is_judged))
-        others = others or [part]  # for the error message if no score is of a judged image
+        others = others or [part]  # for the error message if no judged image has a score
     scores = pa.concat_tables(judged if any(map(len, judged)) else others)
     elements = read_elements(run) if "words" in protocol.tasks else ()
     all_scores = read_run_scores(store, run_id)
@@ -183,19 +183,19 @@ def judge(
     elements: Iterable[pa.Table] = (),
     run: RunScores | None = None,
 ) -> Findings:
-    """Judge scores by a release, with the tasks of a protocol.
+    """Judge scores by the judgements of a release, with the tasks of a protocol.
 
     Args:
         protocol: The protocol. Scores of its `falling` metrics are negated, so that every statistic measures agreement.
         release: People's judgements.
         scores: Scores of judged images (schema SCORES).
-        sampling: Draws of intervals and tests.
+        sampling: Number and seed of random draws for intervals and tests.
         scored_by: Name of the scores in messages.
-        elements: Scores of single questions (read_elements), for the task words.
+        elements: Scores of single questions (from read_elements), for the task words.
         run: All scores, if `scores` lacks images without judgements.
 
     Raises:
-        SourceError: No score is of a judged image.
+        SourceError: No judged image has a score.
     """
     run = RunScores([_fill_ids(scores).select]) if run is None else run
     scores = _negate(scores, protocol.falling)
@@ -238,16 +238,16 @@ class Case(NamedTuple):
     match: Match
     sampling: Sampling
     elements: Iterable[pa.Table]
-    run: RunScores  # all scores, in the metrics' own direction
+    run: RunScores  # all scores, not negated
 
     @property
     def skills(self) -> Mapping[str, Sequence[str]]:
-        """Skills by prompt; empty if the protocol does not judge by skill."""
+        """Skills by prompt; empty if the protocol does not produce results by skill."""
         return self.release.skills if self.protocol.by_skill else {}
 
     @property
     def marks(self) -> PassMarks:
-        """Thresholds for passing an image; higher scores are better."""
+        """Thresholds for passing an image, for scores where higher is better."""
         protocol = self.protocol
         configured = (protocol.passing_scores or {}).items()
         scores = {metric: direction(metric, protocol.falling) * score for metric, score in configured}
@@ -255,7 +255,7 @@ class Case(NamedTuple):
 
     @property
     def scales(self) -> Mapping[str, Scale]:
-        """Known scales by template; shares of words or questions are from 0 to 1."""
+        """Known scales by template; fractions of words or questions are on a scale from 0 to 1."""
         templates = self.people.column("template").unique().to_pylist()
         shares = self.release.parts.column("template").unique().to_pylist()
         return dict.fromkeys(shares, SHARES) | protocol_scales(self.protocol, templates)
@@ -311,7 +311,7 @@ def _judge_graphs(case: Case, findings: Findings) -> None:
     findings.frames[GRAPH_CONTENTS] = graphs.count_contents(case.release.graph_nodes)
     if not len(case.scores):
         return
-    scores = _negate(case.scores, protocol.falling)  # back to the metrics' own direction, which decides ranks of ties
+    scores = _negate(case.scores, protocol.falling)  # undo the negation, because it affects the ranks of ties
     judgements, measured = graphs.judge_graphs(
         case.release.graph_nodes,
         scores,
@@ -339,7 +339,7 @@ def _judge_orders(case: Case, findings: Findings) -> None:
     orders, judgements = judge_orders(
         case.people, case.release.preferences, case.scores, match=case.match, alpha=alpha, zeros=zeros
     )
-    findings.orders += [  # with differences in the metrics' own direction
+    findings.orders += [  # with differences that are not negated
         order._replace(difference=direction(order.judge, falling) * order.difference) for order in orders
     ]
     findings.judgements += judgements
@@ -356,7 +356,7 @@ TASKS: Mapping[Task, Callable[[Case, Findings], None]] = {
 
 
 def _fill_ids(scores: pa.Table) -> pa.Table:
-    """Fill missing ids: an image without an id is named by prompt and generator, a prompt by its image."""
+    """Fill in missing ids: an image is named after its prompt and generator, and a prompt after its image."""
     image, prompt, generator = (pc.cast(scores.column(name), pa.string()) for name in matching.IDS)
     generator = pc.fill_null(generator, "")
     image = pc.coalesce(image, pc.binary_join_element_wise(prompt, generator, "/"))
@@ -365,7 +365,7 @@ def _fill_ids(scores: pa.Table) -> pa.Table:
 
 
 def _negate(scores: pa.Table, falling: Collection[str]) -> pa.Table:
-    """Negate the scores of metrics that prefer lower scores."""
+    """Negate the scores of metrics for which lower is better."""
     column = scores.column("metric")
     metrics = column.unique()
     directions = pa.array([direction(metric, falling) for metric in metrics.to_pylist()], pa.float64())
@@ -376,7 +376,7 @@ def _negate(scores: pa.Table, falling: Collection[str]) -> pa.Table:
 def _find_match(
     people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str
 ) -> Match:
-    """Return the ids that match scores with judgements; raise SourceError if no judged image has a score."""
+    """Return the ids by which scores match judgements; raise SourceError if no judged image has a score."""
     scored = matching.scored_ids(scores)
     if len(scores) and scored.empty:
         errors = scores.column("error").drop_null()
@@ -390,15 +390,15 @@ def _find_match(
     columns = matching.IDS if protocol.match is None else MATCH_COLUMNS[protocol.match]
     examples = matching.examples(pd.concat([ids for ids, _ in judged]), columns)
     raise SourceError(
-        f"{scored_by}: no score is of a judged image; the scores have {matching.examples(scored, columns)}; "
+        f"{scored_by}: no judged image has a score; the scores have {matching.examples(scored, columns)}; "
         f"{protocol.path} has {examples}; write the same ids into both"
     )
 
 
 def write_findings(findings: Findings, folder: Place) -> None:
-    """Write the findings as Parquet, a file for each kind, and as Markdown and LaTeX tables.
+    """Write the findings as Parquet (one file for each kind), and as Markdown and LaTeX tables.
 
-    If findings from other inputs are replaced, a warning names them.
+    Add a warning if this replaces findings from other inputs.
     """
     page = folder / PAGE
     lines = page.read().decode(errors="replace").splitlines() if page.exists() else []

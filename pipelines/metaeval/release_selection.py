@@ -1,4 +1,4 @@
-"""Reading of a release's judgements, and the selection of those that a protocol uses."""
+"""Reads a release's judgements and selects those that a protocol uses."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ WITH_TEMPLATE = ("ratings", "parts", "preferences")  # tables of a release with 
 
 
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
-    """Read a release and apply the protocol to it; raise SourceError naming the file and the row."""
+    """Read a release and apply the protocol to it; raise SourceError with the file and row of an invalid value."""
     release = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
     for apply in (_select_choices, _select_templates, _leave_out_skills, _check_range, _reverse_ratings):
         release = apply(protocol, release)
@@ -43,7 +43,7 @@ def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
         empty = " and ".join(f"all {len(column)} {name} are empty" for name, column in columns.items() if len(column))
         found = "; ".join([empty or "it has no judgements", *release.notes])
         raise SourceError(
-            f"{protocol.path}: nothing to judge by: {found}; fill in the file, or give another by protocol.path"
+            f"{protocol.path}: nothing to judge by: {found}; fill in the file, or set protocol.path to another one"
         )
     return release
 
@@ -56,7 +56,7 @@ def _select_choices(protocol: ProtocolConfig, release: Release) -> Release:
     if missing := [number for number in protocol.choices if not 0 <= number < count]:
         raise SourceError(
             f"{protocol.path}: expected a choice with the id {missing[0]}, found ids from 0 to {count - 1}; give the "
-            "whole file, or other protocol.choices"
+            "complete file, or change protocol.choices"
         )
     note = f"{len(protocol.choices)} of {count} choices count, by protocol.choices"
     selected = release.preferences.take(pa.array(sorted(protocol.choices)))
@@ -64,7 +64,7 @@ def _select_choices(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def _select_templates(protocol: ProtocolConfig, release: Release) -> Release:
-    """Select ratings and choices of the protocol's templates; raise ConfigError for unknown templates."""
+    """Select the ratings and choices of the protocol's templates; raise ConfigError for unknown templates."""
     if not protocol.templates:
         return release
     tables = [getattr(release, name) for name in WITH_TEMPLATE]
@@ -75,7 +75,7 @@ def _select_templates(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def _filter(release: Release, tables: Iterable[str], column: str, values: Iterable[str], keep: bool = True) -> Release:
-    """Keep the rows of these tables whose column has one of the values, or leave them out."""
+    """Keep only rows of the given tables whose column has one of the values (or drop them if not `keep`)."""
     listed = pa.array(sorted(values), pa.string())
     filtered = {}
     for name in tables:
@@ -86,7 +86,7 @@ def _filter(release: Release, tables: Iterable[str], column: str, values: Iterab
 
 
 def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
-    """Leave out the prompts of protocol.without_skills; raise ConfigError for an unknown skill."""
+    """Leave out the prompts with skills in protocol.without_skills; raise ConfigError for an unknown skill."""
     known = sorted({skill for skills in release.skills.values() for skill in skills})
     for name in protocol.without_skills:
         check_known("protocol.without_skills", name, known)
@@ -101,13 +101,13 @@ def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[str, Scale]:
-    """Return the scales of these templates that the protocol names."""
+    """Return those of the templates' scales that the protocol defines."""
     found = {name: (protocol.scales or {}).get(name, protocol.rating_range) for name in templates}
     return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
 
 
 def _check_range(protocol: ProtocolConfig, release: Release) -> Release:
-    """Leave out ratings outside the protocol's range; raise SourceError if the protocol refuses them."""
+    """Leave out ratings outside the protocol's range, or raise SourceError if the protocol refuses them."""
     scales = protocol_scales(protocol, release.ratings.column("template").unique().to_pylist())
     names = pa.array(scales, pa.string())
     unknown = release.ratings.filter(pc.invert(pc.is_in(release.ratings.column("template"), names)))
@@ -151,8 +151,8 @@ def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
         check_known("protocol.fewer_is_better", name, known)
         if name not in scales:
             raise ConfigError(
-                f"protocol.fewer_is_better: ratings by {name!r} are reversed on their scale, which is not known; "
-                f"name it, as in 'protocol.scales={{{name}: [0, 9]}}'"
+                f"protocol.fewer_is_better: ratings by {name!r} are reversed on their scale, which is unknown; "
+                f"set it, as in 'protocol.scales={{{name}: [0, 9]}}'"
             )
     sums = {name: scales[name].least + scales[name].greatest for name in protocol.fewer_is_better}
     tables, notes = {"ratings": release.ratings, "parts": release.parts}, list(release.notes)
@@ -165,7 +165,7 @@ def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def _select_reliable(protocol: ProtocolConfig, release: Release) -> Release:
-    """Select the prompts whose raters agree; raise SourceError if no prompt is left."""
+    """Select the prompts on which raters agree; raise SourceError if there are none."""
     kept = reliable_prompts(rated_parts(release.ratings, release.parts).to_pandas())
     total = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not kept:

@@ -1,4 +1,4 @@
-"""Published numbers, recomputed from the releases' own files, and the page that compares both."""
+"""Recomputes published numbers from the releases' files, and writes a page that compares both."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,25 +35,27 @@ POINT = Sampling(resamples=1, permutations=1)  # published numbers have no inter
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER / "published.csv"
 """Published numbers that a protocol computes, as printed. Those of T2IScoreScore are results of
-src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025): of a metric with all scores, and
-of four that lack a score, overall and for the subset of graph 164."""
+src/T2IScoreScore/evaluators (michaelsaxon/T2IScoreScore, commit 93ebf89, April 2025) for a metric with all scores and
+for four that lack a score, overall and for the subset of graph 164.
+"""
 MAX_NAMED_COLUMNS = 8  # tables with more columns have numbered rows and columns
 
 PAPER = "T2IScoreScore"
 PROTOCOL = "t2iscorescore"
 TABLE_3 = FOLDER / "published_table_3.csv"
-"""Table 3 (page 17) by accumulation of DSG's questions. The headers of its halves are exchanged: the half under "DSG
-w/TIFA accumulation" repeats table 2, whose DSG is `recursive`."""
+"""Table 3 (page 17), by accumulation of DSG's questions. The headers of its halves are swapped: the half under "DSG
+w/TIFA accumulation" repeats table 2, whose DSG is `recursive`.
+"""
 FIGURES = FOLDER / "published_figures_12_13.csv"
-"""Figures 12 and 13 below their diagonals. Figures 6 and 7 (pages 10 and 11) repeat their parts a and d."""
-MAX_DIFFERENCE = 1e-9  # from a released per-graph number, to count as equal
-MAX_SCORE_DIFFERENCE = 1e-6  # from a released score of an image, to count as equal
+"""Figures 12 and 13 below their diagonals. Figures 6 and 7 (pages 10 and 11) repeat panels a and d."""
+MAX_DIFFERENCE = 1e-9  # maximum difference from a released per-graph number that counts as equal
+MAX_SCORE_DIFFERENCE = 1e-6  # maximum difference from an image's released score that counts as equal
 PER_GRAPH = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
-"""Released files of per-graph numbers, by measure."""
+"""Released files with values per graph, by measure."""
 TITLES = {"ordering": "Ordering", "separation": "Separation"}
 TABLE_2_MEASURES = {"rho": "ordering", "ks": "separation"}
 MEANS = {"spearman": "ordering", "ks": "separation"}
-"""Measures of the released means by subset. Means of delta are released too, in an unknown unit."""
+"""Measures whose means by subset are released. Means of delta are released too, but in an unknown unit."""
 ACCUMULATIONS = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
 UNACCUMULATED = "{} of single questions"  # name of a DSG metric with the accumulation `none`
 TABLE_1 = {  # published number and decimals
@@ -66,13 +68,13 @@ TABLE_1 = {  # published number and decimals
     "most nodes of one number of errors": (5, 0),
 }
 FIGURE_2 = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
-"""Figure 2a. The release has neither the prompts' origins (2b) nor the types of errors (2c)."""
+"""Figure 2a. The release contains neither the origins of the prompts (2b) nor the types of errors (2c)."""
 FIGURE_4 = {
     "clipscore": "0.65 0.54 0.5 0.49 0.57 0.52",
     "llava_tifa": "0.4 0.4 0.2 0.4 0.4 0.4",
     "llmscore_ec": "6 4 4 4 4 5",
 }
-"""Scores of the first images of graph 28 in figure 4b. The scores in figure 4a are not those of any graph."""
+"""Scores of the first images of graph 28 in figure 4b. The scores in figure 4a do not match any graph."""
 FIGURE_9 = {
     "clipscore": "0.82 0.69 0.37",
     "llava_tifa": "0.78 0.44 0.15",
@@ -81,11 +83,12 @@ FIGURE_9 = {
     "mplug_dsg": "1.0 0.89 0.30",
     "llmscore_ec": "0.33 1.6 5.2",
 }
-"""Mean scores of graph 71 in figure 9: of both nodes without errors together, of node 1a and of node 1b. DSG's are
-scores of single questions."""
+"""Mean scores of graph 71 in figure 9: both nodes without errors together, node 1a, and node 1b. DSG's are scores of
+single questions.
+"""
 SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
-LAST_DIGIT = "the last digit alone differs"
-NOT_ROUNDED = "the last printed digit is cut and not rounded"
+LAST_DIGIT = "only the last digit differs"
+NOT_ROUNDED = "the last printed digit is truncated instead of rounded"
 EXCHANGED = "exchanged with {other}: each of the two cells prints what we find for the other"
 GRAPH_65 = (
     "graph 65: the released score counts question 3 though its parent is answered wrongly; the parents released "
@@ -95,15 +98,16 @@ GRAPH_65 = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReproductionConfig:
-    """Options for the comparison with published numbers."""
+    """Options for comparing results with published numbers."""
 
     reference: str
-    """Folder of published files, which contains the protocols' paths."""
+    """Folder of the published files; the protocols' paths are relative to it."""
     output: str = "docs/reproduction.md"
     """Markdown file to write."""
     protocols: Mapping[str, ProtocolConfig]
-    """Protocols by name. GenAI-Bench's rating_range is null: its published numbers count two typing errors, ratings of
-    41 and 33."""
+    """Protocols by name. GenAI-Bench's rating_range is null because its published numbers include two typing errors,
+    ratings of 41 and 33.
+    """
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -112,7 +116,7 @@ class ReproductionConfig:
 
 
 class PublishedNumber(NamedTuple):
-    """A published number and ours."""
+    """A published number, and the value that we compute."""
 
     paper: str  # paper or release
     group: str  # table or figure
@@ -120,12 +124,12 @@ class PublishedNumber(NamedTuple):
     column: str  # empty in a table with a single column
     published: float
     ours: float
-    decimals: int  # of the published number
-    reason: str = ""  # for a difference; empty if ours matches
+    decimals: int  # decimals of the published number
+    reason: str = ""  # explanation of a difference; empty if ours matches
 
     @property
     def table(self) -> str:
-        """Paper and table or figure."""
+        """The paper, and its table or figure."""
         return f"{self.paper}, {self.group}"
 
     @property
@@ -135,17 +139,17 @@ class PublishedNumber(NamedTuple):
 
     @property
     def matches(self) -> bool:
-        """True if ours rounds to the published number."""
+        """True if our value rounds to the published number."""
         tolerance = 0.5 * 10**-self.decimals
         return bool(abs(self.ours - self.published) <= tolerance * (1 + 1e-9))
 
     def explained(self, reason: str) -> "PublishedNumber":
-        """Return the number with this reason if it does not match."""
+        """Return the number with this explanation if it does not match."""
         return self if self.matches else self._replace(reason=reason)
 
 
 def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
-    """Compare every published number with ours; raise SourceError if a file is missing or damaged."""
+    """Compare every published number with our value; raise SourceError if a file is missing or damaged."""
     by_protocol = dict(list(pd.read_csv(PUBLISHED, dtype=str, keep_default_na=False).groupby("protocol", sort=False)))
     error_graphs = by_protocol.pop(PROTOCOL)
     return [
@@ -156,7 +160,7 @@ def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
 
 
 def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Compare numbers of PUBLISHED with the numbers that their protocol computes from the release's own scores."""
+    """Compare numbers in PUBLISHED with those that their protocol computes from the release's own scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
     judgements = judge(protocol, release, release.scores, POINT).judgements
@@ -169,7 +173,7 @@ def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame)
 
 
 def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Compare T2IScoreScore's tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6 and released files with ours."""
+    """Compare our values with T2IScoreScore's tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6 and its files."""
     protocol = config.protocols[PROTOCOL]
     release = open_release(protocol, config.storage)
     single = _accumulate(config, "none")
@@ -209,7 +213,7 @@ def _accumulate(config: ReproductionConfig, accumulation: Accumulation) -> pa.Ta
 
 
 def _percent_means(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, str], float]:
-    """Return each metric's mean over graphs in percent, by subset and metric."""
+    """Return each metric's mean over graphs in percent, keyed by subset and metric."""
     return {
         (subset, str(metric)): 100 * float(value)
         for subset, rows in split_subsets(averaged).items()
@@ -252,7 +256,7 @@ def _compare_printed(group: str, row: str, column: str, printed: str, ours: floa
 
 
 def _single_name(metric: str) -> str:
-    """Return the name of a metric among those whose DSG scores are of single questions."""
+    """Return the name under which a metric uses DSG scores of single questions; other metrics keep their names."""
     return UNACCUMULATED.format(metric) if metric.endswith("_dsg") else metric
 
 
@@ -277,7 +281,7 @@ def _table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) -> Iterato
 
 
 def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
-    """Yield a table's numbers; those that are exchanged with a number of the other table get an explanation."""
+    """Yield a table's numbers, with an explanation for those that are swapped with a number of the other table."""
     for cell in table:
         candidates = (
             candidate
@@ -313,7 +317,7 @@ def _read(config: ReproductionConfig, name: str) -> Sheet:
 
 
 def _per_graph(measured: pd.DataFrame, measure: str, sheet: Sheet, protocol: ProtocolConfig) -> PublishedNumber:
-    """Count the numbers of a released file (graphs down, metrics across, in their own direction) that equal ours."""
+    """Count the values in a released file (graphs down, metrics across, not negated) that equal ours."""
     columns = {name: sheet.numbers(name).to_pylist() for name in sheet.names[1:]}
     released = pd.DataFrame(columns, index=sheet.texts(sheet.names[0]))
     ours = measured.pivot(index="graph_id", columns="metric", values=measure).loc[released.index, released.columns]
@@ -327,7 +331,7 @@ def _per_graph(measured: pd.DataFrame, measure: str, sheet: Sheet, protocol: Pro
 def _released_means(
     config: ReproductionConfig, percents: Mapping[str, Mapping[tuple[str, str], float]]
 ) -> Iterator[PublishedNumber]:
-    """Yield each metric's released means over graphs, with up to ten digits, by subset."""
+    """Yield each metric's released mean over graphs (up to ten digits), by subset."""
     sheet = _read(config, "ts2_partition_means")
     for prefix, measure in MEANS.items():
         for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
@@ -337,7 +341,7 @@ def _released_means(
 
 
 def _released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Count the released DSG scores of images that follow from the correctness of every question."""
+    """Count the released DSG scores of images that can be derived from the correctness of every question."""
     scores = _read(config, "ts2_scores_per_image")
     rows = {name: row for row, name in enumerate(_read(config, "ts2_metadata").ids("file_name"))}
     frame = _accumulate(config, "recursive").to_pandas()
@@ -377,9 +381,9 @@ def _group(
 
 
 def _make_table(checks: Sequence[PublishedNumber]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return the columns and rows of a published table as text.
+    """Return the columns and rows of a published table as strings.
 
-    Different numbers of ours are in brackets, or in a column if the table has a single one.
+    Our value follows in brackets if it differs, or has its own column if the table has only one column.
     """
 
     def write(check: PublishedNumber, value: float) -> str:

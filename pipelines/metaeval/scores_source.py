@@ -1,4 +1,4 @@
-"""Options of jobs that read scores: those of a run in a store, or of a table."""
+"""Options for jobs that read the scores of a run in a store, or of a table."""
 
 from dataclasses import dataclass, field
 
@@ -18,8 +18,9 @@ class ScoresSource(BoundsChecked):
     run: str | None = None
     """Id of the run whose scores are read (plumbline status), or `latest` for the newest run."""
     scores: str | None = None
-    """A table of scores (Parquet or CSV) or a run's folder, instead of `run`. Without both, the scores that were
-    released with people's ratings."""
+    """A table of scores (Parquet or CSV) or a run's folder, as an alternative to `run`. If neither is set, the scores
+    that were released with people's ratings are used.
+    """
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -28,7 +29,7 @@ class ScoresSource(BoundsChecked):
             raise ConfigError(f"run={self.run}: expected a run or scores, got scores={self.scores} too; leave one out")
 
     def locate_scores(self) -> Place | None:
-        """Return the place of the named scores, if any; raise ConfigError if the store has no such run."""
+        """Return the path of the configured scores, if any; raise ConfigError if the store has no such run."""
         if self.run is not None:
             store = open_existing_store(self)
             return store.place / f"runs/{find_run(store, self.run)}"

@@ -1,1 +1,1 @@
-"""Nightly runs: one sweep at a time, compared with an earlier run, and reported."""
+"""Nightly runs: sweep a benchmark (one process at a time), compare the run with an earlier one, and report it."""

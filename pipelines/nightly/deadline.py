@@ -1,4 +1,4 @@
-"""Early end of a nightly run: at its deadline, or when another process takes its lease."""
+"""Stops a nightly run early: at its deadline, or when another process takes its lease."""
 
 import os
 import signal
@@ -11,11 +11,11 @@ from plumbline.pipelines.base.exit_codes import LATE, LOST
 from plumbline.pipelines.store.lease import LeaseLost
 
 GRACE = 120.0
-"""Seconds that a nightly run has to clean up after it is stopped; then it is killed, which loses no results."""
+"""Seconds that a stopped nightly run has to clean up before it is killed; killing it loses no results."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A nightly run must end; a KeyboardInterrupt, so that no code on the way handles it as its own error."""
+    """Signals that a nightly run must end. It is a KeyboardInterrupt so that no other code handles it as an error."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class Stopped(KeyboardInterrupt):
 
 
 Stop = Callable[[LeaseLost], None]
-"""Ends the nightly run because its lease is lost; can be called from any thread."""
+"""Function that ends the nightly run because its lease is lost; can be called from any thread."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Gates of nightly runs: files of requirements, which plugins read and apply to a run."""
+"""Gates of nightly runs: files with requirements, which plugins read and apply to a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ class GateVerdict(NamedTuple):
 
     passed: bool
     record: Mapping[str, Any]
-    """The result as plain values, for nightly.json and the webhook; `passed` and `summary`, a line, are among them."""
+    """The result as plain values, for nightly.json and the webhook. It includes `passed` and a one-line `summary`."""
     show: Callable[[Console], None]
 
 
 class NightGate(ABC):
-    """A file with rules for the runs of a night; they decide, instead of regressions, if the night succeeds."""
+    """A file with rules for nightly runs, which replace regressions in deciding whether a nightly run succeeds."""
 
     @abstractmethod
     def __init__(self, place: Place) -> None:
@@ -32,7 +32,7 @@ class NightGate(ABC):
 
     @abstractmethod
     def check(self, metrics: Mapping[str, Sequence[str]]) -> None:
-        """Raise ConfigError if runs of these benchmarks, with these metrics, cannot be judged by the file."""
+        """Raise ConfigError if the file cannot judge runs of these benchmarks with these metrics."""
 
     @abstractmethod
     def judge(
@@ -48,22 +48,22 @@ class NightGate(ABC):
         """Judge a finished run; return None if the file has no rule for its benchmark.
 
         Args:
-            store: The store of the run.
+            store: The store that contains the run.
             run_id: The run's id.
             against: Id of the earlier run to compare with.
-            no_other: The reason if no run can be compared with it.
-            settings: Effect of generation settings that differ between the two runs.
-            sources: The run's sources if they have already been read.
+            no_other: Reason why there is no run to compare with.
+            settings: How to treat generation settings that differ between the two runs.
+            sources: The run's sources, if they have already been read.
         """
 
 
 NIGHT_GATES = Extensions[type[NightGate]]("night_gates", {}, NightGate)
 RULES = "rules"
-"""Name of the gate that reads the file of `nightly.gate`."""
+"""Name of the gate that reads the file given as `nightly.gate`."""
 
 
 def open_gate(place: Place) -> NightGate:
-    """Read the file of a gate; raise ConfigError if it is invalid, or if the plugin that reads it is missing."""
+    """Read a gate's file; raise ConfigError if it is invalid, or if the plugin that reads it is missing."""
     if RULES not in NIGHT_GATES:
         raise ConfigError(describe_missing_plugin("nightly.gate: rules are a part", "gates"))
     return NIGHT_GATES[RULES](place)

@@ -1,4 +1,4 @@
-"""Configuration of a nightly run: a sweep of one or several benchmarks, and the comparison and report that follow."""
+"""Configuration of a nightly run: a sweep of one or more benchmarks, followed by a comparison and a report."""
 
 from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar
@@ -16,34 +16,39 @@ MIN_LEASE = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NightConfig(BoundsChecked):
-    """Options of a night: comparison, gate, waiting, deadline and webhook."""
+    """Options of a nightly run: comparison, gate, waiting, deadline and webhook."""
 
     section: ClassVar[str] = "nightly."
     compare: str = "previous"
-    """The run to compare with: `previous` (the last comparable run), a run's id, or a suite's id, for its run of each
-    benchmark."""
+    """The run to compare with: `previous` (the last comparable run), a run's id, or a suite's id (its run of each
+    benchmark).
+    """
     smallest_change: NotNegative = 0.0
-    """Smaller changes of a mean are not reported as regressions, even if they are significant."""
+    """Changes of a mean that are smaller than this are not reported as regressions, even if they are significant."""
     gate: str | None = None
-    """File with rules that the run must pass (plugins/gates/README.md). They decide instead of regressions whether the
-    night succeeds; exit code 7 means that a rule failed."""
+    """File with rules that the run must pass (plugins/gates/README.md). They decide, instead of regressions, whether
+    the nightly run succeeds; exit code 7 means that a rule failed.
+    """
     wait: NotNegative = 0.0
-    """Seconds to wait for another night in the same store before ending with exit code 4."""
+    """Seconds to wait for another nightly run in the same store before ending with exit code 4."""
     lease: Annotated[float, at_least(MIN_LEASE, " seconds")] = LEASE_TIMEOUT
-    """Seconds without a heartbeat after which another night may take over."""
+    """Seconds without a heartbeat after which another nightly run may take over."""
     deadline: Seconds | None = None
-    """Seconds after which the night ends with exit code 6; null sets no limit."""
+    """Seconds after which the nightly run ends with exit code 6; null sets no limit."""
     webhook: str | None = field(default=None, repr=False)
-    """Address that receives the outcome as JSON, or ${oc.env:NAME}. It is never printed, because anyone who knows the
-    address may be able to write to it."""
+    """URL that receives the outcome as JSON, or ${oc.env:NAME}. It is never printed, because anyone who knows the URL
+    may be able to post to it.
+    """
     checkpoints: str | None = None
-    """Expression for the step in a checkpoint's name, for the page of trends; null uses the default of `jobs.trends`.
+    """Regular expression for the step in a checkpoint's name, for the trends page; null uses the default of
+    `jobs.trends`.
     """
     keep_runs: KeepRuns = field(default_factory=KeepRuns)
-    """Runs of the benchmark that the night keeps besides its own run and the run that it is compared with
-    (docs/keeping.md)."""
+    """Runs of the benchmark to keep, in addition to the nightly run itself and the run that it is compared with
+    (docs/keeping.md).
+    """
     json: bool = False
-    """Print the outcome as JSON on standard output, and everything else on standard error."""
+    """Print the outcome as JSON to standard output, and everything else to standard error."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -54,7 +59,7 @@ class NightConfig(BoundsChecked):
             except ValueError:
                 is_address = False
             if not is_address:
-                raise ConfigError("nightly.webhook: expected an http:// or https:// address; correct it")
+                raise ConfigError("nightly.webhook: expected an http:// or https:// URL; correct it")
         if self.checkpoints is not None:
             check_checkpoints("nightly.checkpoints", self.checkpoints)
 

@@ -1,4 +1,4 @@
-"""Outcome of a nightly run: its file nightly.json and its webhook."""
+"""Outcome of a nightly run, its file nightly.json, and its webhook."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ from plumbline.pipelines.store.suites import SUITES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClearChange:
-    """A significant change of one generator by one metric, over all prompts (`overall`) or the prompts of one skill."""
+    """A significant change of one generator on one metric, over all prompts (`overall`) or the prompts of one skill."""
 
     generator: str
     metric: str
@@ -34,9 +34,9 @@ class ClearChange:
     effect: float
     """Matched-pairs rank-biserial correlation of the signed ranks; negative if the generator became worse."""
     p_value: float
-    """Wilcoxon signed-rank, two-sided."""
+    """Two-sided p-value of the Wilcoxon signed-rank test."""
     p_holm: float
-    """p-value after correction (Holm 1979) over all generators, metrics and skills that were compared."""
+    """p-value corrected by Holm's method (1979) over all generators, metrics and skills that were compared."""
     prompts: int
 
     def __str__(self) -> str:
@@ -55,16 +55,16 @@ class NightOutcome:
 
     run_id: str
     exit_code: int
-    """Exit code of the nightly run that published the run."""
+    """Exit code of the nightly run that published this run."""
     benchmark: str
     began: str
     ended: str
     report: str
     counts: Mapping[str, Any]
-    """Numbers of rows, rows without a score, and cells, and the coverage, as in the manifest."""
+    """Numbers of rows, rows without a score, and cells, and the coverage, as recorded in the manifest."""
     compared_with: str | None
     not_compared: str | None
-    """The reason if the run is not compared."""
+    """Reason why the run is not compared; None if it is."""
     regressions: Sequence[ClearChange]
     improvements: Sequence[ClearChange]
     sentences: Sequence[str]
@@ -72,15 +72,15 @@ class NightOutcome:
     can_tell: bool = True
     """False if there are too few prompts for any change to be significant."""
     unlike: Sequence[str] = field(default_factory=list)
-    """Generators with other generation settings than in the earlier run, whose changes do not count."""
+    """Generators whose generation settings differ from those in the earlier run; their changes do not count."""
     edited: int = 0
     """Number of prompts that are not compared because their text differs in the earlier run."""
     trends: str | None = None
-    """Address of the page of trends; None if it could not be written."""
+    """URL of the trends page; None if it could not be written."""
     gate: Mapping[str, Any] | None = None
-    """Result of the gate with every check; None without a gate."""
+    """Result of the gate, including every check; None without a gate."""
     webhook: str | None = None
-    """`delivered`, or the reason of the failure; None if no webhook is configured."""
+    """`delivered`, or the reason why delivery failed; None if no webhook is configured."""
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class NightOutcome:
 
     @property
     def path(self) -> str:
-        """Path in the store."""
+        """Path of the outcome's file in the store."""
         return outcome_path(self.run_id)
 
     def summary(self) -> str:
@@ -115,14 +115,14 @@ class SuiteOutcome:
 
     suite_id: str
     exit_code: int
-    """Exit code of the nightly run that published the suite: the worst of its benchmarks."""
+    """Exit code of the nightly run that published the suite: the worst exit code of its benchmarks."""
     report: str
     runs: Mapping[str, str]
-    """Run id of each benchmark, including unchanged runs."""
+    """Run id of each benchmark, including runs that have not changed."""
     benchmarks: Sequence[NightOutcome]
     """Outcomes of runs that have not been reported before; their p-values are corrected jointly."""
     webhook: str | None = None
-    """`delivered`, or the reason of the failure; None if no webhook is configured."""
+    """`delivered`, or the reason why delivery failed; None if no webhook is configured."""
 
     @property
     def name(self) -> str:
@@ -130,7 +130,7 @@ class SuiteOutcome:
 
     @property
     def path(self) -> str:
-        """Path in the store."""
+        """Path of the outcome's file in the store."""
         return _suite_outcome_path(self.suite_id)
 
     def summary(self) -> str:
@@ -155,17 +155,17 @@ _SUITE_OUTCOME = TypeAdapter(SuiteOutcome)
 
 
 def read_outcome(store: Store, run_id: str) -> NightOutcome | None:
-    """Return the reported outcome of a run; None if it was not reported, or its file is damaged."""
+    """Return the reported outcome of a run; None if it was not reported or its file is damaged."""
     return _read(store, outcome_path(run_id), _OUTCOME)
 
 
 def read_suite_outcome(store: Store, suite_id: str) -> SuiteOutcome | None:
-    """Return the reported outcome of a suite; None if it was not reported, or its file is damaged."""
+    """Return the reported outcome of a suite; None if it was not reported or its file is damaged."""
     return _read(store, _suite_outcome_path(suite_id), _SUITE_OUTCOME)
 
 
 def mark_reported(store: Store, outcome: SuiteOutcome) -> None:
-    """Write the outcome of each new run of a suite into the run's folder, unless it is there.
+    """Write the outcome of each new run in a suite to the run's folder, unless the file already exists.
 
     The run then counts as reported when its benchmark is swept alone, and later runs are compared with it.
     """
@@ -191,9 +191,9 @@ def _suite_outcome_path(suite_id: str) -> str:
 
 
 WEBHOOK_TIMEOUT = 10.0
-"""Seconds for each step of an attempt: to connect, to send, and to receive the response."""
+"""Seconds allowed for each step of an attempt: connecting, sending, and receiving the response."""
 RETRY_DELAYS = (1.0, 4.0, 16.0)
-"""Seconds before each further attempt."""
+"""Seconds to wait before each retry."""
 
 
 def post_json(
@@ -203,12 +203,12 @@ def post_json(
     seconds: float = WEBHOOK_TIMEOUT,
     pause: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Post a message as JSON, and return None or the reason of the failure.
+    """Post a message as JSON; return None, or the reason if it fails.
 
     Temporary failures (a refused connection, 429, 5xx) are retried a few times. The reason names only the host, because
-    the rest of the address may be secret.
+    the rest of the URL may be secret.
     """
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs the whole address of every request
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs the full URL of every request
     problem = None
     for delay in (0.0, *RETRY_DELAYS):
         if delay:

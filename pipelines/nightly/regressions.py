@@ -1,4 +1,4 @@
-"""Comparison of a nightly run with an earlier run: regressions, the gate, the outcome and its publication."""
+"""Compares a nightly run with an earlier run: regressions, the gate, the outcome and its publication."""
 
 import logging
 import math
@@ -36,22 +36,22 @@ LOG = logging.getLogger(__name__)
 
 
 class Baseline(NamedTuple):
-    """The earlier run that a run is compared with."""
+    """The earlier run with which a run is compared."""
 
     run_id: str | None
     reason: str = ""
-    """The reason if no run can be compared with it."""
+    """Reason why there is no run to compare with."""
 
 
 class TrendsPage(NamedTuple):
-    """Address of the page of trends, or the problem of writing it."""
+    """URL of the trends page, or the problem if it could not be written."""
 
     url: str | None
     problem: str = ""
 
 
 class ComparedRun(NamedTuple):
-    """A run that has not been reported yet, with its comparison, report, trends and gate."""
+    """A run that has not been reported yet, with its comparison, report, trends and gate verdict."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -59,7 +59,7 @@ class ComparedRun(NamedTuple):
     written: WrittenReport
     trends: TrendsPage
     gate: GateVerdict | None = None
-    """Result of the gate; None without a gate, or without a rule for the benchmark."""
+    """Verdict of the gate; None if there is no gate, or it has no rule for the benchmark."""
 
 
 def compare_run(
@@ -72,9 +72,9 @@ def compare_run(
     cluster: ClusterConfig = NO_RAY,
     settings: Choice = COMPARE,
 ) -> ComparedRun:
-    """Compare a run with an earlier one, write its report and the page of trends, and judge it by its gate.
+    """Compare a run with an earlier one, write its report and the trends page, and apply the gate.
 
-    `hold` is called before anything is published; it raises LeaseLost if another process took the lease.
+    `hold` is called before anything is published; it raises LeaseLost if another process has taken the lease.
     """
     manifest = read_manifest(store, run_id)
     baseline = find_baseline(store, run_id, manifest, config.compare)
@@ -93,7 +93,7 @@ def compare_run(
         _, url = write_trends(store, benchmark=manifest["benchmark"], checkpoints=checkpoints, settings=settings)
         trends = TrendsPage(url)
     except Exception as error:  # a damaged old run, for instance, must not fail the nightly run
-        LOG.warning("no page of trends", exc_info=error)
+        LOG.warning("the trends page could not be written", exc_info=error)
         trends = TrendsPage(None, one_line(error))
     gate = None
     if config.gate is not None:
@@ -104,9 +104,9 @@ def compare_run(
 
 
 def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compare: str) -> Baseline:
-    """Return the configured run, or for `previous` the newest earlier run that this run can be compared with.
+    """Return the configured run or, for `previous`, the newest earlier run that this run can be compared with.
 
-    Reported runs come first: if a run was not reported, its changes are included in the next comparison. If no
+    Reported runs are preferred, so that the changes of an unreported run are included in the next comparison. If no
     comparable run was reported, return the newest comparable run.
     """
     bridges = read_bridges(store, manifest.get("benchmark"))
@@ -182,9 +182,9 @@ def make_suite_outcome(suite: Suite, page: str, benchmarks: Sequence[NightOutcom
 
 
 def publish_outcome(store: Store, outcome: Outcome, config: NightConfig, hold: Callable[[], None]) -> Outcome:
-    """Send the outcome to the webhook and then write it; return it as written.
+    """Send the outcome to the webhook, write it to its file, and return it as written.
 
-    If the process ends before the file is written, the next nightly run reports the run.
+    If the process ends before the file is written, the next nightly run reports the run again.
     """
     hold()
     if config.webhook is not None:

@@ -1,1 +1,1 @@
-"""A run as a page."""
+"""Writes reports: the page of a run, the page of a suite, and the trends page."""

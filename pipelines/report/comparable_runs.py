@@ -1,4 +1,4 @@
-"""Decides which runs can be compared, reads the bridges between versions of metrics, and checks `checkpoints`."""
+"""Decides which runs can be compared, reads bridges between versions of metrics, and checks `checkpoints`."""
 
 import logging
 import re
@@ -19,12 +19,14 @@ from plumbline.pipelines.store.suites import find_named_run
 LOG = logging.getLogger(__name__)
 
 BRIDGES = "bridges"
-"""Folder with a folder for each bridge. It has groups.parquet, and bridge.json, which is written last and only once."""
+"""Folder with a subfolder for each bridge. Each contains groups.parquet, and bridge.json, which is written last and
+only once.
+"""
 CHECKPOINTS = r"(?P<family>.+?)[-_.]?(?:step|ckpt|checkpoint|iter|epoch)[-_.]?(?P<step>[0-9]+)"
 
 
 def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
-    """Read the bridges of a benchmark, the newest first, without damaged ones, which are logged."""
+    """Read the bridges of a benchmark, newest first; log and skip damaged ones."""
     bridges = []
     for bridge_id in sorted(store.folders(BRIDGES), reverse=True):
         path = f"{BRIDGES}/{bridge_id}/bridge.json"
@@ -42,7 +44,7 @@ def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
 
 
 def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
-    """Return why two runs cannot be compared; empty if they can be compared, as they are or by a bridge."""
+    """Return why two runs cannot be compared; empty if they can be, either directly or through a bridge."""
     if before is None:
         return "its manifest is damaged"
     if before.get("benchmark") != after.get("benchmark"):
@@ -67,11 +69,11 @@ def find_compared(
     key: str = "compare",
     bridges: Sequence[Bridge] = (),
 ) -> str:
-    """Return the id of the run to compare a run with.
+    """Return the id of the run to compare the given run with.
 
-    `compare` is the id of a run, or of a suite, for its run of the same benchmark. `previous` is for the newest earlier
-    run that can be compared. If no run is found, raise ConfigError with the reason; the message names the option
-    `key`.
+    `compare` is the id of a run, or of a suite (which means its run of the same benchmark). `previous` means the newest
+    earlier run that can be compared. If no run is found, raise ConfigError with the reason; the message names the
+    option `key`.
     """
     if compare != "previous":
         named = find_named_run(store, compare, str(manifest.get("benchmark")), key)
@@ -84,11 +86,11 @@ def find_compared(
             return earlier.run_id
         reason = reason or f"{earlier.run_id} cannot be compared with it ({obstacle})"
     reason = reason or "it is the first run of this store"
-    raise ConfigError(f"{key}=previous: {run_id} has no earlier run to be compared with; {reason}")
+    raise ConfigError(f"{key}=previous: {run_id} has no earlier run to compare with; {reason}")
 
 
 def check_checkpoints(key: str, expression: str) -> None:
-    """Raise ConfigError unless this is a regular expression with the groups `family` and `step`."""
+    """Raise ConfigError unless the expression is a valid regular expression with groups `family` and `step`."""
     try:
         groups = re.compile(expression).groupindex
     except re.error as error:

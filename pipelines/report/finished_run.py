@@ -1,4 +1,4 @@
-"""Reads the data of a finished run for a report: prompts, images, agreement with people, and usual scores."""
+"""Reads a finished run's data for a report: prompts, images, agreement with people, and usual scores."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,9 +39,9 @@ from plumbline.pipelines.store.runs import READERS, newest_first
 from plumbline.pipelines.store.store import Store
 
 FRAMES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
-"""Names of a judging's optional tables, by the field of Agreement."""
+"""File names of the optional tables of a judged run, by the field of Agreement that contains them."""
 MAX_RUNS = 120
-"""Number of runs, the newest, whose scores are usual scores."""
+"""Maximum number of runs (the newest ones) that contribute to the usual scores."""
 
 
 class Originals(NamedTuple):
@@ -58,7 +58,7 @@ class Originals(NamedTuple):
 def find_originals(
     manifest: Mapping[str, Any], store: Store, sources: Sources | None = None
 ) -> tuple[Originals | None, str]:
-    """Return the prompts and images of a run; if they can no longer be read, None and the reason.
+    """Return a run's prompts and images, or None and the reason if they can no longer be read.
 
     `sources` are the run's sources if they have just been read.
     """
@@ -71,10 +71,10 @@ def find_originals(
 
 
 def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources | None) -> Originals:
-    """Return the prompts and images of a run; raise PlumblineError or a storage error if they can no longer be read.
+    """Return a run's prompts and images; raise PlumblineError or a storage error if they can no longer be read.
 
-    Without `sources`, the files are listed, and files that the store does not remember are opened. If prompts have a
-    file of their own, only the footers of image files are read.
+    Without `sources`, the files are listed, and files that the store does not remember are opened. If the prompts are
+    in a separate file, only the footers of image files are read.
     """
     config = manifest.get("config", {})
     limits = read_config(config.get("limits", {}), ImageLimits)
@@ -84,7 +84,7 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
     whole = benchmark.limit is None and benchmark.require_every_image and not manifest.get("seen")
     if sources is None and (benchmark.prompts is None or not whole):
         sources = open_sources(benchmark, storage, shard_size=size, memory=memory)
-        if seen := manifest.get("seen"):  # an adaptive run has only scored the first rounds
+        if seen := manifest.get("seen"):  # an adaptive run only scored the first rounds
             rounds = split_rounds(sources, benchmark, uris, read_config(config["adaptive"], Adaptive), memory)
             sources = rounds.up_to(rounds.round_with(seen["prompts"]))
     if sources is not None:
@@ -98,20 +98,20 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
 
 
 def read_judge_noise(store: Store, run_id: str) -> pa.Table:
-    """Read the noise of judges that answered several times (schema JUDGE_NOISE); empty if there are none."""
+    """Read the noise of judges that answered several times (schema JUDGE_NOISE); empty if there are no such judges."""
     path = f"runs/{run_id}/judge_noise.parquet"
     return store.read_table(path) if store.exists(path) else schemas.JUDGE_NOISE.empty_table()
 
 
 def read_agreement(store: Store, run_id: str) -> Agreement | None:
-    """Read the agreement of a run's metrics with people; None if the run was not judged."""
+    """Read how well a run's metrics agree with people; None if the run was not judged."""
     folder = f"runs/{run_id}/metaeval"
     page = store.read_text(f"{folder}/judgements.md")
     if page is None:
         return None
 
     def read_rows(name: str, *, optional: bool = True) -> list[dict[str, Any]]:
-        """Read a table's rows, with empty text for missing texts and nan for other missing values."""
+        """Read a table's rows; missing strings become empty, and other missing values nan."""
         path = f"{folder}/{name}.parquet"
         if optional and not store.exists(path):
             return []
@@ -140,7 +140,7 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
 
 
 def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) -> UsualScores:
-    """Read the distributions of scores of a run and of other runs of its benchmark, by metrics of equal recipes.
+    """Read the score distributions of a run and of other runs of its benchmark, for metrics with equal recipes.
 
     Runs whose sketches are missing or damaged are left out and counted.
     """

@@ -1,4 +1,4 @@
-"""Reads the details of single images for a report: elements from the cells of scores, and pixels from the sources."""
+"""Reads the details of single images for a report: elements from score cells, and pixels from the sources."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -29,31 +29,31 @@ from plumbline.pipelines.store.runs import ScoresCell, scores_cells
 from plumbline.pipelines.store.store import Store
 
 READERS = 8
-GONE = "the sources have changed since the run, and its row in them is not known any more"
+GONE = "the sources have changed since the run, so the image's row is no longer known"
 
 
 class StoredRow(NamedTuple):
-    """Location of one metric's score of an image."""
+    """Location of one metric's score for an image."""
 
     cell: str
     """Path of the cell or of its draft."""
     shard: str
     row: int
-    """Row number in the cell and in the shard."""
+    """Row index in the cell and in the shard."""
 
 
 Made = TypeVar("Made")
 MakeImage = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError]
-"""Function that makes something to show from a row of the sources."""
+"""Function that makes something to show (such as a thumbnail) from a row of the sources."""
 
 
 def read_details(
     picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
 ) -> dict[ImageKey, ImageDetail]:
-    """Read the thumbnails and the elements of every pick, or the reason if there are none.
+    """Read the thumbnails and the elements of every pick, or the reason why there are none.
 
-    This reads the cells that contain a pick, and the picks' rows of source files (`ParquetReader.read_rows`). If a file
-    of prompts contains the sources of edits, it also reads the row groups of the picks' prompts.
+    This reads the cells that contain a pick, and only the picks' rows of source files (`ParquetReader.read_rows`). If a
+    prompts file contains the sources of edits, it also reads the row groups of the picks' prompts.
     """
     cells = read_scores_cells(store, run.run_id)
     details = read_elements(picks, cells, store)
@@ -106,12 +106,12 @@ def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Sto
 
 
 def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
-    """Return the cells of the run's scores; none if the table of cells is gone. Raises StoreError if it is damaged."""
+    """Return the cells of the run's scores, none if the table of cells is gone; raise StoreError if it is damaged."""
     return scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
 
 
 def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Mapping[ImageKey, Sequence[StoredRow]]:
-    """Return the locations of the images' scores, one for each metric that scored an image."""
+    """Return where each image's scores are stored, with one location per metric that scored the image."""
     first_rows = [cell.first_row for cell in cells]
     found: dict[ImageKey, list[StoredRow]] = {}
     for pick in picks:
@@ -126,7 +126,7 @@ def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Mapping[Im
 
 
 def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mapping[str, Mapping[str, Any]]:
-    """Read the sources of edits from the file of prompts, by prompt; empty if the file can no longer be read."""
+    """Read the sources of edits from the prompts file, by prompt; empty if the file can no longer be read."""
     prompts = pa.table({"prompt_id": pa.array(prompt_ids, pa.string())})
     try:
         table = append_edit_columns(prompts, originals.prompt_shards)
@@ -139,7 +139,7 @@ def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mappin
 
 
 class PlacedImage(NamedTuple):
-    """An image with its shard and its row there."""
+    """An image, with its shard and its row in the shard."""
 
     key: ImageKey
     prompt_id: str
@@ -154,10 +154,10 @@ def show_images(
     make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[ImageKey, Made | RowError]:
-    """Return the result of `make` for each pick's image, or why it cannot be shown.
+    """Return the result of `make` for each pick's image, or the reason why it cannot be shown.
 
-    Each thread has one image in memory. It reads several images of a file without opening the file again. `edits` has
-    the sources of edits by prompt, if they are in the file of prompts.
+    Each thread has one image in memory, and reads several images of a file without opening the file again. `edits`
+    contains the sources of edits by prompt, if they are in the prompts file.
     """
     stored = _find_rows(picks, cells)
     shown: dict[ImageKey, Made | RowError] = {}
@@ -185,7 +185,7 @@ def show_images(
 def show_row(
     image: PlacedImage, originals: Originals, make: MakeImage[Made], edit: Mapping[str, Any] = MappingProxyType({})
 ) -> Made | RowError:
-    """Return the result of `make` for one image, or why it cannot be shown; `edit` has the sources of its prompt."""
+    """Return the result of `make` for an image, or why it cannot be shown; `edit` has the sources of its prompt."""
     return _show_placed([image], originals, make, {image.prompt_id: edit})[image.key]
 
 
@@ -195,7 +195,7 @@ def _show_placed(
     make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]],
 ) -> dict[ImageKey, Made | RowError]:
-    """Show images of one file. If one of them cannot be read, the following ones are read one by one."""
+    """Show images from the same file. If one of them cannot be read, read each of the following ones separately."""
     shown: dict[ImageKey, Made | RowError] = {}
     rows: dict[PlacedImage, tuple[Shard, int]] = {}
     for image in images:
@@ -230,7 +230,7 @@ def _is_unreadable(error: Exception) -> bool:
 
 
 def read_rows(shard: Shard, rows: Sequence[int]) -> Iterator[dict[str, Any] | None]:
-    """Yield rows of a shard's file with our column names, in ascending order; None for a row beyond the end."""
+    """Yield rows of a shard's file in ascending order, with our column names; None for rows beyond the end."""
     with shard.place.open(size=shard.size, cache_type="none") as stream:
         file = ParquetReader(stream, shard.size)
         own = own_names(shard, (*IMAGE_COLUMNS, *SOURCES))

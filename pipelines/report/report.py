@@ -1,4 +1,4 @@
-"""Writes the report of a run from its tables, its prompts and the images of its gallery."""
+"""Writes a run's report from its tables, its prompts and the images of its gallery."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -41,11 +41,11 @@ from plumbline.pipelines.store.store import Store
 MAX_IMAGES = 96
 NO_RAY = ClusterConfig(executor="here")
 NO_RUN = "none"
-"""Value of `compare` for a report without a comparison."""
+"""Value of `compare` that writes a report without a comparison."""
 MAX_CONTRADICTED = 24
-"""Largest number of images with scores that contradict people."""
+"""Maximum number of images shown because their scores contradict people."""
 SECTIONS = Extensions[Callable[[Store, str], ReportSection | None]]("report_sections", {})
-"""Functions of plugins that make a section from a store and a run's id, or None if there is nothing to show."""
+"""Plugin functions that make a section from a store and a run's id; they return None if there is nothing to show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,34 +55,39 @@ class ReportConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str = "latest"
-    """A run's id (plumbline status); `latest` is the newest."""
+    """Id of a run (see plumbline status); `latest` is the newest run."""
     compare: str | None = None
-    """Earlier run to compare with: an id, or `previous` for the newest run of the benchmark that can be compared, or
-    `none` for no run. null repeats the comparison of the last report."""
+    """Earlier run to compare with: a run's id, `previous` for the newest comparable run of the benchmark, or `none` for
+    no comparison. null repeats the comparison of the last report.
+    """
     reward: AnyReward = None
-    """Reward that generators were trained on since the earlier run: a metric, or several in one as for jobs.serve
-    (docs/rewards.md). The report names generators that seem to game it."""
+    """Reward on which generators were trained since the earlier run: a metric, or a combination of several as for
+    jobs.serve (docs/rewards.md). The report names generators that seem to game it.
+    """
     baseline: str | None = None
-    """Compare the other generators with this generator only. With 30 generators, 29 comparisons then share the
-    probability of error, and not 435. Name it before you see the scores."""
+    """Compare the other generators with this generator only. With 30 generators, the error probability is then shared
+    by 29 comparisons instead of 435. Choose the baseline before you see the scores.
+    """
     images: int = MAX_IMAGES
-    """Largest number of images in the gallery, and of images side by side."""
+    """Maximum number of images in the gallery, and of images shown side by side."""
     bradley_terry: bool = False
-    """Add Bradley-Terry ratings of the generators to summary.csv and summary.md, by the prompts that each wins."""
+    """Add Bradley-Terry ratings of the generators, based on the prompts that each wins, to summary.csv and summary.md.
+    """
     settings: Choice = COMPARE
-    """`compare` calls no difference clear between images that were generated with different settings (docs/decide.md);
-    `ignore` compares them all the same."""
+    """`compare` means that no difference is clear between images generated with different settings (docs/decide.md);
+    `ignore` compares them anyway.
+    """
     protocol: ProtocolConfig | None = None
-    """People's judgements. The run is judged by them before the report is written; null shows the last judgement."""
+    """People's judgements, by which the run is judged before the report is written; null shows the last results."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    """Cluster for comparing runs with more than `cluster.driver_rows` rows of scores, with a task for each metric."""
+    """Cluster for comparing runs that have more than `cluster.driver_rows` rows of scores, with one task per metric."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
         if self.compare is not None and "," in self.compare:
             raise ConfigError(
                 f"compare: expected a single run, got {self.compare}: a report shows the changes between two runs. "
-                "Make a report for each, or look at jobs.trends, which shows many runs in order"
+                "Write a report for each, or use jobs.trends, which shows many runs in order"
             )
         if not 0 <= self.images <= MAX_IMAGES:
             raise ConfigError(f"images: expected 0 to {MAX_IMAGES}, got {self.images}")
@@ -93,21 +98,21 @@ class ReportConfig:
 
 
 class WrittenReport(NamedTuple):
-    """A report in its run's folder."""
+    """A report, written to its run's folder."""
 
     page: Page
     url: str
-    """Address of report.html. The files summary.csv, summary.md and summary.tex are in the same folder."""
+    """URL of report.html. The files summary.csv, summary.md and summary.tex are in the same folder."""
     size: int
 
 
 class EarlierRun(NamedTuple):
-    """The run that a run is compared with."""
+    """The earlier run with which a run is compared."""
 
     run_id: str | None = None
     run: GatheredRun | None = None
     warning: str = ""
-    """Reason if it cannot be read, for the page."""
+    """Reason why it cannot be read, to be shown on the page."""
 
 
 def write_report(
@@ -124,14 +129,14 @@ def write_report(
     cluster: ClusterConfig = NO_RAY,
     hold: Callable[[], None] = lambda: None,
 ) -> WrittenReport:
-    """Write report.html and the summary as CSV, Markdown and LaTeX into the run's folder.
+    """Write report.html and the summary as CSV, Markdown and LaTeX to the run's folder.
 
-    `compare` to `settings` are options of `ReportConfig`. The metrics of a large run are compared in parallel on the
-    `cluster`. Prompts and images that can no longer be read are shown as missing, with the reason; the run's `sources`
-    are opened unless they are given.
+    The arguments from `compare` to `settings` are options of `ReportConfig`. The metrics of a large run are compared in
+    parallel on the `cluster`. Prompts and images that can no longer be read are shown as missing, with the reason; the
+    run's sources are opened unless `sources` are given.
 
     `hold` is called before the run becomes the newest of the store, and can prevent that by raising LeaseLost. Raises
-    ConfigError if the run does not exist, or if an option names something that the run does not have.
+    ConfigError if the run does not exist, or if an option refers to something that is not in the run.
     """
     run_id = find_run(store, run)
     rows = read_manifest(store, run_id).get("counts", {}).get("rows", 0)
@@ -171,7 +176,7 @@ def write_report(
 
 
 def _check_names(run: GatheredRun, reward: Combination | None, baseline: str | None) -> None:
-    """Raise ConfigError if the reward names a metric, or the baseline a generator, that the run does not have."""
+    """Raise ConfigError if a metric of the reward, or the baseline generator, is not in the run."""
     metrics, generators = run.ranking(), run.scores.generators
     for name in () if reward is None else reward.weights:
         if name not in metrics:
@@ -219,7 +224,7 @@ def _make_page(
 
 
 def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
-    """Return the run to compare with, without its sources: the run that `compare` or the last report names."""
+    """Return the run to compare with (from `compare` or the last report), without its sources."""
     if compare == NO_RUN:
         return EarlierRun()
     if compare is not None:
@@ -256,7 +261,7 @@ def open_run(
 
 
 def _gather(store: Store, run_id: str, manifest: Mapping[str, Any], skills: Skills, each: OrderedMap) -> GatheredRun:
-    """Read a run without the texts of its prompts."""
+    """Read a run, except for the texts of its prompts."""
     folder = f"runs/{run_id}"
     return GatheredRun(
         run_id=run_id,

@@ -1,4 +1,4 @@
-"""The record of a run's report: the run it is compared with, and its leaderboard for a terminal."""
+"""The record of a run's report: the run that it was compared with, and its leaderboard for the terminal."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ _RECORD = TypeAdapter(ReportRecord)
 
 
 def read_report_record(store: Store, run_id: str) -> ReportRecord | None:
-    """Return the record of a run's report; None if it has none that can be read."""
+    """Return the record of a run's report; None if there is no readable one."""
     content = store.read_json(_path(run_id))
     try:
         return None if content is None else _RECORD.validate_python(content)

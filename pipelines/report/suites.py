@@ -1,4 +1,4 @@
-"""Writes the page of a suite, which shows the runs of several benchmarks side by side, into the store."""
+"""Writes a suite's page, which shows the runs of several benchmarks side by side, to the store."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,9 +26,9 @@ def write_suite(
     left_out: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> tuple[Suite, SuitePage]:
-    """Write the page of these runs, with summary.csv and summary.md in the same folder.
+    """Write the page of a suite, with summary.csv and summary.md in the same folder.
 
-    `runs` are the ids of runs by benchmark. Raises PlumblineError if a run cannot be read.
+    `runs` maps benchmarks to run ids. Raises PlumblineError if a run cannot be read.
     """
     page = build_suite(
         suite_id, [_read_suite_run(store, run_id, settings) for run_id in runs.values()], left_out=left_out, notes=notes
@@ -47,7 +47,7 @@ def write_suite(
 
 
 def _read_suite_run(store: Store, run_id: str, choice: Choice) -> SuiteRun:
-    """Read a run and compare all its generators over all prompts."""
+    """Read a run, and compare all of its generators over all prompts."""
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
     lower_is_better, unranked = read_lower_is_better(manifest), unranked_metrics(manifest)
     settings = all_settings(manifest, choice)

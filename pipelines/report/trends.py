@@ -1,4 +1,4 @@
-"""Makes the page of trends of a store from the manifests and summaries of its runs."""
+"""Builds the trends page of a store from the manifests and summaries of its runs."""
 
 import re
 from collections.abc import Sequence
@@ -29,20 +29,22 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendsConfig(BoundsChecked):
-    """Configuration of the page of trends."""
+    """Configuration of the trends page."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     benchmark: str | None = None
-    """Benchmark of the runs; null for the benchmark of the newest run."""
+    """Benchmark whose runs are shown; null means the benchmark of the newest run."""
     checkpoints: str = CHECKPOINTS
-    """Regular expression for the whole name of a generator that is a checkpoint of a training, such as sdxl-step-2000
-    or flux_ckpt500. It has the groups `family` and `step` (a whole number)."""
+    """Regular expression that matches the whole name of a generator that is a training checkpoint, such as
+    sdxl-step-2000 or flux_ckpt500. It has the groups `family` and `step` (an integer).
+    """
     runs: Positive = MAX_RUNS
-    """Number of runs that are drawn, the newest ones; trends.parquet has all runs."""
+    """Number of runs to draw, newest first; trends.parquet contains all runs."""
     settings: Choice = COMPARE
-    """`compare` breaks a generator's line if its images were generated with other settings (docs/decide.md);
-    `ignore` does not."""
+    """`compare` interrupts a generator's line if its images were generated with different settings (docs/decide.md);
+    `ignore` does not.
+    """
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -67,7 +69,7 @@ def write_trends(
     runs: int = MAX_RUNS,
     settings: Choice = COMPARE,
 ) -> tuple[MadeTrends, str]:
-    """Write trends.html and trends.parquet of a benchmark's runs; return the trends, and the address of the page.
+    """Write trends.html and trends.parquet for a benchmark's runs; return the trends and the URL of the page.
 
     Raises ConfigError if no run of the benchmark can be read.
     """
@@ -117,11 +119,11 @@ EXCLUSIONS = (
     (lambda manifest: manifest.get("exit_code") == OVER_BUDGET, "more rows failed than the budget of failures allows"),
     (lambda manifest: bool(part_of(manifest)), "only some of the prompts, by a limit or an adaptive sweep"),
 )
-"""Conditions that exclude a run if there are other runs, with the reason in words."""
+"""Conditions under which a run is excluded if there are other runs, each with the reason in words."""
 
 
 def _choose_runs(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run], list[str]]:
-    """Return the runs of a benchmark to draw, oldest first, and notes about the others."""
+    """Return the runs of a benchmark to draw, oldest first, and notes on the runs that are left out."""
     manifests = {run.run_id: run.manifest for run in listed if run.manifest is not None}
     if benchmark is None and manifests:
         benchmark = str([*manifests.values()][-1].get("benchmark"))
@@ -141,7 +143,7 @@ def _choose_runs(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run
 
 
 def _read_run(store: Store, run: Run) -> TrendRun | str:
-    """Read a run with its summary; return the problem if it cannot be read."""
+    """Read a run with its summary, or return the problem if it cannot be read."""
     path = f"runs/{run.run_id}/summary.parquet"
     try:
         read = TrendRun(run.run_id, run.manifest or {}, store.read_table(path))

@@ -1,1 +1,1 @@
-"""Export of a run as training data, which is visibly incomplete until its manifest exists."""
+"""Exports runs as training data; an export is visibly incomplete until its manifest exists."""

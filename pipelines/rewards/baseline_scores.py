@@ -1,4 +1,4 @@
-"""Scores of a baseline run: units of combined rewards, and references for a service's reward and sentinel."""
+"""Scores of a baseline run, used as units of combined rewards and as references for a service's reward and sentinel."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,19 +16,19 @@ from plumbline.pipelines.store.runs import find_run
 from plumbline.pipelines.store.store import Store
 
 MIN_PROMPTS = 20
-"""Number of prompts that a test against a baseline needs."""
+"""Minimum number of prompts for a test against a baseline."""
 COLUMNS = ["image_id", "prompt_id", "generator", "metric", "score"]
 
 
 class Baseline(NamedTuple):
-    """The images of a run that have a score of every metric."""
+    """The images of a run that are scored by every metric."""
 
     run_id: str
     images: pd.DataFrame
-    """A row per image, indexed by prompt_id, generator and image_id, and a column of scores per metric."""
+    """A row per image, indexed by prompt_id, generator and image_id, with a column of scores for each metric."""
 
     def scales(self, unit: Unit) -> dict[str, Scale]:
-        """Return the scales of the metrics in a unit; raise ConfigError if all scores of a metric are equal."""
+        """Return the scale of each metric in a given unit; raise ConfigError if all scores of a metric are equal."""
         prompts = self.images.index.get_level_values("prompt_id").factorize()[0].astype(np.int32)
         scores = {str(name): np.asarray(column, np.float64) for name, column in self.images.items()}
         return compute_scales(scores, prompts, unit, f"baseline {self.run_id}")
@@ -41,7 +41,7 @@ class Baseline(NamedTuple):
         return self._replace(images=self.images.assign(**{REWARD: reward.compute_all(scores)}).dropna())
 
     def prompt_means(self, columns: Sequence[str]) -> Floats:
-        """Return the prompts' mean scores (prompts, columns).
+        """Return the mean scores of the prompts (prompts, columns).
 
         Raises ConfigError if there are several generators or fewer than MIN_PROMPTS prompts.
         """
@@ -59,10 +59,11 @@ class Baseline(NamedTuple):
 
 
 def read_baseline(store: Store, run: str, generator: str | None, recipes: Mapping[str, str]) -> Baseline:
-    """Read the scores of a generator's images, or of all generators' if it is None.
+    """Read the scores of a generator's images, or of all generators' images if it is None.
 
-    `recipes` has the digest of each metric's recipe, or its first eight characters. Images without a score of every
-    metric are left out. Raises ConfigError if the run lacks the generator or a metric, or has another recipe for it.
+    `recipes` has the digest of each metric's recipe, or its first eight characters. Images that lack a score of any
+    metric are left out. Raises ConfigError if the run lacks the generator or a metric, or has a different recipe for a
+    metric.
     """
     run_id = find_run(store, run, key="baseline")
     parts = []
@@ -83,7 +84,7 @@ def read_baseline(store: Store, run: str, generator: str | None, recipes: Mappin
 
 
 def _require_recipes(store: Store, run_id: str, metrics: set[str], recipes: Mapping[str, str]) -> None:
-    """Raise ConfigError for a metric that the run lacks, or computes by another recipe."""
+    """Raise ConfigError if the run lacks a metric or computed it with a different recipe."""
     absent = [name for name in recipes if name not in metrics]
     if absent:
         raise ConfigError(f"baseline: run {run_id} has no scores of {names(absent)}; score them there: plumbline sweep")
@@ -93,5 +94,5 @@ def _require_recipes(store: Store, run_id: str, metrics: set[str], recipes: Mapp
     if changed:
         raise ConfigError(
             f"baseline: {names(changed)} is not the same metric in run {run_id} and here, so its scores are not "
-            "compared; give both the same options and models"
+            "compared; use the same options and models for both"
         )

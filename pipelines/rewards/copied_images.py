@@ -1,4 +1,4 @@
-"""Copies of scored images, unchanged, from the run's sources."""
+"""Copies scored images, unchanged, from the sources of the run."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -44,28 +44,28 @@ class Copied(NamedTuple):
     uri: str
     """Address in the source, if it has one."""
     verified: bool
-    """True if the digest is that of the image that was scored; False if only the id is known to be the same."""
+    """True if the digest matches the image that was scored; False if only the id is known to be the same."""
     sources: Sequence[bytes] = ()
-    """Images that it was edited from, if the copier reads them."""
+    """Images from which this image was edited, if the copier reads them."""
 
 
 class Copier:
-    """Reads images of a run by their numbers; each row group of the sources is read about once.
+    """Reads images of a run by their index; each row group of the sources is usually read only once.
 
-    Images that later shards need are kept in files on the local disk until their last use.
+    Images that later shards need are stored in files on the local disk until they are last used.
     """
 
     def __init__(self, run: ScoredRun, store: Store, *, edited: bool) -> None:
-        """`edited`: read the sources of each image too."""
+        """Prepare to read images of a run; if `edited`, also read the sources of each image."""
         self.run, self.store, self.edited = run, store, edited
         self._digests = lru_cache(maxsize=MAX_CACHED_SHARDS)(lambda number: read_digests(store, run.shards[number]))
         self._footers: dict[str, pq.FileMetaData] = {}
-        """Footers by file; parsing a footer takes longer than reading a row group of small images."""
+        """Footers by file, cached because parsing one takes longer than reading a row group of small images."""
         self._numbers = {scored.first: number for number, scored in enumerate(run.shards)}
         self._uses: Counter[int] = Counter()
-        """Number of future reads by image."""
+        """Number of remaining reads, by image."""
         self._kept: dict[int, Copied] = {}
-        """Kept images, without their bytes."""
+        """Images stored on disk, without their bytes."""
         self._folder = TemporaryDirectory(prefix="plumbline-rewards-")
 
     def __enter__(self) -> Self:
@@ -75,11 +75,11 @@ class Copier:
         self._folder.cleanup()
 
     def expect(self, shards: Iterable[Collection[int]]) -> None:
-        """Announce the images that each future shard will read."""
+        """Register which images each future shard will read."""
         self._uses = Counter(image for images in shards for image in images)
 
     def read(self, images: Collection[int]) -> dict[int, Copied | RowError]:
-        """Return each image, or the error if it cannot be read."""
+        """Return each image, or an error if it cannot be read."""
         self._uses.subtract(images)
         found: dict[int, Copied | RowError] = {image: self._read_kept(image) for image in images if image in self._kept}
         by_shard: dict[int, list[int]] = {}
@@ -90,7 +90,7 @@ class Copier:
         return found
 
     def _read_kept(self, image: int) -> Copied:
-        """Read a kept image; delete its files after the last use."""
+        """Read an image stored on disk; delete its files after the last use."""
         kept = self._kept[image]
         paths = [self._path(image, part) for part in range(len(kept.sources) + 1)]
         content, *sources = (path.read_bytes() for path in paths)
@@ -110,7 +110,7 @@ class Copier:
         return Path(self._folder.name) / f"{image}-{part}"
 
     def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, Copied | RowError]:
-        """Read images of a shard; keep other images of the same row groups that later shards need."""
+        """Read images of a shard; store other images of the same row groups that later shards need."""
         scored = self.run.shards[number]
         records: dict[int, Mapping[str, Any]] = {}
         try:
@@ -131,7 +131,7 @@ class Copier:
             return dict(zip(images, copied, strict=True))
 
     def _read_sources(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
-        """Read from the prompts file, by prompt, the sources of the images that are needed now or later."""
+        """Read, by prompt, the sources of images that are needed now or later, from the prompts file."""
         if not self.edited:
             return {}
         in_shard = range(scored.first, scored.first + scored.shard.rows)
@@ -141,7 +141,10 @@ class Copier:
         return dict(zip(rows, image_records(table.drop_columns(["prompt_id"])), strict=True))
 
     def _read_records(self, scored: ScoredShard, rows: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield these rows of a shard by our column names, and rows of the same row groups that later shards need."""
+        """Yield the given rows of a shard, and rows of the same row groups that later shards need.
+
+        The records use our column names.
+        """
         shard = scored.shard
         with opened(shard) as stream:
             file = ParquetReader(stream, shard.size, self._footers.get(shard.url))
@@ -166,14 +169,14 @@ class Copier:
                 first = end
 
     def _copy(self, image: int, record: Mapping[str, Any] | None, number: int) -> Copied | RowError:
-        """Return the image of a record, or an error if it is not the image that was scored."""
+        """Return the image in a record, or an error if it is not the image that was scored."""
         scored, digests = self.run.shards[number], self._digests(number)
         generator = scored.shard.group
         scored_digest = str(digests[image - scored.first]) if digests is not None else ""
         image_id, prompt = self.run.image_id(image), int(self.run.prompts[image])
         prompt_id = self.run.sources.prompts.column("prompt_id")[prompt].as_py()
         if record is None or identify({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
-            return RowError("missing_image", f"{generator}/{image_id} is no longer in its place: {CHANGED}")
+            return RowError("missing_image", f"{generator}/{image_id} is no longer at the same position: {CHANGED}")
         limits = self.run.limits
         encoded = read_row_images(
             ImageRow(image_id, prompt_id, generator), record, limits.max_images, self.run.uris.read
@@ -182,10 +185,10 @@ class Copier:
             return encoded
         if len(encoded) > 1:
             return RowError(
-                SEVERAL, f"{generator}/{image_id} has {len(encoded)} images; the format has a place for one"
+                SEVERAL, f"{generator}/{image_id} has {len(encoded)} images; the format can only represent one"
             )
         (content,) = encoded
-        too_large = RowError("image_too_large", f"a file of over limits.max_bytes={limits.max_bytes}")
+        too_large = RowError("image_too_large", f"the file is larger than limits.max_bytes={limits.max_bytes}")
         if len(content) > limits.max_bytes:
             return too_large
         if scored_digest and digest_of(encoded) != scored_digest:

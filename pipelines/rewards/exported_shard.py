@@ -1,4 +1,4 @@
-"""A shard of an export: examples with images and scores, converted to rows and files."""
+"""Builds a shard of an export by converting examples with images and scores to rows and files."""
 
 import hashlib
 import io
@@ -29,25 +29,26 @@ from plumbline.pipelines.store.store import Store
 IDENTICAL, UNFIT, APART = "identical_images", "not_representable", "different_sources"
 NO_FAILURE = (IDENTICAL, UNFIT, APART, SEVERAL)
 """Reasons for leaving out an example that do not count as failures: its images are the same, or the format cannot
-represent it."""
+represent the example.
+"""
 MAX_MESSAGES = 5
 MAX_CACHED_SHARDS = 64
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class PlannedShard(NamedTuple):
-    """The selected examples of a shard."""
+    """The examples selected for a shard."""
 
     name: str
     split: str
     first: int
-    """Number of its first example in the split."""
+    """Index of the shard's first example in the split."""
     examples: Sequence[Example]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rewards:
-    """Rewards of a run's images (n,); nan if a metric has no score."""
+    """Rewards of a run's images (n,); nan if any metric has no score."""
 
     values: Floats
     noise: float
@@ -60,13 +61,13 @@ class MadeShard(NamedTuple):
 
     record: ExportedShardRecord
     files: Mapping[str, bytes]
-    """Images and table by path."""
+    """Contents of the images and the table, by path."""
     piece: bytes | None
     """The shard's part of the split's file, if the format has one file per split."""
 
     @property
     def failed(self) -> int:
-        """Number of examples that were left out because of faulty sources."""
+        """Number of examples left out because of faulty sources."""
         return sum(count for kind, count in self.record.left_out.items() if kind not in NO_FAILURE)
 
 
@@ -89,7 +90,7 @@ class ShardMaker:
         self._elements = lru_cache(maxsize=MAX_CACHED_SHARDS)(lambda first: read_elements(store, run.shard_of(first)))
 
     def commit(self, made: MadeShard) -> ExportedShardRecord:
-        """Write a shard: its images, its table, and last its record."""
+        """Write a shard: its images, then its table, and finally its record."""
         for path, data in made.files.items():
             self.output.write(path, data)
         if made.piece is not None:
@@ -137,7 +138,7 @@ class ShardMaker:
         return MadeShard(record, {**files, **table}, piece)
 
     def expect(self, shards: Sequence[PlannedShard]) -> None:
-        """Announce the shards that will be made."""
+        """Register the shards that will be made."""
         self.copier.expect(self._needed_images(shard.examples) for shard in shards)
 
     def _needed_images(self, examples: Sequence[Example]) -> set[int]:
@@ -149,7 +150,7 @@ class ShardMaker:
         return example.images[:1] if self.form.unit == "best" else example.images
 
     def _check(self, example: Example, copied: Mapping[int, Copied | RowError]) -> RowError | None:
-        """Return the reason to leave out an example: an image cannot be read, or two images are the same."""
+        """Return the reason for leaving out an example: an image cannot be read, or two images are the same."""
         if self.form.images == "none":
             return None
         images = [copied[image] for image in self._images_to_copy(example)]
@@ -187,7 +188,7 @@ class ShardMaker:
 
     @cached_property
     def _prompts(self) -> pa.Table:
-        return self.run.sources.prompts.select(["prompt_id", "text", "skills"]).combine_chunks()  # faster to take from
+        return self.run.sources.prompts.select(["prompt_id", "text", "skills"]).combine_chunks()  # faster to index
 
     def _make_image(self, image: int, copied: Copied | RowError | None) -> ScoredImage:
         image_id, scored = self.run.image_id(image), self.run.shard_of(image)
@@ -225,7 +226,7 @@ class ShardMaker:
     def _encode(
         self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
     ) -> tuple[dict[str, bytes], bytes | None]:
-        """Return the shard's table by path, or its part of the split's file."""
+        """Return the shard's table by path, or its part of the split's file if the format has one file per split."""
         rows = [row for _, rows in made for row in rows]
         container = self.form.container
         if container in ("json", "jsonl"):
@@ -251,15 +252,20 @@ def _number(value: Any) -> float | None:
 
 MIN_ROW_GROUP_ROWS = 64
 MAX_ROW_GROUP_BYTES = 64 << 20
-"""Bytes of images in the rows of a row group, which a reader has in memory; each image is stored once in the file."""
+"""Maximum bytes of images over the rows of a row group, all of which a reader has in memory; each image is stored once
+in the file.
+"""
 MAX_DICTIONARY = 1 << 30
-"""Bytes of the distinct images of a row group."""
+"""Maximum total bytes of the distinct images in a row group."""
 EXTENSIONS = ((PNG, "png"), (JPEG, "jpg"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"II", "tiff"), (b"MM", "tiff"))
 Row = Mapping[str, Any]
 
 
 def _row_groups(made: Sequence[tuple[Sample, Sequence[Row]]]) -> Iterator[list[Row]]:
-    """Yield the rows in groups that a reader can hold, the rows of a prompt in one if possible: they share images."""
+    """Yield the rows in groups that fit in a reader's memory.
+
+    If possible, all rows of a prompt are in the same group, because they share images.
+    """
     group: list[Row] = []
     size = 0
     for _, samples in groupby(made, lambda each: each[0].prompt_id):
@@ -277,7 +283,7 @@ def _row_groups(made: Sequence[tuple[Sample, Sequence[Row]]]) -> Iterator[list[R
 
 
 def to_parquet(row_groups: Iterable[Sequence[Row]], schema: pa.Schema) -> bytes:
-    """Return the rows as Parquet with page checksums; a column contains each image of a row group once."""
+    """Return the rows as Parquet with page checksums; each column stores an image only once per row group."""
     buffer = io.BytesIO()
     with pq.ParquetWriter(
         buffer, schema, compression="snappy", dictionary_pagesize_limit=MAX_DICTIONARY, write_page_checksum=True
@@ -289,7 +295,7 @@ def to_parquet(row_groups: Iterable[Sequence[Row]], schema: pa.Schema) -> bytes:
 
 
 def to_tar(rows: Sequence[Row], keys: Sequence[str]) -> bytes:
-    """Return rows as a WebDataset tar, with a file KEY.COLUMN for every row and column."""
+    """Return the rows as a WebDataset tar, with a file KEY.COLUMN for every row and column."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for key, row in zip(keys, rows, strict=True):

@@ -1,4 +1,4 @@
-"""An export's output: each shard is written once, and the manifest comes last; without it the export is unfinished."""
+"""Output of an export: each shard is written once, and the manifest last; until then the export is unfinished."""
 
 import hashlib
 import json
@@ -10,16 +10,16 @@ from plumbline.pipelines.base.storage import Place, readable_errors, write_error
 from plumbline.pipelines.store.cells import digest
 
 RUN_PLACEHOLDER = "@run"
-"""Replaced by the run's id in an output's address."""
+"""Placeholder for the run's id in the output path."""
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
-"""Exists from the first byte until the manifest is written."""
+"""File that exists from before the first write until the manifest is written."""
 RECORDS = "_export"
-"""Folder with the records of shards, removed with `unfinished.json`."""
+"""Folder with the records of shards; removed together with `unfinished.json`."""
 
 
 class ExportedShardRecord(NamedTuple):
-    """A shard in the output."""
+    """Record of a shard in the output."""
 
     name: str
     split: str
@@ -29,15 +29,15 @@ class ExportedShardRecord(NamedTuple):
     rows: int
     examples: int
     left_out: Mapping[str, int]
-    """Number of examples that were left out, by reason."""
+    """Number of examples left out, by reason."""
     messages: Sequence[str]
-    """Messages about the first of them."""
+    """Messages about the first examples that were left out."""
     unverified: int
-    """Number of images whose digest at scoring time has been lost."""
+    """Number of images whose digest at the time of scoring is no longer known."""
 
 
 class Output:
-    """A folder with one export."""
+    """A folder that contains one export."""
 
     def __init__(self, place: Place, identity: Mapping[str, Any]) -> None:
         self.place = place
@@ -65,14 +65,14 @@ class Output:
         return manifest
 
     def record(self, name: str) -> ExportedShardRecord | None:
-        """Read the record of a shard; None if it is not committed."""
+        """Return the record of a shard; None if the shard is not committed."""
         known = self._read(f"{RECORDS}/{name}.json")
         return ExportedShardRecord(**known) if known is not None else None
 
     def write(self, path: str, data: bytes) -> None:
-        """Create a file; raise ConfigError if it exists with other content."""
+        """Create a file; raise ConfigError if it already exists with different content."""
         if not (self.place / path).create(data) and self._content(path) != data:
-            raise ConfigError(f"{self.place / path}: exists with other content; choose another output")
+            raise ConfigError(f"{self.place / path}: already exists with different content; choose another output")
 
     def commit(self, record: ExportedShardRecord) -> None:
         """Write the record of a shard whose files have been written."""
@@ -83,7 +83,7 @@ class Output:
         self.write(f"{RECORDS}/{name}.jsonl", lines)
 
     def join(self, path: str, names: Iterable[str], *, as_list: bool) -> str:
-        """Write the file of a split from its parts, with one part in memory at a time, and return its SHA-256."""
+        """Write a split's file from the shards' parts, with one part in memory at a time, and return its SHA-256."""
         sha256 = hashlib.sha256()
         pieces = (self._content(f"{RECORDS}/{name}.jsonl") or b"" for name in names)
         with (self.place / path).writing() as draft, draft.open("wb") as file:
@@ -93,12 +93,12 @@ class Output:
         return sha256.hexdigest()
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
-        """Write the manifest, and then remove the files of the unfinished export."""
+        """Write the manifest, and then remove the files that mark the export as unfinished."""
         self.write(MANIFEST, _encode({"key": self.key, "export": self.identity, **manifest}))
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove the files that only an unfinished export needs."""
+        """Remove the files that are only needed while the export is unfinished."""
         with write_errors(self.place):
             for unneeded in (self.place / RECORDS, self.place / UNFINISHED):
                 unneeded.remove_folder()
@@ -121,7 +121,7 @@ class Output:
 
 
 def _convert_to_list(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Convert lines of JSON to one list."""
+    """Convert JSON lines to a single JSON list."""
     before = b"[\n"
     for piece in pieces:
         for line in piece.splitlines():

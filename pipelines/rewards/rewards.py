@@ -1,4 +1,4 @@
-"""Export of a run's scores and images to the files of a format, shard by shard."""
+"""Exports a run's scores and images to files in a given format, shard by shard."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ from plumbline.pipelines.store.store import Store, open_existing_store
 
 JOINED = ("json", "jsonl")
 MAX_USES = 4
-"""Mean number of examples per image above which a note names the option that limits it."""
+"""If the mean number of examples per image is higher, a note suggests the option that limits it."""
 
 
 class Exported(NamedTuple):
@@ -57,14 +57,14 @@ class Exported(NamedTuple):
     messages: Sequence[str]
     unverified: int
     written: int
-    """Number of shards that this call wrote."""
+    """Number of shards written by this call."""
     exit_code: int
     notes: Sequence[str] = ()
-    """Notes to read before training: different settings, images in many examples."""
+    """Notes to read before training, about different settings and about images in many examples."""
 
 
 def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord], None]) -> Exported:
-    """Write the missing shards, and then the manifest; report each shard.
+    """Write the missing shards, and then the manifest; call `report` for each shard.
 
     Raises ConfigError if the run, its sources or the output cannot be used, or if there is nothing to export, and
     SourceError if too many images cannot be read.
@@ -75,7 +75,7 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     reward = _make_reward(run, store, config)
     rewards = _compute_rewards(run, reward, config)
     scorer = _describe_scorer(run, reward)
-    identity = {  # everything that decides the content of the output
+    identity = {  # everything that determines the content of the output
         "version": VERSION,
         "run_id": run.run_id,
         **config.semantic(),
@@ -122,7 +122,7 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
 
 
 def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard], config: RewardsConfig) -> list[str]:
-    """Return notes about generators whose settings differ, and about images that are in many examples."""
+    """Return notes on generators whose settings differ, and on images that are in many examples."""
     settings = all_settings(run.manifest, config.settings)
     pairs = [
         f"{a} and {b} ({difference})"
@@ -141,13 +141,16 @@ def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard]
         examples = sum(len(shard.examples) for shard in planned)
         notes.append(
             f"each image is in {uses:.0f} examples on average, {examples:,} in all; "
-            "selection.per_prompt=N takes at most N pairs of a prompt"
+            "set selection.per_prompt=N to use at most N pairs per prompt"
         )
     return notes
 
 
 def _check_format(run: ScoredRun, store: Store, name: str) -> None:
-    """Raise ConfigError if the run has no scores of single questions, or no or unwanted edits, for the format."""
+    """Raise ConfigError if the run does not suit the format.
+
+    The format may require scores of single questions or edits, or be unable to represent edits.
+    """
     form = FORMATS[name]
     if form.elements and not any(read_elements(store, scored) for scored in run.shards):
         raise ConfigError(
@@ -158,10 +161,10 @@ def _check_format(run: ScoredRun, store: Store, name: str) -> None:
         others = ", ".join(
             other for other in FORMATS if FORMATS[other].edits != "no" or FORMATS[other].images == "none"
         )
-        raise ConfigError(f"format={name}: it has no place for the sources of the run's edits; use {others}")
+        raise ConfigError(f"format={name}: it cannot represent the sources of the run's edits; use {others}")
     if form.edits == "only" and not run.edited:
         raise ConfigError(
-            f"format={name}: is for edits, and the run's benchmark names no sources (benchmark.columns.source)"
+            f"format={name}: is for edits, but the run's benchmark does not specify sources (benchmark.columns.source)"
         )
 
 
@@ -170,8 +173,8 @@ def _write_shards(
 ) -> int:
     """Write the missing shards and return their number.
 
-    Shards with unreadable images are written last, so that each such image is tried twice. They are not written if
-    there are too many: then SourceError is raised, and the export stays unfinished.
+    Shards with unreadable images are written last, so that each of these images is tried twice. If there are too many,
+    the shards are not written: SourceError is raised, and the export stays unfinished.
     """
     missing = [shard for shard in planned if maker.output.record(shard.name) is None]
     maker.expect(missing)
@@ -198,7 +201,7 @@ def _write_shards(
 
 
 def _make_reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
-    # By default several metrics are summed in units of their noise, and a single one keeps its own.
+    # By default several metrics are summed in units of their noise, and a single metric keeps its unit.
     unit: Unit = "noise" if len(run.metrics) > 1 else "score"
     combination = config.reward or Combination(weights=dict.fromkeys(run.metrics, 1.0), unit=unit)
     combination.check_parts(run.metrics)
@@ -227,7 +230,7 @@ def _compute_rewards(run: ScoredRun, reward: Reward, config: RewardsConfig) -> R
 
 
 def _plan_shards(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Iterator[PlannedShard]:
-    """Select examples, split them by prompt, and yield the shards of each split."""
+    """Select examples, divide them into splits by prompt, and yield the shards of each split."""
     skills = run.sources.prompts.column("skills")
     candidates = Candidates(
         rewards=rewards.values,
@@ -248,7 +251,7 @@ def _plan_shards(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Ite
             splits[split_of_prompt[example.prompt]].append(example)
     for split, of_split in splits.items():
         examples = spread_examples(of_split, candidates, config.selection)
-        ends: list[int] = []  # of shards of at least `shard_rows` examples; those of a prompt stay together
+        ends: list[int] = []  # ends of shards with at least `shard_rows` examples; a prompt's examples stay together
         for end in range(1, len(examples) + 1):
             is_full = end - (ends[-1] if ends else 0) >= config.shard_rows
             if end == len(examples) or (is_full and examples[end].prompt != examples[end - 1].prompt):
@@ -258,7 +261,7 @@ def _plan_shards(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Ite
 
 
 def _describe_sources(run: ScoredRun) -> list[dict[str, Any]]:
-    """Describe the present files of prompts and images."""
+    """Describe the prompt and image files as they are now."""
     shards = [*run.sources.prompt_shards, *(scored.shard for scored in run.shards)]
     files = {shard.url: {"url": shard.url, "size": shard.size, "etag": shard.etag} for shard in shards}
     return list(files.values())
@@ -286,7 +289,7 @@ def _describe_scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
 
 
 def _join_shards(output: Output, planned: Sequence[PlannedShard], container: str) -> dict[str, Any]:
-    """Describe the content of the output by split; if the format has one file per split, write it."""
+    """Describe the output by split; if the format has one file per split, write that file."""
     records = [record for shard in planned if (record := output.record(shard.name)) is not None]
     splits: dict[str, Any] = {}
     for split in dict.fromkeys(record.split for record in records):

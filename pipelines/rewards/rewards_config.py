@@ -1,4 +1,4 @@
-"""Options of an export of rewards."""
+"""Options for exporting rewards."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,45 +13,49 @@ from plumbline.operators.rewards.values import Std
 from plumbline.pipelines.base.storage import StorageConfig
 
 VERSION = 1
-"""Version of the exported files; increase it if the same run and options give other files."""
+"""Version of the exported files; increase it when the same run and options produce different files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardsConfig(BoundsChecked):
-    """Options of an export of rewards."""
+    """Options for exporting rewards."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
     format: str
-    """A format's name (docs/rewards.md lists them)."""
+    """Name of the output format (docs/rewards.md lists them)."""
     output: str
-    """Folder or cloud prefix of the export. `@run` is replaced by the run's id, as in data/pairs/@run, so that the same
-    command works every night."""
+    """Folder or cloud prefix for the export. `@run` is replaced with the run's id, as in data/pairs/@run, so that the
+    same command works every night.
+    """
     run: str = "latest"
-    """A run's id (plumbline status); `latest` is the newest."""
+    """Id of a run (see plumbline status); `latest` is the newest run."""
     reward: AnyReward = None
-    """A metric's name, or a combination of several, as for jobs.serve: {vqascore: 1, hpsv3: 0.5}, or {weights: {NAME:
+    """Name of a metric, or a combination of several, as for jobs.serve: {vqascore: 1, hpsv3: 0.5}, or {weights: {NAME:
     WEIGHT, ...}, unit: score, z_score or noise, join: sum, min or product, clip_parts: [LOW, HIGH], clip: [LOW, HIGH]}
-    (docs/rewards.md). null sums all metrics of the run except image statistics, in units of their noise."""
+    (docs/rewards.md). null sums all metrics of the run except image statistics, in units of their noise.
+    """
     baseline: str | None = None
-    """A run of the store, by its id or `latest`, whose scores define the units of the reward; null uses the exported
-    run."""
+    """Run whose scores define the units of the reward: an id, or `latest`. null uses the exported run."""
     baseline_generator: str | None = None
-    """Generator whose images of the baseline are used; null uses all generators."""
+    """Use only this generator's images of the baseline; null uses those of all generators."""
     std: Std = "population"
-    """Standard deviation of z-scores: `population` divides by n, `sample` by n - 1."""
+    """Standard deviation for z-scores: `population` divides by n, `sample` by n - 1."""
     epsilon: NotNegative = 1e-4
-    """Added to the standard deviation of z-scores, in units of the reward's noise."""
+    """Constant added to the standard deviation of z-scores, in units of the reward's noise."""
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     held_out: Share = 0.05
-    """Fraction of the prompts in the split `test`, chosen by a hash of their text."""
+    """Fraction of the prompts that go to the split `test`, chosen by a hash of their text."""
     shard_rows: Positive = 256
-    """Number of examples in a shard; their images are in memory together."""
+    """Number of examples per shard; all images of a shard are in memory at the same time."""
     max_failed: Share = 0.01
-    """Largest fraction of examples left out, because an image cannot be read, for which the exit code is 2, not 1."""
+    """Maximum fraction of examples that may be left out because an image cannot be read. Up to this fraction the exit
+    code is 2, above it 1.
+    """
     settings: Choice = COMPARE
-    """`compare` notes if examples may compare images of generators with different settings (docs/decide.md); `ignore`
-    does not."""
+    """`compare` adds a note if examples may compare images of generators with different settings (docs/decide.md);
+    `ignore` does not.
+    """
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -63,7 +67,7 @@ class RewardsConfig(BoundsChecked):
             )
 
     def semantic(self) -> dict[str, Any]:
-        """Return the options that decide the content of the output, except the run."""
+        """Return the options that determine the content of the output, other than the run."""
         values = asdict(self)
         for name in ("store", "output", "run", "max_failed", "settings", "storage"):
             del values[name]

@@ -1,4 +1,4 @@
-"""A run's scores as arrays over its images, which are numbered in the order of the sources."""
+"""A run's scores as arrays over its images, which are indexed in the order of the sources."""
 
 from bisect import bisect_right
 from collections import deque
@@ -30,7 +30,7 @@ IDS = ("image_id", "prompt_id")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunMetrics:
-    """The part of a run's configuration with its metrics."""
+    """The metrics section of a run's configuration."""
 
     metrics: Mapping[str, AnyMetric]
 
@@ -40,14 +40,14 @@ class ScoredShard(NamedTuple):
 
     shard: Shard
     first: int
-    """Number of its first image in the run."""
+    """Index of the shard's first image in the run."""
     cells: dict[str, str]
-    """Path of the cell with the scores, by metric."""
+    """Path of the cell that contains the scores, by metric."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScoredRun:
-    """A run with its sources. Images are numbered shard by shard, row by row."""
+    """A run with its sources. Images are indexed shard by shard and row by row."""
 
     run_id: str
     manifest: Mapping[str, Any]
@@ -58,13 +58,13 @@ class ScoredRun:
     shards: Sequence[ScoredShard]
     image_ids: pa.ChunkedArray
     prompts: Codes
-    """Row of each image's prompt in `sources.prompts`; the number of prompts if the image has none."""
+    """Row of each image's prompt in `sources.prompts`, or the number of prompts if the image has none."""
     scores: Mapping[str, Floats]
-    """Scores by metric, in the metric's own direction; nan if missing."""
+    """Scores by metric, not negated; nan if missing."""
     edited: bool
-    """True if the benchmark names the sources that the images were edited from."""
+    """True if the benchmark specifies the source images that the images were edited from."""
     parts: Sequence[str]
-    """Files of the run's scores, whose names identify their content."""
+    """Names of the run's score files, which identify their content."""
 
     def shard_of(self, image: int) -> ScoredShard:
         return self.shards[bisect_right(self.shards, image, key=lambda scored: scored.first) - 1]
@@ -76,18 +76,18 @@ class ScoredRun:
         return str(self.image_ids[image].as_py())
 
     def recipes(self, metrics: Collection[str]) -> dict[str, str]:
-        """Return the first eight characters of the digests of these metrics' recipes."""
+        """Return the first eight characters of each metric's recipe digest."""
         paths = {name: path for scored in self.shards for name, path in scored.cells.items()}
         return {name: paths[name].split("/")[1] for name in metrics if name in paths}
 
     def higher_is_better(self, metric: str) -> Floats:
-        """Return the scores of a metric, negated if it prefers lower scores."""
+        """Return the scores of a metric, negated if lower scores are better."""
         scores = self.scores[metric]
         return -scores if self.metrics[metric].prefers_lower else scores
 
 
 def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> ScoredRun:
-    """Read the scores of these metrics, or of all if None, and list the run's sources.
+    """Read the scores of the given metrics (all if None), and list the run's sources.
 
     Raises ConfigError if the run lacks a metric, or if its sources have changed.
     """
@@ -143,7 +143,7 @@ def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> Scored
 
 
 def _read_metrics(config: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, AnyMetric]:
-    """Return the run's metrics with these names (all if None) that rank images."""
+    """Return the run's metrics that rank images and are in `names` (all if None)."""
     options = config.get("metrics", {})
     absent = [name for name in names or () if name not in options]
     if absent:
@@ -158,7 +158,7 @@ def _read_metrics(config: Mapping[str, Any], names: Sequence[str] | None) -> dic
 def _read_cells(
     store: Store, run: str, shards: Mapping[tuple[str, str], ScoredShard]
 ) -> Iterator[tuple[tuple[str, str], str, pa.Table]]:
-    """Yield the shard, the path and the rows of each cell of a run's scores; the rows have the order of the shard."""
+    """Yield the shard, path and rows of each cell of a run's scores; rows are in the order of the shard."""
     table = store.read_table(f"{run}/cells.parquet", ["path", "state", "first_row"])
     rows = sorted(
         (row for row in table.to_pylist() if row["first_row"] is not None), key=lambda row: int(row["first_row"])
@@ -174,7 +174,7 @@ def _read_cells(
         length = length if end is None else min(length, end - row["first_row"])
         path = draft_path(row["path"]) if row["state"] == "draft" else row["path"]
         cells.append((key, path, row["first_row"], length))
-    first = 0  # row of the run's scores where the file begins
+    first = 0  # row of the run's scores at which the file begins
     for file in store.files(f"{run}/scores.parquet"):
         scores = store.read_table(file, [*IDS, "metric", "score"])
         while cells and cells[0][2] < first + len(scores):
@@ -184,7 +184,7 @@ def _read_cells(
 
 
 def read_digests(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:
-    """Read the digests that a shard's images had when they were scored; None if no cell with digests exists."""
+    """Read the digests of a shard's images from when they were scored; None if no cell with digests exists."""
     for path in scored.cells.values():
         try:
             upstream = store.read_cell(path, ["image_id"]).provenance["inputs"]
@@ -198,7 +198,7 @@ def read_digests(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:
 
 
 def read_elements(store: Store, scored: ScoredShard) -> dict[str, list[Any]]:
-    """Read each image's elements, by metric with questions."""
+    """Read each image's elements, for every metric that has questions."""
     elements: dict[str, list[Any]] = {}
     for metric, path in scored.cells.items():
         column = store.read_cell(path, ["elements"]).table.column("elements")

@@ -1,1 +1,1 @@
-"""HTTP servers of pages and services: addresses, access control and size limits."""
+"""HTTP servers for pages and services: addresses, access control and size limits."""

@@ -1,4 +1,4 @@
-"""Middleware and protocol of every server: allowed host names and origins, size and time limits, shutdown."""
+"""Middleware and protocol of all servers: allowed host names and origins, size and time limits, shutdown."""
 
 import logging
 import socket
@@ -16,9 +16,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LOG = logging.getLogger(__name__)
 MAX_HEAD = 65_536
-"""Maximum bytes of a request's head, or of trailers after a body."""
+"""Maximum number of bytes in a request's head, or in the trailers after a body."""
 PIECE = 16_384
-"""Bytes that are parsed before they are counted."""
+"""Number of bytes to parse before the count is checked."""
 TOO_LONG = f"expected a head of at most {MAX_HEAD} bytes".encode()
 TOO_LONG_REPLY = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -27,12 +27,12 @@ TOO_LONG_REPLY = (
 
 
 def guards(names: Sequence[str]) -> list[Middleware]:
-    """Return middleware that refuses requests to other host names, and requests from pages of other sites."""
+    """Return middleware that refuses requests to other host names, and requests from other sites' pages."""
     return [Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False), Middleware(OwnOrigin)]
 
 
 class OwnOrigin:
-    """Middleware that refuses requests from pages of other origins; clients other than browsers send no Origin."""
+    """Middleware that refuses requests from pages of other origins; clients that are not browsers send no Origin."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -49,15 +49,15 @@ class OwnOrigin:
 
 
 class PromptConnection(HttpToolsProtocol):
-    """A connection that is closed if a head is longer than MAX_HEAD, or if no request comes for too long.
+    """A connection that is closed if a head is longer than MAX_HEAD, or if no request arrives for too long.
 
-    uvicorn itself keeps a head of any length, because llhttp has no limit. It counts its `timeout_keep_alive` from the
-    end of a response to the next byte, so a client that sends no head, or one byte of it now and then, keeps its
-    connection.
+    uvicorn itself accepts heads of any length, because llhttp has no limit. It measures its `timeout_keep_alive` from
+    the end of a response to the next byte, so a client that never sends a head, or sends only a byte of it now and
+    then, would keep its connection open.
     """
 
     unparsed: int = 0
-    """Bytes since the last request, or since the last byte of a body."""
+    """Number of bytes since the last request, or since the last byte of a body."""
     waiting: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -65,7 +65,7 @@ class PromptConnection(HttpToolsProtocol):
         self._wait_for_request()
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes piece by piece, and refuse a head that is too long."""
+        """Parse bytes in small pieces, and refuse a head that is too long."""
         for start in range(0, len(data), PIECE):
             if self.transport.is_closing():
                 return
@@ -78,7 +78,7 @@ class PromptConnection(HttpToolsProtocol):
                 self.transport.close()
 
     def on_body(self, body: bytes) -> None:
-        """Restart the count: only the size of the next chunk, or trailers, can follow."""
+        """Reset the count: only the size of the next chunk, or trailers, can follow."""
         self.unparsed = 0
         super().on_body(body)
 
@@ -87,7 +87,7 @@ class PromptConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Start waiting for the next head; the rest of a refused body does not count as one."""
+        """Start waiting for the next head; the rest of a refused body does not count as a head."""
         super().on_response_complete()
         self._wait_for_request()
 
@@ -112,10 +112,10 @@ class PromptConnection(HttpToolsProtocol):
 
 
 class PatientServer(Server):
-    """uvicorn's server, which logs the number of requests that it waits for at shutdown."""
+    """uvicorn server that logs how many requests it waits for at shutdown."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down after answering the requests in progress."""
+        """Finish the requests in progress, and then shut down."""
         if in_progress := len(self.server_state.tasks):
             LOG.warning("finishing the requests in progress: %d; a second Ctrl-C cuts them off", in_progress)
         await super().shutdown(sockets)

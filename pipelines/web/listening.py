@@ -1,4 +1,4 @@
-"""Addresses of servers, access tokens, and running an application until it is stopped."""
+"""Server addresses, access tokens, and running an application until it is stopped."""
 
 import asyncio
 import base64
@@ -17,20 +17,20 @@ from typing import Any
 from plumbline.operators.base.errors import ConfigError
 
 IDLE_TIMEOUT = 10
-"""Seconds without a request after which a connection is closed."""
+"""Seconds without a request before a connection is closed."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 """Host names that reach only this machine."""
 NAME = re.compile(r"\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]")
 
 
 def check_address(port: int, hosts: Sequence[str]) -> None:
-    """Raise ConfigError for an invalid port, or an invalid name in `hosts`."""
+    """Raise ConfigError if the port or a name in `hosts` is invalid."""
     if not 0 <= port < 65536:
         raise ConfigError(f"port: expected 0 to 65535, got {port}")
     for name in hosts:
         if not NAME.fullmatch(name):
             raise ConfigError(
-                f"hosts: expected names without scheme and port, as gpu-7, *.example.org, [fd00::7] or *, got {name!r}"
+                f"hosts: expected names without scheme and port (gpu-7, *.example.org, [fd00::7] or *), got {name!r}"
             )
 
 
@@ -59,7 +59,7 @@ def _add_brackets(host: str) -> str:
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen at an address before the application loads; port 0 is any free port. Raises OSError if it is in use."""
+    """Listen at an address before the application loads; port 0 means any free port. Raises OSError if it is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -69,9 +69,9 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def run_app(app: Any, listener: socket.socket, patience: float) -> None:
-    """Serve an ASGI application until the process receives a signal to stop, and then finish the open requests.
+    """Serve an ASGI application until the process receives a stop signal, and then finish the open requests.
 
-    Requests that take more than `patience` further seconds are cut off; a second Ctrl-C cuts off all of them.
+    Requests that take more than another `patience` seconds are cut off; a second Ctrl-C cuts off all of them.
     """
     import uvicorn
 
@@ -98,7 +98,7 @@ def _is_not_cut_off(record: logging.LogRecord) -> bool:
 
 
 def take_token(host: str, variable: str) -> str | None:
-    """Return the token, and remove it from the environment so that child processes do not inherit it.
+    """Return the access token and remove it from the environment, so that child processes do not inherit it.
 
     Raises ConfigError if the token is missing although other machines can reach the service.
     """
@@ -112,7 +112,7 @@ def take_token(host: str, variable: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach an address; names other than localhost could be any machine."""
+    """Return True if only this machine can reach an address; host names other than localhost could be any machine."""
     if host == "localhost":
         return True
     try:
@@ -122,7 +122,7 @@ def is_loopback(host: str) -> bool:
 
 
 def has_token(token: str, header: str) -> bool:
-    """Return True if an Authorization header has the token, as a bearer token or as a password."""
+    """Return True if an Authorization header contains the token, as a bearer token or as a password."""
     scheme, _, value = header.partition(" ")
     given = value.strip().encode("utf-8", "replace")
     if scheme.lower() == "basic":

@@ -1,4 +1,4 @@
-"""Input of people on a page: names that are used as file names, and JSON; needs no packages of servers."""
+"""Checks people's input on a page: JSON, and names that become file names. Needs no server packages."""
 
 import unicodedata
 
@@ -7,18 +7,18 @@ from pydantic import ValidationError
 from plumbline.operators.base.errors import SourceError
 
 MAX_NAME = 48
-"""Characters of a name. In UTF-8 it has at most 192 bytes, so it can be a folder's name."""
+"""Maximum number of characters in a name. In UTF-8 this is at most 192 bytes, short enough for a folder name."""
 FORBIDDEN = frozenset('/\\:*?"<>|[]{}%#')
 
 
 class BadName(SourceError):
-    """A text that cannot be a person's name."""
+    """Input that cannot be a person's name."""
 
 
 def clean_name(given: str, field: str) -> str:
-    """Return a person's name for file names: normalized (NFC), without surrounding spaces.
+    """Return a person's name for use in file names: normalized (NFC), without surrounding spaces.
 
-    Raises BadName for an invalid name; its message calls the text by its `field`.
+    Raises BadName for an invalid name; the message refers to the input as `field`.
     """
     name = unicodedata.normalize("NFC", given).strip()
     if not is_clean(name):
@@ -30,12 +30,12 @@ def clean_name(given: str, field: str) -> str:
 
 
 def is_clean(name: str) -> bool:
-    """Return True if a folder can have this name on every disk and on S3, and no other name looks the same."""
+    """Return True if the name is valid for a folder on any disk and on S3, and no other name looks the same."""
     plain = name.isprintable() and not FORBIDDEN & set(name) and name == unicodedata.normalize("NFC", name).strip()
     return plain and name[:1].isalnum() and len(name) <= MAX_NAME
 
 
 def describe_mistake(error: ValidationError) -> str:
-    """Return the first validation error of JSON from a page or a store, with its position."""
+    """Describe the first validation error in JSON from a page or a store, with its position."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"

@@ -19,17 +19,17 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Default headers of every response."""
+"""Headers of every response by default."""
 MAX_BODY = 65_536
-"""Bytes of a request body."""
+"""Maximum number of bytes in a request body."""
 BODY_TIMEOUT = 30.0
 """Seconds allowed for receiving a request body."""
 
 
 def page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Middleware]:
-    """Return the middleware of `guards` and the middleware of pages.
+    """Return the middleware of `guards`, and the middleware that is specific to pages.
 
-    A browser asks for the token as a password, and every response has the Content-Security-Policy `policy`.
+    The browser asks for the token as a password, and every response has the Content-Security-Policy `policy`.
     """
 
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -46,9 +46,9 @@ def page_guards(names: Sequence[str], token: str | None, policy: str) -> list[Mi
 
 
 async def read_json_body(request: Request, what: str) -> bytes:
-    """Return the body of a request; refusals call it `what`.
+    """Return the body of a request; error messages call it `what`.
 
-    The content type must be JSON. This keeps pages of other sites out, because browsers ask the server before they send
+    The content type must be JSON. This keeps out pages of other sites, because browsers ask the server before they send
     JSON to another site.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":

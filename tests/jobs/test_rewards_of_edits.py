@@ -99,7 +99,7 @@ def test_trl_shows_a_judge_the_source_before_the_two_edits(store: Path, tmp_path
 @pytest.mark.parametrize("form", ["pairs", "verl_omni", "best_of_n"])
 def test_a_format_without_a_field_for_sources_is_refused(store: Path, tmp_path: Path, form: str) -> None:
     line = refusal("rewards", "run=latest", f"format={form}", f"store={store}", f"output={tmp_path}/out")
-    assert "no place for the sources" in line and "ms_swift" in line and "rewards" in line
+    assert "cannot represent the sources" in line and "ms_swift" in line and "rewards" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -1,1 +1,1 @@
-"""Readers that convert benchmarks' released judgements from their own file formats to our tables."""
+"""Readers that convert benchmarks' released judgements from their file formats to our tables."""

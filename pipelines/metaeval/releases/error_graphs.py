@@ -1,4 +1,4 @@
-"""Readers of error graphs: T2IScoreScore, the embedded world, and graphs that users build for their own prompts."""
+"""Reads error graphs: T2IScoreScore, the embedded world, and graphs that users build for their own prompts."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,9 @@ SCORES = (
     "output/scores_final_all_2.csv",
     "output/scores_final_all.csv",
 )
-"""Files with all metrics; the first that exists is read. The last three are older than scores_final_all_3.csv."""
+"""Files with the scores of all metrics; the first one that exists is read. The last three are older than
+scores_final_all_3.csv.
+"""
 OF_ONE = "_scores.csv"  # ending of the name of a file with one metric's scores
 FOLDERS = ("", "output/scores")
 UNREAD_FOLDERS = ("", "output", "output/scores_per_image", "src/output")  # a warning names their score files
@@ -44,24 +46,25 @@ OF_A_COLUMN = "_score.csv"  # ending of the name of a released file that is a co
 KEYS = ("id", "image_id", "rank", "score", "status")
 COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSETS = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
-"""Graphs of each subset (run/compute_metrics.py); the released averages lack graph 164."""
-UPSTREAM = "is this T2IScoreScore's file?"
+"""Graphs in each subset (run/compute_metrics.py); the released averages omit graph 164."""
+UPSTREAM = "check that this is T2IScoreScore's file"
 
 
 def read_t2iscorescore(place: Place) -> Release:
     """Read T2IScoreScore: 2,840 images in 165 semantic error graphs, and their scores by 19 metrics.
 
-    Images have the names of their files; prompt and graph are the `id`.
+    Images are named after their files; the `id` identifies both prompt and graph.
 
     Source: michaelsaxon/T2IScoreScore. A folder with
     - metadata.csv (ours: ts2_metadata.csv; upstream in data/): id (the graph), target_prompt, file_name, image_source
-      (the generator, or Natural), rank (the node: its number of errors, and a letter if several nodes have the number);
+      (the generator, or Natural), rank (the node: its number of errors, followed by a letter if several nodes have the
+      same number);
     - the scores of all metrics: ts2_scores_per_image.csv, upstream's integrated_image_scores.csv (in src/output/, its
       metrics ending in `_score`) or the release's output/scores_final_all_3.csv: id, image_id (unreliable), one
       column per metric, and in integrated_image_scores.csv the number of errors as `rank`;
-    - any `<metric>_scores.csv` as upstream's code of 2025 writes them (in output/scores/): id, image_id, rank, score.
-      Its metric is <metric>, or <metric>_scores if the file of all metrics has <metric> too.
-    The rows of all score files have the order of the metadata. Six cells of llmscore_over have a stray quote.
+    - any `<metric>_scores.csv` in the format that upstream's code of 2025 writes (in output/scores/): id, image_id,
+      rank, score. The metric is named <metric>, or <metric>_scores if the file of all metrics also contains <metric>.
+    The rows of all score files are in the order of the metadata. Six cells of llmscore_over have a stray quote.
     """
     metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
     nodes, notes = list(_read_nodes(metadata)), list[str]()
@@ -100,7 +103,7 @@ def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
 
 
 def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
-    """Read the scores by metric, in the metadata's order: from the file with all metrics, and from those with one."""
+    """Read scores by metric, in the metadata's order, from the file with all metrics and the files with one each."""
     metrics: dict[str, pa.Array] = {}
     found = [name for name in SCORES if exists(folder / name)]
     for first in found[:1]:
@@ -116,7 +119,7 @@ def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str,
             continue
         metric = name.removesuffix(OF_ONE)
         if metric in metrics_of_first:
-            notes.append(f"{metric} is of {found[0]}; {metric}_scores is of {file.url}")
+            notes.append(f"{metric} is from {found[0]}; {metric}_scores is from {file.url}")
             metric = f"{metric}_scores"
         if metric in metrics:
             raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
@@ -126,7 +129,7 @@ def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str,
 
 
 def _unknown_scores(folder: Place, metrics: Collection[str]) -> Iterator[str]:
-    """Yield unread tables whose names suggest scores, and that are not a column of the file with all metrics."""
+    """Yield unread tables that look like scores by name but have no column in the file with all metrics."""
     known = {PurePosixPath(name).name for name in SCORES}
     listed = [file for name in UNREAD_FOLDERS for file in files_in(folder / name if name else folder, ".csv")]
     for file in [file for file in listed if file.parent.path != folder.path or not file.path.endswith(OF_ONE)]:
@@ -137,12 +140,12 @@ def _unknown_scores(folder: Place, metrics: Collection[str]) -> Iterator[str]:
 
 
 def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
-    """Return the table; raise SourceError if these columns differ from the metadata's."""
+    """Return the table; raise SourceError if the given columns differ from those of the metadata."""
     sheet.require(names, UPSTREAM)
     if len(sheet) != len(metadata):
         raise SourceError(
             f"{sheet.url}: expected {len(metadata)} rows, as {metadata.url} has, found {len(sheet)}; the rows are "
-            "joined by their order, so both files must be whole"
+            "joined by their order, so both files must be complete"
         )
     for name in names:
         for row, (text, expected) in enumerate(zip(sheet.texts(name), metadata.texts(name), strict=True)):
@@ -155,32 +158,31 @@ def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet
 
 
 def _read_scores(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
-    """Read a column of scores without stray quotes; NaN becomes null."""
+    """Read a column of scores, ignoring stray quotes; NaN becomes null."""
     texts = pa.array(sheet.texts(name), pa.string())
     bare = pc.utf8_trim(texts, '"')
     if stray := pc.sum(pc.not_equal(texts, bare)).as_py():
-        notes.append(f"{stray} cells of {name} carried a stray quote, which was removed")
+        notes.append(f"{stray} cells of {name} contained a stray quote, which was removed")
     numbers = Sheet(url=sheet.url, names=[name], table=pa.table({name: bare})).numbers(name)
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 
-SHAPES = "is this a folder of the shapes benchmark?"
+SHAPES = "check that this is a folder of the shapes benchmark"
 NONE = ""  # subset of a prompt without skills, and node of an image without errors
 REQUIREMENTS = "requirements"
 TRUTH = "truth"  # the table with the errors of images, and the rater of the words
 
 
 def read_shapes(place: Place) -> Release:
-    """Read the embedded world: images of simple shapes by synthetic generators, rated by synthetic raters from 1 to 5.
+    """Read the embedded world: images of simple shapes by synthetic generators, rated 1 to 5 by synthetic raters.
 
-    Every prompt has a graph, in the subset of the prompt's last skill.
+    Every prompt has a graph, whose subset is the prompt's last (most specific) skill.
 
-    Source: a folder as assets/making/tables.py writes it, such as assets/shapes: prompts.parquet (prompt_id, text,
-    skills), truth.parquet (image_id, prompt_id, generator, broken: the requirements that the image breaks),
-    ratings.parquet (image_id, rater, rating) and, for the words, requirements.parquet (prompt_id, requirement_id,
-    start, end). An image's errors are known: its node is the set of requirements that it breaks. The words of these
-    requirements are not aligned; words that belong to no requirement are not rated. The last skill of a prompt is the
-    most specific.
+    Source: a folder in the format that assets/making/tables.py writes, such as assets/shapes: prompts.parquet
+    (prompt_id, text, skills), truth.parquet (image_id, prompt_id, generator, broken: the requirements that the image
+    violates), ratings.parquet (image_id, rater, rating) and, for the words, requirements.parquet (prompt_id,
+    requirement_id, start, end). An image's errors are known: its node is the set of requirements that it violates. The
+    words of these requirements are not aligned; words that belong to no requirement are not rated.
     """
     prompts = _read_table(place, "prompts", ("prompt_id", "skills"))
     truth = _read_table(place, TRUTH, ("image_id", "prompt_id", "generator", "broken"))
@@ -209,7 +211,7 @@ def read_shapes(place: Place) -> Release:
 
 
 def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
-    """Yield the words of every requirement, and for each image whether it meets the requirement."""
+    """Yield the words of every requirement, with whether each image meets the requirement."""
     required = _read_table(place, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
     prompts = _read_table(place, "prompts", ("prompt_id", "text"))
     texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
@@ -244,15 +246,15 @@ class _Node(NamedTuple):
 
 
 def read_error_graphs(place: Place) -> Release:
-    """Read users' own error graphs (T2IScoreScore, section 3.2); raise SourceError naming the row that does not fit.
+    """Read users' own error graphs (T2IScoreScore, section 3.2); raise SourceError with the row that is invalid.
 
     A table (.csv, .tsv, .jsonl, .json or .parquet) with a row per image:
     - graph_id, and prompt, which is the same in all rows of a graph;
-    - image_id, or the image's path under a name that plumbline score knows, which is then its id;
-    - node: a name for images with the same errors;
-    - parents: nodes with fewer errors, empty for the graph's only root;
-    - errors: all errors of the node, as `type: error`, empty for the root; several parents or errors are a list, or
-      text with semicolons between them;
+    - image_id, or the image's path in a column that plumbline score recognises, which is then its id;
+    - node: a name shared by images with the same errors;
+    - parents: nodes with fewer errors; empty for the graph's only root;
+    - errors: all errors of the node, as `type: error`; empty for the root. Several parents or errors are a list, or a
+      string with semicolons between them;
     - optionally subset (synth, nat, real), generator and prompt_source.
     """
     sheet, names, image_column = read_image_rows(place, (*NEEDED, *GRAPH_COLUMNS, *DEFAULT_NAMES["generator"]))
@@ -297,7 +299,7 @@ def _read_graphs(sheet: Sheet) -> dict[str, dict[str, _Node]]:
 
 
 def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
-    """Raise SourceError unless the nodes are an acyclic graph with a single root, and every edge adds errors."""
+    """Raise SourceError unless the nodes form an acyclic graph with a single root, and every edge adds errors."""
     for name, node in nodes.items():
         for parent in node.parents:
             if parent not in nodes:
@@ -316,27 +318,27 @@ def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
     root, *others = (name for name, node in nodes.items() if not node.parents)
     if others:
         raise SourceError(
-            f"{nodes[others[0]].where}: {graph} has two roots, {others[0]!r} and {root!r} ({nodes[root].where}); name "
-            "the parents of all nodes but one"
+            f"{nodes[others[0]].where}: {graph} has two roots, {others[0]!r} and {root!r} ({nodes[root].where}); "
+            "fill in the parents of all nodes except one"
         )
     if nodes[root].errors:
         raise SourceError(
-            f"{nodes[root].where}: {graph}: expected no errors of the root {root!r}, found "
-            f"{'; '.join(nodes[root].errors)}; name its parents, or leave errors empty"
+            f"{nodes[root].where}: {graph}: expected no errors in the root {root!r}, found "
+            f"{'; '.join(nodes[root].errors)}; fill in its parents, or leave errors empty"
         )
     for name, node in nodes.items():
         for parent in node.parents:
             if len(node.errors) <= len(nodes[parent].errors):
                 raise SourceError(
-                    f"{node.where}: {graph}: expected more errors of node {name!r} than of its parent {parent!r}, "
-                    f"found {len(node.errors)} and {len(nodes[parent].errors)}; write all errors of every node"
+                    f"{node.where}: {graph}: expected more errors in node {name!r} than in its parent {parent!r}, "
+                    f"found {len(node.errors)} and {len(nodes[parent].errors)}; list all errors of each node"
                 )
 
 
 def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
     """Raise SourceError if a graph (rows in schema GRAPH_NODES) has more walks than MAX_WALKS.
 
-    A walk has one node of every level, and two roots.
+    A walk contains one node from every level, except for two roots.
     """
     levels: dict[str, dict[int, set[str]]] = {}
     for node in nodes:
@@ -345,6 +347,6 @@ def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
         walks = math.prod(len(names) ** (2 if level == 0 else 1) for level, names in by_level.items())
         if walks > MAX_WALKS:
             raise SourceError(
-                f"{url}: graph {graph_id!r}: expected at most {MAX_WALKS:,} walks, which take one node for each number "
+                f"{url}: graph {graph_id!r}: expected at most {MAX_WALKS:,} walks, which have one node for each number "
                 f"of errors, found {walks:,}; split the graph"
             )

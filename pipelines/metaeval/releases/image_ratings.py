@@ -1,4 +1,4 @@
-"""Ratings of whole images: TIFA160 and DSG's, GenAI-Bench, StanfordT23D, T2VScore, Flickr8K-CF and SeeTRUE."""
+"""Reads ratings of whole images: TIFA160 and DSG's, GenAI-Bench, StanfordT23D, T2VScore, Flickr8K-CF and SeeTRUE."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ def read_tifa160(place: Place) -> Release:
     """Read TIFA160: 800 images of 160 prompts by five generators, each rated twice, and their scores by ten metrics.
 
     Source: Yushi-Hu/tifa, human_annotations/human_annotations_with_scores.json, and human_annotations.json, which has
-    the ratings alone: `{image: {"text_id", "image_path", "text", "human_scores": [1-5, 1-5], "human_avg", <metric>:
+    only the ratings: `{image: {"text_id", "image_path", "text", "human_scores": [1-5, 1-5], "human_avg", <metric>:
     number}}`. An image is named `<text_id>_<generator>`. All fields except TIFA_DESCRIPTIONS are metrics.
     """
     records = read_objects(place)
@@ -56,7 +56,9 @@ def read_tifa160(place: Place) -> Release:
         where = row_name(place.url, row, image_id)
         generator = image_id.removeprefix(f"{prompt_id}_")
         if generator in ("", image_id):
-            raise SourceError(f"{where}: expected an image named {prompt_id}_<generator>; is this the released file?")
+            raise SourceError(
+                f"{where}: expected an image named {prompt_id}_<generator>; check that this is the released file"
+            )
         ids["generator"].append(generator)
         ratings += parse_ratings(records[image_id].get("human_scores"), image_id, prompt_id, generator, where)
     return released(ratings=ratings, scores=wide_scores(ids, {name: sheet.numbers(name) for name in metrics}))
@@ -65,27 +67,27 @@ def read_tifa160(place: Place) -> Release:
 LIKERT_FILE = "tifa160-likert-anns.csv"
 LIKERT_COLUMNS = ("item_id", "source_id", "worker_id", "answer")
 GENERATOR_COLUMNS = ("t2i_model", "model_type")
-TIFA_GENERATORS = {  # TIFA's names of the generators, by DSG's
+TIFA_GENERATORS = {  # TIFA's names of the generators, by DSG's names
     "mini-dalle": "mini_dalle",
     "vq-diffusion": "vq_diffusion",
     "sd1dot1": "stable_diffusion_v1_1",
     "sd1dot5": "stable_diffusion_v1_5",
     "sd2dot1": "stable_diffusion_v2_1",
 }
-RELEASED = "is this j-min/DSG's tifa160-likert-anns.csv?"
+RELEASED = "check that this is j-min/DSG's tifa160-likert-anns.csv"
 
 
 def read_dsg_tifa160(place: Place) -> Release:
     """Read DSG's Likert ratings of TIFA160: 800 images of 160 prompts by five generators, each rated by five people.
 
-    A prompt's skill is the set that TIFA took it from (coco, drawbench, ...).
+    A prompt's skill is the dataset that TIFA took the prompt from (coco, drawbench, ...).
 
     Source: j-min/DSG, `dsg/data/tifa160-likert-anns.csv`: dsg_prompt_split, t2i_model, item_id (DSG's name of the
     prompt), source_id (TIFA's), worker_id, question, answer (1 to 5). linzhiqiu/t2v_metrics has the same table as
     dsg_tifa160_anns.csv, but its first two columns are data_type and model_type.
 
-    An image is named `<source_id>_<generator>` with TIFA's name of the generator, so that it matches TIFA160's own
-    scores. Prompt and generator have DSG's names, so that they match DSG's answers.
+    An image is named `<source_id>_<generator>` with TIFA's name of the generator, so that it matches TIFA160's scores.
+    Prompt and generator have DSG's names, so that they match DSG's answers.
     """
     sheet = read_sheet(place)
     generator = next((name for name in GENERATOR_COLUMNS if name in sheet.names), GENERATOR_COLUMNS[0])
@@ -103,14 +105,14 @@ GENAI_SKILLS = "genai_skills.json"
 
 
 def read_genai_bench(place: Place) -> Release:
-    """Read GenAI-Bench: 527 prompts by six image generators, each image rated by three people from 1 to 5.
+    """Read GenAI-Bench: 527 prompts by six image generators, each image rated from 1 to 5 by three people.
 
     Images are named `<prompt_id>/<generator>`; skills are read if their file is in the same folder.
 
     Source: linzhiqiu/t2v_metrics, genai_bench_527_image_ratings.json (also released as genai_image.json): `{prompt_id:
     {"id", "prompt", "prompt in Chinese"?, "models": {generator: [rating, rating, rating]}}}`. The key is the prompt's
-    id; some `id` within differ. The skills are in genai_skills.json: `{skill: [number of the prompt, ...]}`, where
-    prompt 7 has the id `00007`.
+    id; some values of `id` differ from it. The skills are in genai_skills.json: `{skill: [number of the prompt, ...]}`,
+    where prompt 7 has the id `00007`.
     """
     ratings = ratings_by_generator(place)
     file = place.parent / GENAI_SKILLS
@@ -123,12 +125,12 @@ def read_genai_bench(place: Place) -> Release:
 
 
 def read_stanfordt23d(place: Place) -> Release:
-    """Read StanfordT23D: 360 3D assets of 60 prompts by six generators, each rated by three people from 1 to 5.
+    """Read StanfordT23D: 360 3D assets of 60 prompts by six generators, each rated from 1 to 5 by three people.
 
     Assets are named `<prompt_id>/<generator>`.
 
     Source: linzhiqiu/t2v_metrics, datasets/stanfordt23d.json: `{prompt_id: {"prompt", "models": {generator: [rating,
-    rating, rating]}}}`. The released code leaves out `shap-e`, whose name it writes with a space.
+    rating, rating]}}}`. The released code leaves out `shap-e`, whose name it spells with a space.
     """
     return released(ratings=ratings_by_generator(place))
 
@@ -141,12 +143,12 @@ T2VSCORE_DESCRIPTIONS = ("model_name", "video_id", "prompt")
 def read_t2vscore(place: Place) -> Release:
     """Read T2VScore: 2,543 rated videos of 512 prompts by five generators, and their scores by four metrics.
 
-    Videos are named `<video_id>/<generator>`; unmatched ratings and scores are kept too.
+    Videos are named `<video_id>/<generator>`; ratings without scores, and scores without ratings, are kept too.
 
     Source: linzhiqiu/t2v_metrics, a folder with t2vscore_human_ratings.json (upstream's t2vscore_alignment_score.json),
     `{video_id: {"prompt", "models": {generator: [rating]}}}`, and t2vscore_results.csv, whose columns are model_name
-    (the generator), video_id, prompt, and one per metric. A `video_id` identifies a prompt, with a video by each
-    generator. The only rating of a video is not a whole number, so it is a mean over people.
+    (the generator), video_id, prompt, and one per metric. A `video_id` identifies a prompt, with one video by each
+    generator. The only rating of a video is not an integer, so it is a mean over people.
     """
     ratings = ratings_by_generator(one_that_exists(place, T2VSCORE_RATINGS))
     remedy = "is this the file that t2v_metrics releases?"
@@ -168,15 +170,15 @@ ROUNDING = 1e-3
 
 
 def read_flickr8k_cf(place: Place) -> Release:
-    """Read Flickr8K-CF: the share of people who answered that a caption describes a photo, from 0 to 1.
+    """Read Flickr8K-CF: the fraction of people (0 to 1) who answered that a caption describes a photo.
 
     One of two sources is read:
-    - the Flickr8k release, CrowdFlowerAnnotations.txt, tab separated and without a header: the image's file, the
-      caption's id (`<image file>#<number>`), the share of people who answered yes, the number of yeses, the number of
-      noes (3 or more in all);
+    - the Flickr8k release, CrowdFlowerAnnotations.txt, tab-separated and without a header: the image's file, the
+      caption's id (`<image file>#<number>`), the fraction of people who answered yes, the number of yes answers, and
+      the number of no answers (3 or more answers in all);
     - jmhessel/clipscore, crowdflower_flickr8k.json, which its download.py makes: `{image file: {"image_path",
-      "ground_truth", "human_judgement": [{"image_path", "caption", "rating"}]}}`, and `rating` is that share. A
-      caption's id is its text. If a text occurs twice with an image, the second is the rating of another rater.
+      "ground_truth", "human_judgement": [{"image_path", "caption", "rating"}]}}`, where `rating` is the same fraction.
+      A caption's id is its text. If a text occurs twice for an image, the second rating is treated as another rater's.
     The photos have no generator.
     """
     is_json = place.path.lower().endswith(".json")
@@ -184,8 +186,9 @@ def read_flickr8k_cf(place: Place) -> Release:
     for rating in ratings:
         if rating.rating is not None and not 0 <= rating.rating <= 1:
             raise SourceError(
-                f"{rating.where}: expected a share of yeses from 0 to 1, found {rating.rating:g}; is this the experts' "
-                "file (ExpertAnnotations.txt, flickr8k.json)? Those ratings are 1 to 4: read them as a long table"
+                f"{rating.where}: expected the fraction of yes answers (0 to 1), found {rating.rating:g}; if "
+                "this is the experts' file (ExpertAnnotations.txt, flickr8k.json), its ratings range from 1 to 4: read "
+                "it as a long table"
             )
     again = sum(rating.rater != "0" for rating in ratings)
     notes = [f"{again} captions occur again with the same image and count as those of other raters"] if again else []
@@ -199,13 +202,13 @@ def _read_lines(place: Place) -> Iterator[Rating]:
         where, cells = f"{place.url}, line {row}", line.rstrip("\r").split("\t")
         if len(cells) != len(FLICKR_FIELDS):
             expected = ", ".join(FLICKR_FIELDS)
-            raise SourceError(f"{where}: expected {expected} between tabs, found {len(cells)} fields; {AGAIN}")
+            raise SourceError(f"{where}: expected {expected} separated by tabs, found {len(cells)} fields; {AGAIN}")
         image, caption, *counts = cells
         share, *votes = (rating_value(cell, where) for cell in counts)
         yes, no = (math.nan if number is None else number for number in votes)
         if share is not None and abs(share * (yes + no) - yes) > ROUNDING * (yes + no):
             raise SourceError(
-                f"{where}: {yes:g} yeses and {no:g} noes are not a share of {share:g}; correct one of them"
+                f"{where}: {yes:g} yes and {no:g} no answers do not give the fraction {share:g}; correct one of them"
             )
         yield Rating(image, caption, None, "0", SHARE, share, where)
 
@@ -230,15 +233,15 @@ SEETRUE = "is this SeeTRUE's file?"
 
 
 def read_seetrue(place: Place) -> Release:
-    """Read SeeTRUE: image and text pairs with a binary label, from DrawBench, COCO, EditBench, Winoground and others.
+    """Read SeeTRUE: image-text pairs with a binary label, from DrawBench, COCO, EditBench, Winoground and others.
 
-    Labels are ratings 0 and 1 by rater 0; a text's skills are the datasets that it is from.
+    Labels become ratings of 0 and 1 by rater 0; the skills of a text are the datasets that contain it.
 
     Source: yonatanbitton/SeeTRUE, SeeTRUE.csv (the same file is in linzhiqiu/t2v_metrics) or its Parquet: image (the
-    file's name), text, label (1 if the text fits the image), original_dataset_id, dataset_source. A text's id is the
+    file's name), text, label (1 if the text matches the image), original_dataset_id, dataset_source. A text's id is the
     text itself, because `original_dataset_id` identifies the pair. An image can have several texts.
 
-    If a pair occurs again with another `original_dataset_id`, the second label is that of another rater.
+    If a pair occurs again with another `original_dataset_id`, the second label is treated as another rater's.
     """
     image = IMAGE if place.path.lower().endswith(".parquet") else "image"
     sheet = read_sheet(place, [image, *SEETRUE_COLUMNS[1:], ORIGIN]).require(SEETRUE_COLUMNS, SEETRUE)

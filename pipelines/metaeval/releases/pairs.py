@@ -1,4 +1,4 @@
-"""Readers of pairs: people's choices between two images, and two captions with two images that differ little."""
+"""Reads pairs: people's choices between two images, or two captions with two images that differ only slightly."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,22 +27,22 @@ NO_TAG = "No Tag"  # tag that the released code gives to samples that are hard f
 
 
 def read_winoground(place: Place) -> Release:
-    """Read Winoground: 400 samples of two captions with the same words, and an image for each.
+    """Read Winoground: 400 samples of two captions that contain the same words, with an image for each.
 
-    A sample has four pairings; its tags are also the captions' skills.
+    A sample has four pairings; its tags are also the skills of its captions.
 
-    Source: facebook/winoground, examples.jsonl (`image_0` is a file's name) or the dataset's Parquet (`image_0` is the
+    Source: facebook/winoground, examples.jsonl (`image_0` is a file name) or the dataset's Parquet (`image_0` is the
     image): id, image_0, image_1, caption_0, caption_1, tag, secondary_tag, num_main_preds, collapsed_tag; t2v_metrics'
-    metadata.csv with the same columns is read too. Only the ids and tags are read; the captions' columns distinguish
-    the file from any other table with an id. Results are broken down by `collapsed_tag` (Object, Relation or Both), the
+    metadata.csv with the same columns is read too. Only the ids and tags are read; the caption columns distinguish the
+    file from other tables that have an id. Results are broken down by `collapsed_tag` (Object, Relation or Both), the
     finer tags and the number of main predicates.
 
     If why_winoground_hard.json (t2v_metrics) or new_tag_assignments.json (ajd12342/why-winoground-hard, the original
-    release) is in the same folder, its tags are added: `{id: [tag, ...]}`, such as Unusual Image; samples with an
-    empty list are tagged No Tag (Diwan et al. 2022, Why is Winoground Hard?).
+    release) is in the same folder, its tags are added: `{id: [tag, ...]}`, such as Unusual Image; samples with an empty
+    list are tagged No Tag (Diwan et al. 2022, Why is Winoground Hard?).
     """
     sheet = read_sheet(place, ("id", *TAGS, PREDICATES)).require(
-        WINOGROUND_COLUMNS, "is this facebook/winoground's file?"
+        WINOGROUND_COLUMNS, "check that this is facebook/winoground's file"
     )
     ids, notes = sheet.ids("id"), []
     reasons: dict[str, list[str]] = {}
@@ -53,7 +53,7 @@ def read_winoground(place: Place) -> Release:
         for row, (sample_id, tags) in enumerate(assigned.items()):
             if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
                 where = row_name(file.url, row, sample_id)
-                raise SourceError(f"{where}: expected a list of tags as texts, found {tags!r}")
+                raise SourceError(f"{where}: expected a list of tags as strings, found {tags!r}")
             reasons[sample_id] = tags or [NO_TAG]
         if unknown := len(reasons.keys() - set(ids)):
             notes.append(f"{unknown} samples of {file.name} are not in {place.name}")
@@ -69,21 +69,21 @@ def read_winoground(place: Place) -> Release:
 
 PAIR = ("image0", "image1", "caption0", "caption1")
 NAMES = ("c0i0", "c0i1", "c1i0", "c1i1")
-Records = Sequence[tuple[str, Mapping[str, Any]]]  # records with their file and row
+Records = Sequence[tuple[str, Mapping[str, Any]]]  # records, each with its file and row
 
 
 def read_eqben(place: Place) -> Release:
-    """Read EqBen: samples of two captions and two images that differ little, from videos and renderers.
+    """Read EqBen: samples of two captions and two images that differ only slightly, from videos and renderers.
 
-    A sample has four pairings; its part of the benchmark is its tag and its captions' skill. Samples of the first
-    layout are named by their position in the list, from 0; those of the second `<dataset>/<sample_cnt>`.
+    A sample has four pairings; its subset of the benchmark is its tag and the skill of its captions. Samples in the
+    first format are named by their index in the list, from 0, and those in the second `<dataset>/<sample_cnt>`.
 
-    Source: Wangt-CN/EqBen and the mini subset of linzhiqiu/t2v_metrics. Two layouts, both a JSON list:
+    Source: Wangt-CN/EqBen and the mini subset of linzhiqiu/t2v_metrics. Two formats, both a JSON list:
     - all_select.json (the mini subset, 280 samples) and the 10% subset: `{"image0", "image1", "caption0", "caption1"}`,
-      an image's path beginning with its part of the benchmark (eqbensd, eqbenkubric_cnt, eqbengebc, eqbenag,
+      where an image's path begins with its subset of the benchmark (eqbensd, eqbenkubric_cnt, eqbengebc, eqbenag,
       eqbenyoucook2);
     - ann_json_finegrained_random.json with its labels: `{"image", "caption", "private_info": {"dataset", "sample_cnt",
-      "name"}}`, one record for each pairing, in random order; the name `c0i1` is caption 0 with image 1.
+      "name"}}`, one record for each pairing, in random order; the name `c0i1` means caption 0 with image 1.
     """
     records = read_list(place, "samples")
     return paired(_labelled_samples(records) if "private_info" in records[0][1] else _plain_samples(records))
@@ -123,7 +123,13 @@ def _labelled_samples(records: Records) -> list[PairingSample]:
 
 
 PICK_COLUMNS = ("caption", "image_0_uid", "image_1_uid", "label_0", "label_1")
-JSON_FIELDS = ("caption", "image_0", "image_1", "label_0", "label_1")  # of test_captions.json, as PICK_COLUMNS
+JSON_FIELDS = (
+    "caption",
+    "image_0",
+    "image_1",
+    "label_0",
+    "label_1",
+)  # fields of test_captions.json
 OPTIONAL_COLUMNS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
 PICK_A_PIC = "is this a file of yuvalkirstain/pickapic_v1 or _v2, or t2v_metrics' test_captions.json?"
 CHOICES = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
@@ -131,18 +137,18 @@ CHOICE_KEY = ("image_a", "image_b", "rater", "ranking_id")  # without a ranking_
 
 
 def read_pick_a_pic(place: Place) -> Release:
-    """Read Pick-a-Pic: people's choices between two images of a prompt that they wrote themselves.
+    """Read Pick-a-Pic: people's choices between two images generated from a prompt that they wrote themselves.
 
-    A Parquet file or all those in a folder are read; image 0 is `a`, and a tie is `unsure`.
+    `place` is a Parquet file, or a folder whose Parquet files are all read. Image 0 is `a`, and a tie is `unsure`.
 
     Source: yuvalkirstain/pickapic_v1 and pickapic_v2, data/test_unique-*.parquet (500 choices) or test-*.parquet, and
     their `_no_images` copies: caption, image_0_uid, image_1_uid, label_0 and label_1 (1 and 0, 0 and 1, or .5 each for
     a tie), has_label, model_0, model_1, user_id, ranking_id and others. The columns jpg_0 and jpg_1 are not read. A
     caption's id is its text. If `has_label` is false, the rater did not choose, and `preferred` is null.
 
-    linzhiqiu/t2v_metrics' copy of the 500 choices, test_captions.json, is read too: a JSON list of `{"id", "caption",
-    "image_0", "image_1", "label_0", "label_1"}`, where `image_0` is the file's name, and `id` is the position in the
-    list, from 0.
+    The copy of the 500 choices in linzhiqiu/t2v_metrics, test_captions.json, can be read too: a JSON list of `{"id",
+    "caption", "image_0", "image_1", "label_0", "label_1"}`, where `image_0` is a file name, and `id` is the index in
+    the list, from 0.
     """
     files = files_in(place, ".parquet") if is_folder(place) else [place]
     if not files:
@@ -164,7 +170,7 @@ def _read_choices(file: Place) -> Iterator[dict[str, Any]]:
     sheet = read_sheet(file, [*needed, *OPTIONAL_COLUMNS]).require(needed, PICK_A_PIC)
     for row, number in enumerate(sheet.texts("id") if is_json else ()):
         if number != str(row):
-            raise SourceError(f"{sheet.where(row)}: expected the id {row}, found {number!r}; give the whole file")
+            raise SourceError(f"{sheet.where(row)}: expected the id {row}, found {number!r}; use the complete file")
     caption, first, second, *label_names = names
     labels = zip(*(sheet.numbers(name).to_pylist() for name in label_names), strict=True)
     preferred: list[str | None] = []

@@ -1,4 +1,4 @@
-"""Readers of releases by name, and the reader of users' own ratings."""
+"""Maps names of releases to their readers, and reads users' own ratings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,39 +13,41 @@ from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatingColumns:
-    """Names of the columns of a table of ratings, or of the fields of an annotation tool's export."""
+    """Column names of a table of ratings, or field names of an annotation tool's export."""
 
     image_id: str = "image_id"
-    """Id of the image; prompt_id and generator together can replace it."""
+    """Id of the image; can be replaced by prompt_id and generator together."""
     prompt_id: str = "prompt_id"
-    """Prompt that the image was made from."""
+    """Prompt that the image was generated from."""
     generator: str = "generator"
     """Generator of the image."""
     rater: str = "rater"
     """Name of the rater; may be absent."""
     template: str = "template"
-    """Template that was answered; may be absent."""
+    """Template that the rater answered; may be absent."""
     rating: str = "rating"
-    """Rating; empty if the rater was unsure. In Label Studio's JSON-MIN, the name of Choices."""
+    """Rating; empty if the rater was unsure. In Label Studio's JSON-MIN, the name of the Choices tag."""
     skills: str = "skills"
-    """Skills of the prompt, as a list, or in a CSV separated by semicolons; may be absent."""
+    """Skills of the prompt, as a list, or separated by semicolons in a CSV; may be absent."""
     prompt: str = "prompt"
-    """Text whose words are marked (exports only)."""
+    """Text in which words are marked (exports only)."""
     question_id: str = "question_id"
-    """Question, if there are several about an image, whose answers are averaged (exports only)."""
+    """Question, if there are several about each image; their answers are averaged (exports only)."""
     image_a: str = "image_a"
-    """First (left) of two images; prompt_id and generator_a can replace it (exports only)."""
+    """First (left) of two images; can be replaced by prompt_id and generator_a (exports only)."""
     image_b: str = "image_b"
-    """Second (right) of two images; prompt_id and generator_b can replace it (exports only)."""
+    """Second (right) of two images; can be replaced by prompt_id and generator_b (exports only)."""
     generator_a: str = "generator_a"
     """Generator of the first image (exports only)."""
     generator_b: str = "generator_b"
     """Generator of the second image (exports only)."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """Values of labels, as {good: 2, poor: 0} (exports only); 1 prefers the first image, 0 neither, -1 the second."""
+    """Values of labels, such as {good: 2, poor: 0} (exports only); for choices, 1 prefers the first image, 0 neither,
+    -1 the second.
+    """
 
     def table_columns(self) -> dict[str, str]:
-        """Return the columns of a table with a row per rating, by our names."""
+        """Map our column names to those of a table with a row per rating."""
         names = ("image_id", "prompt_id", "generator", "rater", "template", "rating", "skills")
         return {name: getattr(self, name) for name in names}
 
@@ -57,9 +59,9 @@ def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
     """Read users' own ratings and skills from a long table with a row per rating.
 
     The .parquet, .csv, .tsv or .jsonl file has the columns rating, and image_id or both prompt_id and generator;
-    optionally rater, template and skills (a list, or text with semicolons). `columns` can name other columns. An empty
-    rating means that the rater was unsure. Without these columns, an image has the id `<prompt_id>/<generator>`, prompt
-    and generator are null, the rater is `0`, and the template `likert`.
+    optionally rater, template and skills (a list, or a string with semicolons). `columns` can define other column
+    names. An empty rating means that the rater was unsure. If optional columns are missing, an image has the id
+    `<prompt_id>/<generator>`, prompt and generator are null, the rater is `0`, and the template is `likert`.
     """
     names, usual = columns.table_columns(), USUAL.table_columns()
     sheet = read_sheet(place, names.values())
@@ -112,9 +114,9 @@ RELEASES = Extensions[Callable[..., Release]](
 
 
 def read_release(name: str, place: Place, columns: RatingColumns | None = None) -> Release:
-    """Read a release; raise SourceError naming the file and the row that does not fit.
+    """Read a release; raise SourceError with the file and row that is invalid.
 
-    `columns` has the names of the columns of users' own ratings (`long`, `annotations`).
+    `columns` defines the column names of users' own ratings (`long`, `annotations`).
     """
     read = RELEASES[name]
     return read(place) if columns is None else read(place, columns)

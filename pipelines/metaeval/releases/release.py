@@ -1,4 +1,4 @@
-"""Tables of a benchmark's release, and their construction from what its reader finds."""
+"""Tables of a benchmark's release, and functions that build them from what a reader finds."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.metaeval.releases.sheets import NO_NUMBER, Sheet, as_list, read_objects, row_name
 
 LIKERT, SIDE_BY_SIDE = "likert", "side_by_side"
-"""Default templates of ratings and choices."""
+"""Default templates for ratings and for choices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,22 +26,22 @@ class Release:
 
     ratings: pa.Table = field(default_factory=schemas.RATINGS.empty_table)
     parts: pa.Table = field(default_factory=schemas.PARTS.empty_table)
-    """Answers about words and questions, for templates whose ratings are means of answers."""
+    """Answers about single words and questions, for templates whose ratings are means of such answers."""
     preferences: pa.Table = field(default_factory=schemas.PREFERENCES.empty_table)
     pairings: pa.Table = field(default_factory=schemas.PAIRINGS.empty_table)
     graph_nodes: pa.Table = field(default_factory=schemas.GRAPH_NODES.empty_table)
     words: pa.Table = field(default_factory=schemas.WORDS.empty_table)
     scores: pa.Table = field(default_factory=schemas.SCORES.empty_table)
     skills: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Skills by prompt_id; results are also computed for the subset of each skill."""
+    """Skills by prompt_id; results are also computed for each skill."""
     notes: Sequence[str] = ()
-    """Notes on rows that were dropped, repaired or averaged, which results show."""
+    """Notes on rows that were dropped, repaired or averaged, to be shown with the results."""
     warnings: Sequence[str] = ()
-    """Likely errors that should be checked before using the results."""
+    """Likely mistakes in the data, which should be checked before using the results."""
 
 
 class Rating(NamedTuple):
-    """A person's rating of an image (schema RATINGS); `where` is its file and row."""
+    """A person's rating of an image (schema RATINGS); `where` names the file and row."""
 
     image_id: str
     prompt_id: str | None
@@ -53,12 +53,12 @@ class Rating(NamedTuple):
 
     @property
     def duplicate(self) -> str:
-        """Message if the rating occurs twice."""
+        """Error message for a rating that occurs twice."""
         return f"rater {self.rater!r} rates image {self.image_id!r} twice as {self.template!r}"
 
 
 class Part(NamedTuple):
-    """A person's answer about a part of an image (schema PARTS); `where` is its file and row."""
+    """A person's answer about a single word or question of an image (schema PARTS); `where` names the file and row."""
 
     image_id: str
     prompt_id: str | None
@@ -71,13 +71,13 @@ class Part(NamedTuple):
 
     @property
     def duplicate(self) -> str:
-        """Message if the answer occurs twice."""
+        """Error message for an answer that occurs twice."""
         about = f" about {self.part!r}" if self.part else ""
         return f"rater {self.rater!r} answers {self.template!r}{about} of image {self.image_id!r} twice"
 
 
 class Word(NamedTuple):
-    """A person's rating of a word of an image's prompt (schema WORDS); `where` is its file and row."""
+    """A person's rating of a word in an image's prompt (schema WORDS); `where` names the file and row."""
 
     image_id: str
     prompt_id: str | None
@@ -91,15 +91,15 @@ class Word(NamedTuple):
 
     @property
     def duplicate(self) -> str:
-        """Message if the rating occurs twice."""
+        """Error message for a rating that occurs twice."""
         return f"rater {self.rater!r} rates the word {self.word!r} of image {self.image_id!r} twice"
 
 
 class PairingSample(NamedTuple):
-    """Two captions and two images; caption i fits image i."""
+    """Two captions and two images; caption i matches image i."""
 
     sample_id: str
-    skills: Sequence[str]  # of both captions, and the sample's tags
+    skills: Sequence[str]  # skills of both captions, which are also the sample's tags
     where: str  # file and row
 
 
@@ -114,10 +114,10 @@ def released(
     skills: Mapping[str, Sequence[str]] | None = None,
     notes: Sequence[str] = (),
 ) -> Release:
-    """Return a release with these rows, and with notes on empty ratings and scores.
+    """Return a release with the given rows, and with notes on empty ratings and scores.
 
-    The means of `parts` become ratings too. Raises SourceError naming a row that occurs twice: the same rater answers
-    the same template about the same image and part.
+    The means of `parts` also become ratings. Raises SourceError naming a row that occurs twice, that is, one in which
+    the same rater answers the same template about the same image and part.
     """
     answers = list(parts)
     by_image: dict[tuple[str, str | None, str | None, str, str], tuple[str, list[float]]] = {}
@@ -157,22 +157,22 @@ def _make_table(rated: Iterable[Rating | Part | Word], schema: pa.Schema) -> pa.
 
 
 def words_in(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:
-    """Return the words of a prompt, each with its start and end in characters."""
+    """Return the words of a prompt, each with its start and end (character offsets)."""
     edges = [0, *(edge for gap in re.finditer(separators, text) for edge in gap.span()), len(text)]
     return [(text[a:b], a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
 def remember(rows_by_key: dict[Any, str], key: object, where: str, message: str) -> None:
-    """Store the row of a key; raise SourceError with the message if the key has a row already."""
+    """Record the row of a key; raise SourceError with the message if the key already has a row."""
     if key in rows_by_key:
         raise SourceError(f"{where}: {message} (first in {rows_by_key[key]}); remove one")
     rows_by_key[key] = where
 
 
 def paired(samples: Iterable[PairingSample]) -> Release:
-    """Return a release with the four pairings of each sample; raise SourceError naming a sample that occurs twice.
+    """Return a release with four pairings per sample; raise SourceError naming a sample that occurs twice.
 
-    Captions are named `<sample>_c0` and `_c1`, and images `<sample>_i0` and `_i1`, after `c0_i0` of Winoground's code.
+    Captions are named `<sample>_c0` and `_c1`, and images `<sample>_i0` and `_i1`, after `c0_i0` in Winoground's code.
     """
     rows_by_sample: dict[str, str] = {}
     pairings: list[dict[str, Any]] = []
@@ -197,14 +197,14 @@ def column_ratings(
     raters: Iterable[str] = repeat("0"),
     templates: Iterable[str] = repeat(LIKERT),
 ) -> list[Rating]:
-    """Return a rating for each row of a table, from its columns."""
+    """Return a rating for each row of a table, given the table's columns."""
     rows = [sheet.where(row) for row in range(len(sheet))]
     checked = (rating_value(value, where) for value, where in zip(values, rows, strict=True))
     return list(map(Rating, images, prompts, generators, raters, templates, checked, rows))
 
 
 def rating_value(value: Any, where: str) -> float | None:
-    """Return a rating as a finite number, None if it is null, empty or NaN; raise SourceError for other values."""
+    """Return a rating as a finite number, or None if it is null, empty or NaN; raise SourceError for other values."""
     try:
         number = float("nan") if value is None or value == "" else float(value)
     except (TypeError, ValueError, OverflowError) as error:
@@ -217,7 +217,7 @@ def rating_value(value: Any, where: str) -> float | None:
 def ratings_by_generator(place: Place) -> list[Rating]:
     """Read a t2v_metrics file: `{prompt_id: {"prompt": text, "models": {generator: [rating, ...]}}}`.
 
-    Images are named `<prompt_id>/<generator>`, and raters by their position in the list.
+    Images are named `<prompt_id>/<generator>`, and raters by their index in the list.
     """
     ratings = []
     for row, (prompt_id, record) in enumerate(read_objects(place).items()):
@@ -231,7 +231,7 @@ def ratings_by_generator(place: Place) -> list[Rating]:
 
 
 def parse_ratings(values: Any, image_id: str, prompt_id: str, generator: str, where: str) -> list[Rating]:
-    """Return an image's ratings, by raters 0, 1, ... in the order of the list."""
+    """Return an image's ratings; raters are named 0, 1, ... in the order of the list."""
     return [
         Rating(image_id, prompt_id, generator, str(rater), LIKERT, rating_value(value, where), where)
         for rater, value in enumerate(as_list(values, "ratings", where))
@@ -239,7 +239,7 @@ def parse_ratings(values: Any, image_id: str, prompt_id: str, generator: str, wh
 
 
 def skills_of(pairs: Iterable[tuple[str | None, str | None]]) -> dict[str, list[str]]:
-    """Return the distinct skills by prompt from (prompt, skill) pairs; None adds a prompt without a skill."""
+    """Group (prompt, skill) pairs into distinct skills by prompt; a skill of None only adds the prompt."""
     skills: dict[str, list[str]] = {}
     for prompt_id, skill in pairs:
         if prompt_id is not None:

@@ -1,6 +1,6 @@
-"""Readers of scores (runs, users' long and wide tables, columns of releases) as schema SCORES.
+"""Reads scores (runs, users' long and wide tables, columns of releases) into schema SCORES.
 
-All scores are finite, and missing scores have an error.
+All scores are finite, and every missing score has an error.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the ima
 SCORES_FILE = "scores.parquet"
 MANIFEST = "manifest.json"
 NO_METRICS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
-"""Columns of a wide table that are not read, such as the index that pandas writes."""
-NO_SCORE = f"{NO_NUMBER}, or name the columns that are metrics by metrics=[NAME,...]"
+"""Columns of a wide table that are ignored, such as the index that pandas writes."""
+NO_SCORE = f"{NO_NUMBER}, or list the columns that are metrics with metrics=[NAME,...]"
 REMEDY = (
     "give a run of plumbline (its folder or scores.parquet), a long table (image_id, or prompt_id and generator; "
     "metric; score), or a wide one (the same ids, and a column of numbers for each metric)"
@@ -41,15 +41,15 @@ REMEDY = (
 
 
 def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
-    """Read the scores of these metrics (all if empty), in the table's order; wide tables are read metric by metric.
+    """Read the scores of the given metrics (all if empty) in the table's order; wide tables metric by metric.
 
-    A NaN or infinite score becomes null with the error `not_finite`, an empty cell null with `not_scored`. Raises
-    SourceError if the columns are not those of a score table, a score is not a number, or an image is scored twice by
-    a metric, and ConfigError if the table or a metric is missing.
+    A NaN or infinite score becomes null with the error `not_finite`, and an empty cell null with `not_scored`. Raises
+    SourceError if the columns are not those of a score table, a score is not a number, or a metric scores an image
+    twice, and ConfigError if the table or a metric is missing.
     """
     if not exists(place):
         raise ConfigError(
-            f"scores {place.url}: not found; check the path, or name a run of a store by run=latest store=STORE"
+            f"scores {place.url}: not found; check the path, or select a run in a store with run=latest store=STORE"
         )
     sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
     columns = [name for name in sheet.names if name not in (*IDS, *NO_METRICS)]
@@ -74,7 +74,7 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
 
 
 def read_falling(place: Place) -> frozenset[str]:
-    """Read from a run's manifest the metrics that prefer lower scores; empty for other tables.
+    """Read, from a run's manifest, the metrics for which lower scores are better; empty for other tables.
 
     Raises ConfigError if the manifest is damaged.
     """
@@ -83,22 +83,22 @@ def read_falling(place: Place) -> frozenset[str]:
 
 
 def _read_parts(place: Place) -> Sheet:
-    """Read a run's scores, given its folder or the folder of its score files."""
+    """Read a run's scores from its folder, or from the folder of its score files."""
     run = place if place.path.endswith(SCORES_FILE) else place / SCORES_FILE
     if not is_folder(run):
         return read_sheet(run)
     sheets = [read_sheet(file) for file in files_in(run, ".parquet")]
     if not sheets:
-        raise SourceError(f"{run.url}: contains no parts; {REMEDY}")
+        raise SourceError(f"{run.url}: contains no score files; {REMEDY}")
     try:
         table = pa.concat_tables([sheet.table for sheet in sheets])
     except pa.ArrowInvalid as error:
-        raise SourceError(f"{run.url}: its parts differ in their columns ({error}); {REMEDY}") from error
+        raise SourceError(f"{run.url}: the score files have different columns ({error}); {REMEDY}") from error
     return Sheet(url=run.url, names=sheets[0].names, table=table)
 
 
 def _read_run(sheet: Sheet) -> pa.Table:
-    """Return a run's table with its own errors, and ours for other scores that are not finite."""
+    """Return a run's table with the errors it contains; add our errors for other scores that are not finite."""
     try:
         table = sheet.table.select(schemas.SCORES.names).cast(schemas.SCORES).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
@@ -112,7 +112,7 @@ def _read_run(sheet: Sheet) -> pa.Table:
 
 
 def _read_ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
-    """Return the ids of each row; raise SourceError if a row does not name its image."""
+    """Return the ids of each row; raise SourceError if a row does not identify its image."""
     ids = {name: sheet.texts(name) for name in IDS}
     if "image_id" not in sheet.names and not {"prompt_id", "generator"} <= set(sheet.names):
         raise SourceError(
@@ -127,7 +127,7 @@ def _read_ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
 
 
 def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, pa.Array]) -> pa.Table:
-    """Return columns of scores by metric as a table in schema SCORES, metric by metric."""
+    """Convert columns of scores by metric to a table in schema SCORES, one metric after another."""
     parts = [
         _long_scores(ids, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
     ]
@@ -145,7 +145,7 @@ class Score(NamedTuple):
 
 
 def make_scores(scores: Iterable[Score]) -> pa.Table:
-    """Return scores as a table in schema SCORES."""
+    """Return the scores as a table in schema SCORES."""
     listed = list(scores)
     ids = {name: [getattr(score, name) for score in listed] for name in IDS}
     metric = pa.array([score.metric for score in listed], pa.string())
@@ -160,7 +160,7 @@ def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, scor
 
 
 def _check_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the finite scores, and the errors of the others."""
+    """Return the scores with null for those that are not finite, and an error for each of these."""
     finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
     kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
     retryable = pa.array([False] * len(score))
@@ -181,10 +181,10 @@ def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
 
 
 def check_once(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
-    """Return the scores; raise SourceError naming a row that scores an image for the second time by a metric.
+    """Return the scores; raise SourceError naming a row in which a metric scores an image for the second time.
 
-    `n_rows` is the number of rows of the file; a wide table has this number of rows for each metric. Rows without a
-    score are ignored, because a run has a row for every failure, and its ids may be unknown.
+    `n_rows` is the number of rows in the file; a wide table has as many scores for each metric. Rows without a score
+    are ignored, because a run has a row for every failure, whose ids may be unknown.
     """
     frame = scores.select([*IDS, "metric"]).to_pandas()[scores.column("score").is_valid().to_numpy()]
     again = frame[frame.duplicated()]
@@ -196,10 +196,10 @@ def check_once(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
 
 
 def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
-    """Yield a run's rows of these metrics (all if empty) with the scores of single questions, cell by cell.
+    """Yield a run's rows for the given metrics (all if empty), with the scores of single questions, cell by cell.
 
-    The rows have some columns of schema ELEMENT_SCORES. Raises ConfigError if `run` is not a run in its store, and
-    StoreError if a cell is missing or damaged.
+    The rows have some of the columns of schema ELEMENT_SCORES. Raises ConfigError if `run` is not a run in its store,
+    and StoreError if a cell is missing or damaged.
     """
     folder = run.parent if run.name == SCORES_FILE else run
     runs = folder.parent

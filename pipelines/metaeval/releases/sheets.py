@@ -1,4 +1,4 @@
-"""Readers of tables and JSON files, with errors that name the file, the row and a remedy."""
+"""Reads tables and JSON files; errors name the file, the row and what to do."""
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,14 +20,14 @@ from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumn
 from plumbline.pipelines.store.checksums import DamagedError, check_table
 
 MAX_EXACT = 2.0**53  # integers below this are exact as floats
-MAX_DIGITS = 6  # of a count
+MAX_DIGITS = 6  # maximum digits of a count
 NO_NUMBER = "correct it, or leave it empty if there was no answer"
 EXAMPLE = "docs/metaeval.md has an example"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sheet:
-    """A table with at least one row: all text if it is CSV, with its own types otherwise.
+    """A table with at least one row. CSV columns are strings; columns of other formats keep their types.
 
     Rows are numbered from 0, without the header.
     """
@@ -40,25 +40,25 @@ class Sheet:
         return int(self.table.num_rows)
 
     def where(self, row: int) -> str:
-        """Return the name of a row in messages."""
+        """Return the name of a row for messages."""
         return f"{self.url}, row {row}"
 
     def require(self, names: Collection[str], remedy: str) -> "Sheet":
-        """Return this table; raise SourceError if it lacks any of these columns."""
+        """Return this table; raise SourceError if it lacks any of the given columns."""
         if missing := [name for name in names if name not in self.names]:
             found = ", ".join(self.names) or "none"
             raise SourceError(f"{self.url}: expected column(s) {', '.join(missing)}, found {found}; {remedy}")
         return self
 
     def texts(self, name: str) -> list[str | None]:
-        """Return a column as text, integers without a decimal point; None if a cell is empty or the column missing."""
+        """Return a column as strings (integers without a decimal point); None if a cell or the column is missing."""
         if name not in self.table.column_names:
             return [None] * len(self)
         column = _convert_to_text(self.table.column(name).combine_chunks(), f"{self.url}: column {name!r}")
         return [text or None for text in column.to_pylist()]
 
     def ids(self, name: str) -> list[str]:
-        """Return a column as text; raise SourceError naming the first empty cell."""
+        """Return a column as strings; raise SourceError naming the first empty cell."""
         texts = self.texts(name)
         if None in texts:
             where = self.where(texts.index(None))
@@ -66,14 +66,14 @@ class Sheet:
         return [text for text in texts if text is not None]
 
     def lists(self, name: str) -> list[list[str]]:
-        """Return a column of lists, or of texts with semicolons, as lists of text; empty cells are empty lists."""
+        """Return a column of lists, or of strings with semicolons, as lists of strings; empty for empty cells."""
         column = self.table.column(name)
         is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
         cells = column.to_pylist() if is_list else map(tables.as_list, self.texts(name))
         return [[str(part) for part in cell or () if part is not None] for cell in cells]
 
     def whole(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
-        """Return a column as integers from 0, None if a cell is empty; raise SourceError naming another cell."""
+        """Return a column as integers from 0, None for empty cells; raise SourceError naming any other cell."""
         texts = self.texts(name)
         for row, text in enumerate(texts):
             if text is not None and not (text.isdecimal() and len(text) <= MAX_DIGITS):
@@ -81,9 +81,9 @@ class Sheet:
         return [None if text is None else int(text) for text in texts]
 
     def numbers(self, name: str, remedy: str = NO_NUMBER) -> pa.Array:
-        """Return a column as float64, null if a cell is empty; NaN and infinities are kept.
+        """Return a column as float64, null for empty cells; NaN and infinities are kept.
 
-        Raises SourceError naming the first other cell.
+        Raises SourceError naming the first cell that is not a number.
         """
         column = self.table.column(name).combine_chunks()
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
@@ -116,12 +116,12 @@ def is_folder(place: Place) -> bool:
 
 
 def first_that_exists(folder: Place, names: Sequence[str]) -> Place | None:
-    """Return the first of these files that exists in a folder, or None."""
+    """Return the first of the given files that exists in a folder, or None."""
     return next((file for file in (folder / name for name in names) if exists(file)), None)
 
 
 def files_in(folder: Place, suffix: str) -> list[Place]:
-    """Return a folder's files with this suffix, sorted by name; empty if the folder does not exist."""
+    """Return a folder's files with the given suffix, sorted by name; empty if the folder does not exist."""
     if not is_folder(folder):
         return []
     with readable_errors(folder, "release"):
@@ -130,7 +130,7 @@ def files_in(folder: Place, suffix: str) -> list[Place]:
 
 
 def one_that_exists(folder: Place, names: Sequence[str]) -> Place:
-    """Return the first of these files that exists in a folder; raise SourceError if none does."""
+    """Return the first of the given files that exists in a folder; raise SourceError if none does."""
     file = first_that_exists(folder, names)
     if file is None:
         raise SourceError(f"{folder.url}: expected a folder with {' or '.join(names)}, found none; check the path")
@@ -139,7 +139,7 @@ def one_that_exists(folder: Place, names: Sequence[str]) -> Place:
 
 @contextmanager
 def _file_errors(place: Place) -> Iterator[None]:
-    """Raise storage errors with a message, and SourceError if the place is a folder."""
+    """Add a message to storage errors, and raise SourceError if the path is a folder."""
     with readable_errors(place, "file"):
         try:
             yield
@@ -169,7 +169,10 @@ def read_list(place: Place, what: str) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
-    """Read a JSON object of objects by id; raise SourceError if it is empty, or naming a value of another type."""
+    """Read a JSON object whose values are objects, keyed by id.
+
+    Raises SourceError if it is empty, or has a value of another type (which is named).
+    """
     records = read_json(place)
     if not isinstance(records, dict):
         raise SourceError(f"{place.url}: expected an object of records by id, found {type(records).__name__}")
@@ -179,7 +182,7 @@ def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
 
 
 def as_list(value: Any, what: str, where: str) -> list[Any]:
-    """Return the value if it is a list that is not empty; raise SourceError otherwise."""
+    """Return the value if it is a non-empty list; raise SourceError otherwise."""
     if not isinstance(value, list) or not value:
         found = "an empty list" if value == [] else type(value).__name__
         raise SourceError(f"{where}: expected a list of {what}, found {found}; is this the file that was released?")
@@ -187,7 +190,7 @@ def as_list(value: Any, what: str, where: str) -> list[Any]:
 
 
 def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
-    """Return a record's field as text; raise SourceError if it is missing."""
+    """Return a field of a record as a string; raise SourceError if it is missing."""
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         keys = ", ".join(record)
@@ -196,16 +199,16 @@ def as_text(record: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def row_name(url: str, row: int, key: str) -> str:
-    """Return the name of a record of a JSON object in messages."""
+    """Return the name of a record in a JSON object, for messages."""
     return f"{url}, row {row} ({key!r})"
 
 
 def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
     """Read a table (.parquet, .csv, .tsv, .jsonl or a .json list of objects), with `only` these columns if given.
 
-    If none of the columns exists, the first column is read, for the number of rows. Of Parquet only these columns are
-    fetched, because others may be images. `name.field` is a field of a column of structs. Raises SourceError if the
-    file has another format, is truncated, or has no rows.
+    If none of the columns exists, the first column is read to get the number of rows. From Parquet only the given
+    columns are fetched, because others may contain images. `name.field` is a field in a column of structs. Raises
+    SourceError if the file has another format, is truncated, or has no rows.
     """
     for suffix, reader in _FORMATS.items():
         if place.path.lower().endswith(suffix):
@@ -220,11 +223,11 @@ def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
 
 
 def read_image_rows(place: Place, columns: Sequence[str]) -> tuple[Sheet, InputColumnsConfig, str]:
-    """Read a table with a row per image, in the format that plumbline score reads, but not the images.
+    """Read a table with a row per image, in the format that plumbline score reads, but without the images.
 
     Returns:
-        The table with these columns, the names of the columns that plumbline score knows, and the column of the images'
-        ids, or of their paths.
+        The table with the given columns, the names of the columns that plumbline score recognises, and the column with
+        the images' ids or paths.
     """
     sheet = read_sheet(place, (*columns, *DEFAULT_NAMES["image_id"]))
     names = find_names(sheet.names, InputColumnsConfig())
@@ -249,7 +252,7 @@ def _read_parquet(place: Place, only: Collection[str] | None) -> Sheet:
 
 
 def _open(place: Place, only: Collection[str] | None) -> IO[bytes]:
-    """Open a file for reading columns; if all are read, its checksum (if we wrote it) is verified first."""
+    """Open a file to read columns; if all columns are read, first verify its checksum (if we wrote one)."""
     if only is not None:
         return place.open()
     content = read_content(place)
@@ -261,7 +264,7 @@ def _open(place: Place, only: Collection[str] | None) -> IO[bytes]:
 
 
 def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
-    """Return the columns that exist; `name.field` selects the whole column if it does not have the field."""
+    """Return the columns that exist; `name.field` selects the whole column if there is no such field."""
     columns = []
     for name in names:
         column, _, field = name.partition(".")
@@ -291,7 +294,7 @@ def _read_json_list(place: Place, only: Collection[str] | None) -> Sheet:
 def sheet_of(
     url: str, names: Sequence[str], records: Collection[Mapping[str, Any]], only: Collection[str] | None
 ) -> Sheet:
-    """Return records as a table, with `only` these columns if given; values of several types become text."""
+    """Return records as a table, with `only` these columns if given; values of mixed types become strings."""
     selected = [name for name in names if only is None or name in only] or names[:1]
     columns = []
     for name in selected:
@@ -304,14 +307,14 @@ def sheet_of(
 
 
 def _convert_to_text(column: pa.Array, what: str) -> pa.Array:
-    """Convert a column to text; `7.0` becomes `7`, because pandas writes integers as floats if a cell is empty."""
+    """Convert a column to strings; `7.0` becomes `7`, because pandas writes integers as floats if a cell is empty."""
     try:
         if pa.types.is_floating(column.type) and pc.all(pc.less(pc.abs(column), MAX_EXACT)).as_py():
             whole = column.cast(pa.int64(), safe=False)
             column = whole if pc.all(pc.equal(whole, column)).as_py() else column
         return column.cast(pa.string())
     except pa.ArrowException as error:
-        raise SourceError(f"{what} contains {column.type}; leave it out or write it as text") from error
+        raise SourceError(f"{what} contains {column.type}; leave it out or convert it to a string") from error
 
 
 _FORMATS: Mapping[str, Callable[[Place, Collection[str] | None], Sheet]] = {

@@ -1,4 +1,4 @@
-"""Ratings of images and of the words of their prompts: Gecko2K."""
+"""Reads ratings of images and of the words in their prompts: Gecko2K."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from plumbline.pipelines.sources.prompt_files import read_prompt_file
 GECKO_UNSURE = ("unsure", "i do not know the answer", "subjective")
 GECKO_INVALID = "invalid"
 GECKO_SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}
-"""Column with the subject of an answer, and the answers that count as 1 and 0, by template."""
+"""By template: the column that identifies the subject of an answer, and the answers that count as 1 and as 0."""
 SIDE_BY_SIDE = "sxs"
 GECKO_SIDES = ("a", "b", "unsure")
 GECKO_PROMPTS = ("prompts.csv", "gecko_prompts.csv")
@@ -31,29 +31,29 @@ GECKO_LAYOUT = "see the layout in the documentation of pipelines/metaeval/releas
 
 
 def read_gecko(place: Place) -> Release:
-    """Read Gecko2K's human ratings: Likert, word level, DSG(H) and side by side, three people for each image.
+    """Read Gecko2K's human ratings: Likert, word level, DSG(H) and side by side, from three people per image.
 
     A prompt has the skill `reliable` if its raters agree.
 
     google-deepmind/gecko_benchmark_t2i has released only the prompts. Its DATABASE.md announces images and ratings
-    ("Working on"). THIS LAYOUT OF THE RATINGS IS OURS, after App. D.1 of the paper, for owners of such ratings; only
-    prompts.csv is the released one. A folder with one or more of these tables, each .csv or .parquet, with a row per
+    ("Working on"). THIS FORMAT OF THE RATINGS IS OURS, after App. D.1 of the paper, for people who have these ratings;
+    only prompts.csv has been released. A folder with one or more of these tables, each .csv or .parquet, with a row per
     answer:
     - likert: prompt_id, generator, rater, answer: 1 to 5, or Unsure;
-    - wl: prompt_id, generator, rater, word (its number in the prompt, from 0; spaces separate words), answer: Aligned,
+    - wl: prompt_id, generator, rater, word (its index in the prompt, from 0; spaces separate words), answer: Aligned,
       Not aligned or Unsure;
     - dsg_h: prompt_id, generator, rater, question_id, answer: Yes, No, Unsure (also "I do not know the answer" and
-      "Subjective", which the paper counts so) or Invalid;
+      "Subjective", which the paper treats as Unsure) or Invalid;
     - sxs: prompt_id, generator_a, generator_b, rater, answer: a, b or Unsure;
     - prompts (prompts.csv, or gecko_prompts.csv): dataset_id, prompt, prompt_type, prompt_id, and `reliable` or the
       released `max_disagreement_less_0.5`, which is the paper's threshold.
 
     An image is named `<prompt_id>/<generator>`.
 
-    For each person, a rating of wl is the share of words that are aligned, and a rating of dsg_h the share of questions
-    answered yes. Unsure answers do not count; a rating that has only these is null, as a Likert rating of Unsure is.
-    Invalid answers, which only dsg_h has, are ignored. If the prompts' texts are known, the answers of wl are ratings
-    of words too.
+    For each person, a wl rating is the fraction of words that are aligned, and a dsg_h rating the fraction of questions
+    answered yes. Unsure answers do not count; a rating that has no other answers is null, like a Likert rating of
+    Unsure. Invalid answers, which occur only in dsg_h, are ignored. If the texts of the prompts are known, the answers
+    of wl also become ratings of words.
     """
     sheets: dict[str, Sheet | None] = {}
     for name in (LIKERT, *GECKO_SHARES, SIDE_BY_SIDE):
@@ -86,7 +86,7 @@ def read_gecko(place: Place) -> Release:
 
 
 def _read_answers(sheet: Sheet, *names: str) -> Iterator[tuple[str, ...]]:
-    """Yield for each row its name in messages, its columns with these names, and the answer in lower case."""
+    """Yield, for each row, its name for messages, the values of the given columns, and the answer in lower case."""
     sheet.require([*names, "answer"], GECKO_LAYOUT)
     answers = [answer.strip().lower() for answer in sheet.ids("answer")]
     rows = map(sheet.where, range(len(sheet)))
@@ -107,7 +107,7 @@ def _read_likert(sheet: Sheet) -> Iterator[Rating]:
 
 
 def _read_parts(template: str, sheet: Sheet) -> Iterator[Part]:
-    """Yield every answer about a word or a valid question: 1 for the first of the two sure answers, else 0."""
+    """Yield every answer about a word or a valid question: 1 for the first of the two definite answers, else 0."""
     about, yes, no = GECKO_SHARES[template]
     for where, *key, subject, answer in _read_answers(sheet, "prompt_id", "generator", "rater", about):
         prompt_id, generator, rater = key
@@ -131,7 +131,7 @@ def _read_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:
 
 
 def _read_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
-    """Yield the answers about words whose prompt is known; raise SourceError if the prompt has no such word."""
+    """Yield the answers about words of known prompts; raise SourceError if the prompt has no such word."""
     words = {prompt_id: words_in(text) for prompt_id, text in texts.items()}
     columns = ("prompt_id", "generator", "rater", "word")
     for where, prompt_id, generator, rater, word, answer in _read_answers(sheet, *columns):

@@ -109,7 +109,7 @@ def test_choices_meet_the_scores_of_a_sweep_by_prompt_and_generator_whatever_its
 
 def test_a_score_of_a_side_that_stands_twice_is_an_error() -> None:
     twice = pa.concat_tables([scored(p=(0.9, 0.1)), scored(p=(0.8, 0.1))])
-    with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' 2 times"):
+    with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' in 2 rows"):
         judge_preferences(VOTES, twice, match="image_and_prompt", unsure="left_out", sampling=FEW)
 
 
@@ -235,7 +235,7 @@ def test_a_graph_that_was_not_scored_is_named_and_by_the_maintained_code_left_ou
 
 def test_an_image_that_is_scored_twice_is_an_error_of_the_graphs_too() -> None:
     table = graph_scores(*FALLING)
-    with pytest.raises(SourceError, match="metric good has image_id '00' 2 times"):
+    with pytest.raises(SourceError, match="metric good has image_id '00' in 2 rows"):
         measure_graphs(NODES, pa.concat_tables([table, table.slice(0, 1)]), "paper")
 
 
@@ -275,7 +275,7 @@ def test_ranks_that_contradict_the_means_order_nobody_and_say_so() -> None:
     )
     assert order.p_value < 0.001 and order.difference < 0
     assert order.better is None
-    assert order.convention.endswith("undecided: the signed ranks favour the generator of the lower mean")
+    assert order.convention.endswith("undecided: the signed ranks favour the generator with the lower mean")
     lifted = [(prompt, g, m, value + 0.2) for prompt, g, m, value in given]
     [clear] = order_by_scores(
         "m", scores(*lifted, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"

@@ -95,7 +95,7 @@ def test_auroc_of_more_than_two_labels_is_an_error_with_its_remedy() -> None:
 
 
 def test_a_score_that_stands_twice_is_an_error_that_names_it() -> None:
-    with pytest.raises(SourceError, match="metric m has image_id 'p/g' 2 times; keep one row"):
+    with pytest.raises(SourceError, match="metric m has image_id 'p/g' in 2 rows; keep one row"):
         match_scores(RATED, scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
 
 
@@ -187,12 +187,12 @@ def warned(*values: float) -> list[str]:
 )
 def test_the_few_off_the_scale_of_the_others_are_counted(values: list[float], outside: str) -> None:
     [warning] = warned(*values)
-    assert warning.startswith(f"{outside}, where the others are, first ")
+    assert warning.startswith(f"{outside}, the range of the others (first: ")
 
 
 def test_one_negative_number_among_many_ratings_looks_like_none() -> None:
     [warning] = warned(*([*range(1, 6)] * 18 + [-1] * 10))
-    assert warning.startswith("10 of 100 ratings (likert) are -1, the only negative number, as if it meant no answer")
+    assert warning.startswith("10 of 100 ratings (likert) are -1, the only negative value, which may stand")
     assert "leave these cells empty" in warning and "protocol.out_of_range=left_out" in warning
 
 

@@ -93,5 +93,5 @@ def test_groups_weigh_alike_whatever_their_size() -> None:
 
 def test_nothing_to_compare_is_nan_and_a_missing_score_is_an_error() -> None:
     assert calibrate_ties([1.0], [1.0]).pairs == 0
-    with pytest.raises(ValueError, match="leave out the rows without one"):
+    with pytest.raises(ValueError, match="leave out rows with missing or infinite values"):
         calibrate_ties([1.0, 2.0], [math.nan, 1.0])

@@ -65,7 +65,7 @@ def test_rules_apply_to_each_benchmark_separately() -> None:
 
 
 def test_an_unknown_name_of_a_run_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"keep_runs\.named: no run is called 'best'"):
+    with pytest.raises(ConfigError, match=r"keep_runs\.named: there is no run 'best'"):
         select_kept_runs(make_runs(1), KeepRuns(last=1, named=("best",)))
     with pytest.raises(ConfigError, match=r"keep_runs\.daily: expected 0 or more, got -1"):
         KeepRuns(daily=-1)

@@ -81,7 +81,7 @@ def test_answers_that_say_themselves_whether_they_are_right_need_no_others(tmp_p
         (
             "image,q,blip,mplug\ni,1,1,1\n",
             ["accumulation=direct"],
-            r"answers\.csv: accumulation=direct needs the questions' parents, and.*set columns\.p",
+            r"answers\.csv: accumulation=direct needs the questions' parents, but.*set columns\.p",
         ),
         ("image,q,blip\ni,1,1\n", [], r"expected column\(s\) mplug.*set columns and given"),
         ("image,q,blip,mplug\ni,1,1,1\ni,1,0,1\n", [], r"row 1: image 'i' is asked question '1' twice; remove one"),
@@ -229,7 +229,7 @@ def test_t2iscorescores_answers_are_of_the_metadatas_images_in_their_order(tmp_p
         ("dsg", "dsg/data/dsg-1k-anns.csv", None, "expected a folder with dsg/data/dsg-1k-anns.csv or"),
         ("dsg", "vqa_answers_release/mplug_dsg.csv", "t2i_model,item_id,question,question_id,answer\nsd,x_1,q,9,yes\n",
          r"mplug_dsg\.csv, row 0: .*has no question 9 about x_1"),
-        ("tifa", "r.json", "{}", r"r\.json: expected question_details, found nothing; is this"),
+        ("tifa", "r.json", "{}", r"r\.json: expected question_details, found nothing; check that"),
         ("tifa", "r.json", '{"question_details": {"c": {"q": {"scores": 0.5}}}}', "'q': expected scores of 1 or 0"),
         ("tifa", "r.txt", "", "expected a result of TIFA, or a folder of them, found none"),
         ("t2iscorescore", "output/score_per_question/DSG/mplug_dsg_mc.csv",
@@ -258,7 +258,7 @@ def test_what_a_release_does_not_have_and_what_it_does_not_take_are_said(tmp_pat
     with pytest.raises(ConfigError, match=r"format: expected one of dsg, .* or null, got 'vq2'"):
         of_format("vq2", tmp_path)
     for key, value in (("columns.image_id", "image"), ("separator", "'-'"), ("no_parent", "'-1'")):
-        said = f"{key.split('.')[0]}: how the files of format=tifa are written is known; leave it out"
+        said = f"{key.split('.')[0]}: cannot be set for format=tifa, whose file format is known; leave it out"
         with pytest.raises(ConfigError, match=said):
             of_format("tifa", tmp_path, f"{key}={value}")
 

@@ -124,4 +124,4 @@ def test_captions_that_make_no_table_are_refused_in_one_line(tmp_path: Path) -> 
     no_references = {"1.jpg": {"human_judgement": [{"caption": "x"}]}}
     assert "row 0 ('1.jpg'): expected a list of references" in said(no_references, name="f.json")
     scores = put(tmp_path / "scores.csv", "image_id,prompt_id,clipscore\na,p,-0.2\n")
-    assert "found -0.200; score the images by metrics.clipscore.variant=original" in said([row], f"scores={scores}")
+    assert "found -0.200; score the images with metrics.clipscore.variant=original" in said([row], f"scores={scores}")

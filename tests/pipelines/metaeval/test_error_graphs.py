@@ -52,7 +52,7 @@ def test_graphs_of_ones_own_are_counted_before_any_image_is_scored(seed: int, su
     listed = [{**row, **its} for row, its in zip(rows, lists, strict=True)]
     graphs = put(tmp_path / f"graphs.{suffix}", listed if suffix in ("parquet", "jsonl") else rows)
     said = printed("metaeval", "protocol=error_graphs", f"protocol.path={graphs}", f"output={tmp_path / 'out'}")
-    assert "errors of the error graphs" in said and "no scores: the judgements alone are analysed" in said
+    assert "errors of the error graphs" in said and "no scores: only the judgements are analysed" in said
     found = pd.read_parquet(tmp_path / "out/graph_contents.parquet")
     nodes = {(row["graph_id"], row["node"]): row for row in rows}
     errors = {key: {*row["errors"].split("; ")} - {""} for key, row in nodes.items()}

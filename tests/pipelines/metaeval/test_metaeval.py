@@ -357,7 +357,7 @@ def test_a_rating_off_the_scale_of_the_others_is_warned_of_unless_the_scale_is_g
     found = run_metaeval(config(tmp_path, *asked))
     [warning] = found.warnings
     assert warning.startswith(
-        "1 of 10 ratings (likert) are outside 0 to 10, where the others are, first 55 of image p4-h"
+        "1 of 10 ratings (likert) are outside 0 to 10, the range of the others (first: 55 for image p4-h"
     )
     assert warning in (tmp_path / "out" / "judgements.md").read_text()
     console = Console(width=200, record=True)
@@ -531,7 +531,7 @@ def test_the_ratings_that_the_documentation_shows_are_read_as_likert(tmp_path: P
     shown = page.partition("a row for each image and rater:\n\n")[2].partition("\n\n")[0]
     (tmp_path / "ratings.csv").write_text("\n".join(line.strip() for line in shown.splitlines()))
     said = printed("metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"output={tmp_path}/out")
-    assert said.endswith("run=latest or scores=PATH judges metrics by them\n")
+    assert said.endswith("set run=latest or scores=PATH to judge metrics by them\n")
     judged = pd.read_parquet(tmp_path / "out/judgements.parquet")
     assert set(judged["template"]) == {"likert"} and "mean_rating" in set(judged["statistic"])
 
@@ -658,7 +658,7 @@ def judge_without_scores(layout: Layout, tmp_path: Path) -> None:
         return
     found = run_metaeval(asked)
     assert {one.metric for one in found.judgements} <= {PEOPLE} and {one.judge for one in found.orders} <= {PEOPLE}
-    assert sum(note.startswith("no scores: the judgements alone") for note in found.notes) == 1
+    assert sum(note.startswith("no scores: only the judgements") for note in found.notes) == 1
     assert not any("matched by" in note for note in found.notes)
 
 

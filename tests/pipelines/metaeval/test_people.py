@@ -368,5 +368,5 @@ def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_these(
 def test_errors_are_turned_round_on_a_scale_that_is_known(tmp_path: Path, compositions: pd.DataFrame) -> None:
     asked = ["metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
     said = refusal(*asked, "protocol.fewer_is_better=[errors]")
-    assert "their scale, which is not known" in said and "protocol.scales={errors: [0, 9]}" in said
+    assert "their scale, which is unknown" in said and "protocol.scales={errors: [0, 9]}" in said
     assert "expected one of errors, overall, got 'error'" in refusal(*asked, "protocol.fewer_is_better=[error]")

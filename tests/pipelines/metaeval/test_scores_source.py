@@ -54,7 +54,10 @@ def test_the_conclusion_is_the_one_of_the_runs_report(tmp_path: Path, run: MadeR
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["scores=latest"], "latest: not found; check the path, or name a run of a store by run=latest store=STORE"),
+        (
+            ["scores=latest"],
+            "latest: not found; check the path, or select a run in a store with run=latest store=STORE",
+        ),
         (["run=latest", "scores=s.csv"], "run=latest: expected a run or scores, got scores=s.csv too; leave one out"),
         (["run=other"], "run=other: no such run in "),
         (["run=latest", "store=nowhere"], "there is no store here"),

@@ -93,7 +93,7 @@ def test_what_words_cannot_be_judged_by_is_said(tmp_path: Path, run: MadeRun) ->
         ConfigError, match=r"to judge words, expected a run in its store \(STORE/runs/ID\).*scores\.csv"
     ):
         judged(folder, f"{folder}/scores.csv")
-    with pytest.raises(SourceError, match="no metric of the run asks questions about the words of a rated image"):
+    with pytest.raises(SourceError, match="no metric of the run asks about the words of a rated image"):
         judged(folder, str(run.folder), "metrics=[clipscore]")
     put(folder / "prompts.csv", (folder / "prompts.csv").read_text().replace("a red star", "A tall man"))
     with pytest.raises(

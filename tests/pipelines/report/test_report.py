@@ -315,7 +315,7 @@ def test_changes_since_the_previous_run_are_shown(tmp_path: Path) -> None:
     written = write_report(worse.store, compare="previous")
     assert written.page.changes is not None and written.page.changes.run_id == "20260102-030405-000006"
     assert written.page.changes.sentences[0].lead == "atlas is worse" and "What changed" in worse.html
-    with pytest.raises(ConfigError, match="has no earlier run to be compared with; it is the first run of this store"):
+    with pytest.raises(ConfigError, match="has no earlier run to compare with; it is the first run of this store"):
         write_report(worse.store, "20260102-030405-000006", compare="previous")
 
 

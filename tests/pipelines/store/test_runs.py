@@ -102,7 +102,7 @@ def test_status_shows_a_damaged_run_with_the_problem(store: Store) -> None:
 
 def test_a_run_without_a_readable_earlier_run_is_compared_with_nothing(store: Store) -> None:
     store.write_text(f"runs/{OLD}/manifest.json", "[]")
-    with pytest.raises(ConfigError, match=rf"has no earlier run to be compared with; {OLD} cannot be"):
+    with pytest.raises(ConfigError, match=rf"has no earlier run to compare with; {OLD} cannot be"):
         write_report(store, "latest", compare="previous")
 
 

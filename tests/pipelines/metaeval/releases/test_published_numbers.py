@@ -74,7 +74,7 @@ def test_t2iscorescore_has_every_score_or_says_why_not() -> None:
     stray = [row for row in release.scores.to_pylist() if row["metric"] == "llmscore_over"][163]
     assert (stray["image_id"], stray["score"]) == ("images/008-12.jpg", 3.0)
     assert release.notes == [
-        "6 cells of llmscore_over carried a stray quote, which was removed",
+        "6 cells of llmscore_over contained a stray quote, which was removed",
         "4 of 53960 published scores are empty",
     ]
 

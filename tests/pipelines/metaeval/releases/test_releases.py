@@ -400,7 +400,7 @@ def test_clean_choices_that_are_not_there_are_refused_with_what_to_do(tmp_path: 
         opened(f"protocol.path={path}")
     with pytest.raises(PlumblineError, match=r"test_captions.json, and other files have none; got some for .*parquet"):
         opened("protocol.path=test_unique.parquet")
-    with pytest.raises(PlumblineError, match=r"protocol.choices: expected each id once, got 1 again"):
+    with pytest.raises(PlumblineError, match=r"protocol.choices: expected each id once, got 1 more than once"):
         opened(f"protocol.path={path}", "protocol.choices=[1,0,1]")
     assert opened(f"protocol.path={path}", "protocol.choices=[3,1]").preferences.column("prompt_id").to_pylist() == [
         "a cat 1", "a cat 3",
@@ -553,11 +553,11 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "winoground, lines": [
         ([WINOGROUND[0]] * 2, r"row 1: sample '0' occurs twice \(first in .*row 0\)"),
-        ([{"id": 1}], "expected column.s. caption_0, caption_1, found id; is"),
+        ([{"id": 1}], "expected column.s. caption_0, caption_1, found id; check"),
         ([{**WINOGROUND[0], "id": None}], "row 0: expected a id, found none"),
         ("why_winoground_hard.json", [["Unusual Text"]], "expected an object of tags by sample, found list"),
-        ("why_winoground_hard.json", {"0": [], "1": "Unusual"}, r"row 1 \('1'\): expected a list of tags as texts"),
-        ("why_winoground_hard.json", {"0": [None]}, r"row 0 \('0'\): expected a list of tags as texts, found \[None\]"),
+        ("why_winoground_hard.json", {"0": [], "1": "Unusual"}, r"row 1 \('1'\): expected a list of tags as strings"),
+        ("why_winoground_hard.json", {"0": [None]}, r"row 0 \('0'\): expected a list of tags as strings, found"),
     ],
     "winoground, Parquet": [(as_parquet(WINOGROUND)[:-20], "not readable as Parquet .*; it may be truncated")],
     "eqben": [
@@ -579,7 +579,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "pick_a_pic, captions": [
         ([{**PICK_CAPTIONS[0], "label_0": 3}], "row 0: expected label_0 and label_1 of 1 and 0"),
-        (PICK_CAPTIONS[1:], "row 0: expected the id 0, found '1'; give the whole file"),
+        (PICK_CAPTIONS[1:], "row 0: expected the id 0, found '1'; use the complete file"),
         ([{"id": 0, "caption": "a cat"}], "expected column.s. image_0, image_1, label_0, label_1, found id, caption"),
         ([{**PICK_CAPTIONS[0], "id": None}], "row 0: expected the id 0, found None"),
     ],
@@ -590,12 +590,12 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "flickr8k_cf": [
         (FLICKR[:-9], "line 2: expected the image, .* found [234] fields; it may be truncated"),
-        ("1.jpg\t2.jpg#0\t0.5\t3\t1\n", r"line 1: 3 yeses and 1 noes are not a share of 0\.5"),
+        ("1.jpg\t2.jpg#0\t0.5\t3\t1\n", r"line 1: 3 yes and 1 no answers do not give the fraction 0\.5"),
         ("1.jpg\t2.jpg#0\t1\t3\t0\n" * 2, "line 2: rater '0' rates image '1.jpg' twice"),
     ],
     "flickr8k_cf, JSON": [
         ({"1.jpg": {"human_judgement": [{"caption": "a", "rating": 4.0}]}},
-         r"row 0 \('1\.jpg'\), judgement 0: expected a share of yeses from 0 to 1, found 4; is this the experts'"),
+         r"row 0 \('1\.jpg'\), judgement 0: expected the fraction of yes answers \(0 to 1\), found 4; if"),
     ],
     "gecko": [
         ("likert.csv", [{**GECKO["likert.csv"][0], "answer": "6"}], "row 0: expected 1 to 5 or Unsure, found '6'"),
@@ -622,12 +622,12 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     "error_graphs": [
         (at_row(0, parents="2"), r"row 0: graph 'g' has a cycle, (\w+ -> ){3}\w+; take one of these nodes"),
         (at_row(1, parents="1a"), "row 1: graph 'g' has a cycle, 1a -> 1a; take one of these"),
-        (at_row(1, parents=""), r"row 1: graph 'g' has two roots, '1a' and '0' \(.*row 0\); name the parents of all"),
+        (at_row(1, parents=""), r"row 1: graph 'g' has two roots, '1a' and '0' \(.*row 0\); fill in the parents"),
         (at_row(3, parents="1a;1c"), "row 3: graph 'g': node '1c', a parent of '2', has no image; add a row with"),
         (at_row(3, image_id=""), "row 3: expected a image_id, found none; fill it in"),
         (at_row(3, image_id="a.png"), r"row 3: image 'a.png' occurs twice \(first in .*row 0\)"),
-        (at_row(0, errors="blur"), "row 0: graph 'g': expected no errors of the root '0', found blur; name its par"),
-        (at_row(3, errors="x: y"), "row 3: graph 'g': expected more errors of node '2' than of its parent '1a', fo"),
+        (at_row(0, errors="blur"), "row 0: graph 'g': expected no errors in the root '0', found blur; fill in its par"),
+        (at_row(3, errors="x: y"), "row 3: graph 'g': expected more errors in node '2' than in its parent '1a', fo"),
         (at_row(2, node="1a"), "row 2: graph 'g', node '1a', errors: expected .'missing.*row 1, found .'wrong"),
         (at_row(2, prompt="a dog"), "row 2: graph 'g', prompt: expected 'a red .*row 0, found 'a dog'; write the same"),
         (at_row(2, prompt=""), "row 2: expected a prompt, found none"),

@@ -99,7 +99,7 @@ def test_a_runs_scores_may_be_a_folder_of_parts(tmp_path: Path) -> None:
     for path in (tmp_path, parts):
         assert scores(path).combine_chunks().equals(run_table())
     pq.write_table(run_table().drop_columns(["metric"]), parts / "00003-0123.parquet")
-    with pytest.raises(SourceError, match=r"scores\.parquet: its parts differ in their columns"):
+    with pytest.raises(SourceError, match=r"scores\.parquet: the score files have different columns"):
         scores(tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_any_number_comes_through_csv_bit_by_bit(values: list[float], tmp_path: 
         ("image_id,prompt\n1,a dog\n", "expected scores, found the columns image_id, prompt"),
         (
             "image_id,note,clip\n1,nice,0\n",
-            r"row 0: expected a number as note, found 'nice'; .*, or name the columns that are metrics by metrics=\[",
+            r"row 0: expected a number as note, found 'nice'; .*, or list the columns that are metrics with metrics=\[",
         ),
         (
             "image_id,metric,score\n1,clip,2\n1,clip,high\n",
