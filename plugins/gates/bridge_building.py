@@ -1,4 +1,4 @@
-"""Builds bridges from two versions' scores of the same images: the map, its errors, and the unexplained differences."""
+"""Builds bridges from two versions' scores of the same images: a map, its errors, and the differences it leaves."""
 
 import math
 from collections.abc import Mapping
@@ -27,16 +27,17 @@ Floats = NDArray[np.float64]
 
 
 MIN_PROMPTS = 20
-"""Smallest number of prompts for a bridge, because maps are cross-validated over prompts."""
+"""Minimum number of prompts for a bridge, because maps are cross-validated over prompts."""
 
 
 EXPLAINED = 0.5
-"""Share of the new scores' variance that a map has to explain to join two versions."""
+"""Fraction of the new scores' variance that a map must explain to join two versions."""
 
 
 NEGLIGIBLE = 0.001
-"""Share of the new scores' standard deviation below which a miss is ignored. Signed ranks would even find significant
-that a curve is rounded."""
+"""Fraction of the new scores' standard deviation below which a miss is ignored. Otherwise the signed-rank test would
+find even the rounding of a curve significant.
+"""
 
 
 GROUPS = pa.schema(
@@ -47,33 +48,34 @@ GROUPS = pa.schema(
         ("clear", pa.bool_()),
     ]
 )
-"""Errors of the map for the mean of each generator at each skill. `miss` is new - mapped, with its 95% interval. It is
+"""Errors of the map, for each generator's mean on each skill. `miss` is new - mapped, with its 95% interval. It is
 `clear` if it is significant by Wilcoxon's signed-rank test over prompts, corrected over all rows (Holm), and not
-negligible."""
+negligible.
+"""
 
 
 class Pairs(NamedTuple):
-    """Images that both versions scored."""
+    """Images that were scored by both versions."""
 
     generators: list[str]
     columns: ScoreColumns
-    """Rows with the old scores; `generator` is an index into the list of generators."""
+    """Rows of the images with their old scores; `generator` is an index into the list of generators."""
     new: Floats
     """New scores of the same images."""
 
 
 class BuiltBridge(NamedTuple):
-    """Bridge with its groups (schema GROUPS)."""
+    """A bridge with its groups (schema GROUPS)."""
 
     bridge: Bridge
     groups: pa.Table
 
 
 def pair(old: tuple[RunScores, str], new: tuple[RunScores, str], count: int | None = None, seed: int = 0) -> Pairs:
-    """Return the images that both metrics scored, of all shared prompts or of `count` of them, drawn by the seed.
+    """Return the images that both metrics scored, for all shared prompts or for `count` of them drawn by `seed`.
 
     Raises:
-        ConfigError: Too few prompts, or too few prompts with another score than the most frequent one.
+        ConfigError: There are too few prompts, or too few whose score differs from the most frequent one.
     """
     (before, metric), (after, other) = old, new
     prompts = before.shared_prompts(after).prompts
@@ -95,18 +97,20 @@ def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
     prompts = len(np.unique(pairs.columns.prompt))
     if prompts < MIN_PROMPTS:
         raise ConfigError(
-            f"expected images of {MIN_PROMPTS} prompts or more with a score by both versions, found "
+            f"expected images of at least {MIN_PROMPTS} prompts that both versions scored, found "
             f"{plural(len(pairs.new), 'image')} of {plural(prompts, 'prompt')}: generators, prompts and images are "
-            "matched by their ids; score more of the same images by both"
+            "matched by their ids; score more of the same images with both"
         )
     resampled = Prompts(pairs.columns.prompt.astype(str).tolist())
     for metric, scores in zip(metrics, (pairs.columns.score, pairs.new), strict=True):
         if not np.ptp(scores):
-            raise ConfigError(f"{metric}: all {len(scores):,} images have the score {scores[0]:g}: nothing to map")
+            raise ConfigError(
+                f"{metric}: all {len(scores):,} images have the score {scores[0]:g}, so there is nothing to map"
+            )
         if (differing := resampled.differing(scores)) < MIN_DIFFERING:
             raise ConfigError(
-                f"{metric}: {plural(differing, 'prompt')} of {prompts} differ from the most common score, and an "
-                f"interval needs {MIN_DIFFERING}: score images of more prompts by both versions"
+                f"{metric}: {plural(differing, 'prompt')} of {prompts} differ from the most common score, but an "
+                f"interval needs {MIN_DIFFERING}; score images of more prompts with both versions"
             )
 
 
@@ -120,7 +124,7 @@ def build(
     lower_is_better: tuple[bool, bool] = (False, False),
     wanted: float = EXPLAINED,
 ) -> BuiltBridge:
-    """Build the bridge from the pairs; `lower_is_better` is True for each version whose lower score is better."""
+    """Build a bridge from the pairs; `lower_is_better` is True for each version whose lower scores are better."""
     columns, new = pairs.columns, pairs.new
     old = columns.score
     prompts = np.unique(columns.prompt)
@@ -175,7 +179,7 @@ def build(
 def _rank_correlation(old: Floats, new: Floats, prompts: Hashes) -> tuple[float, Interval]:
     """Return Spearman's correlation over images with its 95% interval, bootstrapped over prompts.
 
-    A perfect correlation, 1 or -1, is perfect in every resample, so its interval has no length.
+    A correlation of 1 or -1 is the same in every resample, so its interval has zero width.
     """
     spearman = STATISTICS["spearman"]
     found = spearman(old, new)
@@ -195,7 +199,7 @@ def _prompt_means(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptMeans:
 
 
 def _kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool]) -> float | None:
-    """Return Kendall's tau-b between the generators' means by both versions, with better generators first by each."""
+    """Return Kendall's tau-b between the two versions' rankings of the generators by mean score, best first."""
     old, new = (
         np.array([(-1 if falls else 1) * np.nanmean(of_each.read(name)) for name in of_each.generators])
         for of_each, falls in zip(means.values(), lower_is_better, strict=True)
@@ -205,7 +209,7 @@ def _kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool
 
 
 def _margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]:
-    """Return the margin of a mean at each skill that has two generators or more."""
+    """Return, for each skill with at least two generators, the margin of error of a mapped mean."""
     misses: dict[str, list[float]] = {}
     for code, without in zip(np.unique(pairs.columns.generator), line.without, strict=False):
         own = pairs.columns.where(pairs.columns.generator == code)
@@ -217,16 +221,16 @@ def _margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]
 
 
 class _Change(NamedTuple):
-    """Comparison of a generator's new scores with other scores of the same images, at a skill."""
+    """Comparison between a generator's new scores and other scores of the same images, on one skill."""
 
     generator: str
     duel: Duel
     p_holm: float
-    """P-value corrected over all generators and skills."""
+    """P-value with Holm's correction over all generators and skills."""
 
 
 def _changes(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
-    """Compare the new scores with other scores of the same images, for each generator as if they were two runs."""
+    """For each generator, compare the new scores with other scores of the same images as if they were from two runs."""
     before, after = _prompt_means(pairs, scores, prompts), _prompt_means(pairs, pairs.new, prompts)
     found: list[tuple[str, Duel]] = []
     for generator in after.generators:
@@ -239,7 +243,7 @@ def _changes(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> l
 
 
 def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
-    """Return a row for each generator and skill (schema GROUPS)."""
+    """Return one row per generator and skill (schema GROUPS)."""
     having = dict(skills.each(prompts))
     negligible = NEGLIGIBLE * float(np.nanstd(pairs.new))
     means = {
@@ -270,7 +274,7 @@ def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) ->
 
 
 def describe(bridge: Bridge) -> list[Sentence]:
-    """Return sentences about the bridge, the verdict first."""
+    """Describe the bridge in sentences, starting with the verdict."""
     (old, new), clear = _name_sides(bridge), bridge.clear
     misses = ", ".join(f"{kind} {number(miss)}" for kind, miss in bridge.misses.items())
     turned = f"turned round: {names(bridge.turned)}" if bridge.turned else "none of them turned round"
@@ -297,7 +301,7 @@ def describe(bridge: Bridge) -> list[Sentence]:
 
 
 def _name_sides(bridge: Bridge) -> tuple[str, str]:
-    """Return the names of both metrics; two versions of the same metric are called old and new."""
+    """Return the names of both metrics; two versions of the same metric are named old and new."""
     old, new = bridge.old.metric, bridge.new.metric
     return (f"the old {old}", f"the new {new}") if old == new else (old, new)
 

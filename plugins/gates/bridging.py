@@ -1,4 +1,4 @@
-"""A bridge: two versions of a metric on one held-out set of images, to map the scores of one to the other's scale."""
+"""Scores one held-out set of images with two versions of a metric, to map the scores of one to the other's scale."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
@@ -31,43 +31,45 @@ class BridgeConfig(BoundsChecked):
     """The two versions of a metric to compare, and the number of images."""
 
     old: str
-    """Metric whose scores are mapped; one of the sweep's, or of `old_run`."""
+    """Metric whose scores are mapped: a metric of the sweep, or of `old_run`."""
     new: str | None = None
-    """Metric to whose scale they are mapped; null is the same name in another run."""
+    """Metric to whose scale the scores are mapped. Null means the metric of the same name in another run."""
     old_run: str | None = None
-    """Run with the old scores; null scores the sweep's images. With both runs nothing is computed."""
+    """Run with the old scores; null scores the sweep's images instead. If both runs are set, nothing is computed."""
     new_run: str | None = None
-    """Run with the new scores; null scores the sweep's images."""
+    """Run with the new scores; null scores the sweep's images instead."""
     prompts: Positive | None = 500
-    """Number of prompts that are drawn, each with the images of all generators; null takes all."""
+    """Number of prompts to draw, each with the images of all generators; null uses all prompts."""
     seed: int = 0
-    """Seed of the draw. A larger `prompts` with the same seed contains the same prompts and others."""
+    """Seed for drawing prompts. With the same seed, a larger number of prompts includes those of a smaller number."""
     explains: Share = EXPLAINED
-    """Fraction of the variance, over images or over generators' means, that a map must explain to join the two."""
+    """Fraction of the variance, over images or over generators' means, that a map must explain to join the two
+    versions.
+    """
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         (_, *old), (_, *new) = self.sides()
         if old == new:
             raise ConfigError(
-                f"bridge.new: expected a version other than bridge.old={self.old}; name another metric of the sweep by "
-                "bridge.new, or two runs by bridge.old_run and bridge.new_run"
+                f"bridge.new: expected a version other than bridge.old={self.old}; set bridge.new to another metric of "
+                "the sweep, or set bridge.old_run and bridge.new_run"
             )
 
     def sides(self) -> Iterator[tuple[str, str, str | None]]:
-        """Yield the key, the metric and the run of each version."""
+        """Yield the configuration key, the metric and the run of each version."""
         yield "old", self.old, self.old_run
         yield "new", self.new or self.old, self.new_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BridgeSweepConfig(SweepConfig):
-    """A sweep that scores a held-out set with two versions of a metric."""
+    """A sweep that scores a held-out set of images with two versions of a metric."""
 
     bridge: BridgeConfig
 
     def sweep(self) -> SweepConfig | None:
-        """Return the sweep of the versions that no run has, or None if runs have both.
+        """Return the sweep for those versions that are not in a run, or None if both are.
 
         Raises:
             ConfigError: A version is not a metric of the sweep.
@@ -75,7 +77,7 @@ class BridgeSweepConfig(SweepConfig):
         wanted: dict[str, AnyMetric] = {}
         for side, metric, run in self.bridge.sides():
             if run is None and metric not in self.metrics:
-                raise ConfigError(f"bridge.{side}: no such metric of the sweep; {suggest(metric, list(self.metrics))}")
+                raise ConfigError(f"bridge.{side}: the sweep has no such metric; {suggest(metric, list(self.metrics))}")
             wanted |= {metric: self.metrics[metric]} if run is None else {}
         if not wanted:
             return None
@@ -85,23 +87,23 @@ class BridgeSweepConfig(SweepConfig):
 
 
 class Side(NamedTuple):
-    """One of the two versions."""
+    """One of the two versions of the metric."""
 
     version: Version
     scores: RunScores
     falls: bool
-    """True if a lower score is better."""
+    """True if lower scores are better."""
     benchmark: str
     skills: Skills
 
 
 def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
-    """Return a metric of a finished run; raise ConfigError if the run does not exist or lacks the metric."""
+    """Return a finished run's side of the bridge; raise ConfigError if the run does not exist or lacks the metric."""
     run_id = find_run(store, run, key=key)
     manifest = read_manifest(store, run_id)
     scores = read_run_scores(store, run_id)
     if metric not in scores.metrics:
-        raise ConfigError(f"{key}={run}: it has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
+        raise ConfigError(f"{key}={run}: the run has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
     originals, _ = find_originals(manifest, store)
     skills = Skills(()) if originals is None else skills_of(originals.prompts)
     version = Version(metric=metric, run_id=run_id, recipe=recipe_of(manifest, metric))
@@ -109,18 +111,20 @@ def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
 
 
 def score_held_set(planned: PlannedSweep, watch: Watch) -> RunScores:
-    """Compute the missing cells of a sweep and return its scores, without writing a run."""
+    """Compute a sweep's missing cells and return its scores, without writing a run."""
     with registered_sweep(planned, watch) as (working, both):
         _, _, scores = compute_whole(
             working, both, lambda now, outcomes: inspect_cells(now, outcomes, CellTables.scores)
         )
     if scores is None:
-        raise ConfigError(f"{planned.store.place.url}: cells are damaged again and again; check the disk and run again")
+        raise ConfigError(
+            f"{planned.store.place.url}: cells are repeatedly found damaged; check the disk and run again"
+        )
     return scores
 
 
 def side_of_sweep(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
-    """Return a metric of a sweep that wrote no run."""
+    """Return the side of the bridge for a sweep that did not write a run."""
     manifest: dict[str, Any] = metric_facts(planned)
     version = Version(metric=metric, run_id=None, recipe=recipe_of(manifest, metric))
     return Side(
@@ -129,10 +133,10 @@ def side_of_sweep(planned: PlannedSweep, scores: RunScores, metric: str) -> Side
 
 
 def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> BuiltBridge:
-    """Compare two sides; raise ConfigError if their benchmarks differ, or they share too few images."""
+    """Build a bridge between two sides; raise ConfigError if their benchmarks differ or they share too few images."""
     if old.benchmark != new.benchmark:
         raise ConfigError(
-            f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name others"
+            f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name other runs"
         )
     pairs = pair((old.scores, old.version.metric), (new.scores, new.version.metric), config.prompts, config.seed)
     return build(
@@ -150,7 +154,7 @@ def write_bridge(store: Store, built: BuiltBridge) -> str:
     """Write a bridge and return its path; raise ConfigError if its id is already in use."""
     folder = f"{BRIDGES}/{built.bridge.bridge_id}"
     if store.exists(f"{folder}/bridge.json"):
-        raise ConfigError(f"{store.place / folder}: a bridge with this name exists; run again")
+        raise ConfigError(f"{store.place / folder}: a bridge with this name already exists; run again")
     store.write_table(f"{folder}/groups.parquet", built.groups)
     store.create_json(f"{folder}/bridge.json", asdict(built.bridge))
     return str(store.place / folder)

@@ -1,4 +1,4 @@
-"""Judgement of a run by a gate: one check per rule, generator and skill, and the result of the gate."""
+"""Judges a run by a gate: one check per rule, generator and skill, and the result of the gate as a whole."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,36 +26,36 @@ WORST_FIRST: Sequence[Outcome] = ("failed", "cannot tell", "passed")
 
 
 class Check(NamedTuple):
-    """Result of one rule for one generator at one skill."""
+    """Result of one rule for one generator on one skill."""
 
     rule: str
     asked: str
-    """The rule in words."""
+    """Description of the rule in words."""
     generator: str
     metric: str
-    """Empty if the rule applies to all metrics together."""
+    """Name of the metric; empty if the rule applies to all metrics together."""
     skill: str
     outcome: Outcome
     fails: bool
     """True if the gate fails because of this check."""
     found: str
-    """The finding in words."""
+    """Description of the finding in words."""
     value: float | None = None
-    """A mean, a difference (candidate - other) or a share; None if it is undefined."""
+    """A mean, a difference (candidate - other) or a fraction; None if it is undefined."""
     low: float | None = None
-    """Lower end of the interval that belongs to both one-sided tests; None if the rule is not tested."""
+    """Lower end of the interval that corresponds to the two one-sided tests; None if the rule is not tested."""
     high: float | None = None
     p_value: float | None = None
-    """One-sided p-value, which is small if the rule holds; not corrected for multiple tests."""
+    """One-sided p-value, not corrected for multiple tests; small if the rule holds."""
     prompts: int | None = None
     smallest: float | None = None
-    """Distance between the bound and a true mean that as many such prompts show with 80% power."""
+    """Distance between bound and true mean that the same number of similar prompts detects with 80% power."""
     needed: int | None = None
-    """Number of such prompts that pass the rule with 80% power; None if the mean is beyond the bound."""
+    """Number of similar prompts that pass the rule with 80% power; None if the mean is beyond the bound."""
 
 
 class GateResult(NamedTuple):
-    """Result of a gate for a run."""
+    """Result of judging a run by a gate."""
 
     source: str
     """Name of the file with the rules."""
@@ -63,81 +63,81 @@ class GateResult(NamedTuple):
     run_id: str
     benchmark: str
     against: str | None
-    """Id of the run, or name of the generator, that the run is compared with."""
+    """Id of the run, or name of the generator, with which the run is compared."""
     passed: bool
     rules: Mapping[str, str]
-    """The rules in words, by name."""
+    """Descriptions of the rules, by name."""
     checks: Sequence[Check]
 
     @property
     def failing(self) -> list[Check]:
-        """Checks that make the gate fail."""
+        """Checks that cause the gate to fail."""
         return [check for check in self.checks if check.fails]
 
     @property
     def worst_first(self) -> list[Check]:
-        """All checks, the failing ones first."""
+        """All checks, starting with the failing ones."""
         return sorted(self.checks, key=lambda check: (not check.fails, WORST_FIRST.index(check.outcome)))
 
     def summary(self) -> str:
-        """Return the result in one line."""
+        """Return the result as a line of text."""
         if self.passed:
             return f"the gate passed: {plural(len(self.rules), 'rule')}, {plural(len(self.checks), 'check')}"
         rules = list(dict.fromkeys(check.rule for check in self.failing))
         return f"the gate failed by {names(rules)}: {plural(len(self.failing), 'check')} of {len(self.checks)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain values, for files and webhooks."""
+        """Return the result as plain values for files and webhooks."""
         return {"summary": self.summary(), **self._asdict(), "checks": [check._asdict() for check in self.checks]}
 
 
 class SummaryRow(NamedTuple):
-    """A run's summary of one generator, metric and skill."""
+    """A run's summary for one generator, metric and skill."""
 
     mean: float
     n: int
-    """Rows with a score."""
+    """Number of rows with a score."""
     rows: int
 
 
 class OtherSide(NamedTuple):
-    """The scores that a candidate is compared with."""
+    """The scores with which a candidate is compared."""
 
     generator: str
     scores: RunScores
     same_images: Callable[[], Hashes]
-    """Returns the prompts, ascending, whose images are the candidate's images byte for byte."""
+    """Returns the prompts, in ascending order, whose images are byte-identical to those of the candidate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedRun:
-    """A finished run, with the data that the rules of a gate need."""
+    """A finished run, with the data that a gate's rules need."""
 
     summary: Mapping[tuple[str, str, str], SummaryRow]
     """Summaries by generator, metric and skill."""
     scores: Callable[[], RunScores]
-    """Reads the scores, which only tested rules need."""
+    """Reads the scores, which are needed only for tested rules."""
     skills: Callable[[], Skills]
     lower_is_better: frozenset[str]
     unranked: frozenset[str]
-    """Metrics whose scores do not rank generators."""
+    """Metrics whose scores are neither better nor worse."""
     ranges: Mapping[str, ScoreRange]
-    """Lowest and highest possible score of each metric that declares them."""
+    """Lowest and highest possible score, for each metric that declares them."""
     candidates: Sequence[str]
-    """Generators that are judged if a rule names no candidate."""
+    """Generators to judge if a rule names no candidate."""
     other: str
-    """The other side of rules without a baseline, in words; empty if they compare with nothing."""
+    """Description of the other side for rules without a baseline; empty if there is nothing to compare with."""
     find_other: Callable[[Rule, str], OtherSide | str]
-    """Returns the other side of a rule for a generator, or why the two cannot be compared."""
+    """Returns the other side of a rule for a generator, or the reason why the two cannot be compared."""
 
     @property
     def generators(self) -> list[str]:
-        """Generators in the summary's order."""
+        """Generators in the order of the summary."""
         return list(dict.fromkeys(generator for generator, _, _ in self.summary))
 
     @property
     def metrics(self) -> list[str]:
-        """Metrics in the summary's order."""
+        """Metrics in the order of the summary."""
         return list(dict.fromkeys(metric for _, metric, _ in self.summary))
 
     @property
@@ -147,7 +147,7 @@ class JudgedRun:
 
 
 def check_rules(gate: Gate, judged: JudgedRun) -> None:
-    """Raise ConfigError for a rule that the run cannot be judged by, with the names of the file and the rule."""
+    """Raise ConfigError, naming the file and the rule, if the run cannot be judged by a rule."""
     for name, rule in gate.rules.items():
         at = f"{gate.source}: rule {name}"
         for key, value, known in (
@@ -159,22 +159,25 @@ def check_rules(gate: Gate, judged: JudgedRun) -> None:
             if value is not None:
                 check_known(f"{at}: {key}", value, known)
         if rule.skill == EACH and not judged.skill_names:
-            raise ConfigError(f"{at}: skill: each wants prompts with skills, and these have none; remove it")
+            raise ConfigError(f"{at}: skill: each needs prompts with skills, but these have none; remove it")
         if rule.compares and rule.metric in judged.unranked:
-            raise ConfigError(f"{at}: {rule.kind}: {rule.metric} has no better or worse; write at_least or at_most")
+            raise ConfigError(
+                f"{at}: {rule.kind}: higher scores of {rule.metric} are neither better nor worse; use at_least or "
+                "at_most"
+            )
         if rule.compares and not (rule.baseline or judged.other):
             raise ConfigError(
                 f"{at}: {rule.kind}: there is nothing to compare with; name another run (against=RUN), or a "
                 "generator of the same run (baseline=NAME)"
             )
         if rule.baseline is not None and rule.baseline == rule.candidate:
-            raise ConfigError(f"{at}: baseline: is the candidate itself, {rule.baseline!r}; name another generator")
+            raise ConfigError(f"{at}: baseline: {rule.baseline!r} is the candidate itself; name another generator")
         if not rule.candidate and not {*judged.candidates} - {rule.baseline}:
-            raise ConfigError(f"{at}: the run has no generator but the baseline; name another baseline")
+            raise ConfigError(f"{at}: the run has no generator except the baseline; name another baseline")
 
 
 class _Question(NamedTuple):
-    """One rule asked of one generator at one skill."""
+    """One rule applied to one generator and skill."""
 
     name: str
     rule: Rule
@@ -182,7 +185,7 @@ class _Question(NamedTuple):
     skill: str
 
     def check(self, asked: str, outcome: Outcome, found: str, **numbers: Any) -> Check:
-        """Return the check with its outcome and finding."""
+        """Return a check with this outcome and finding."""
         fails = outcome == "failed" or (outcome == "cannot tell" and self.rule.cannot_tell == "fails")
         return Check(
             self.name, asked, self.generator, self.rule.metric or "", self.skill, outcome, fails, found, **numbers
@@ -190,16 +193,16 @@ class _Question(NamedTuple):
 
 
 class _Limits(NamedTuple):
-    """The least and the greatest value that a prompt can have."""
+    """The lowest and highest value that a prompt can have."""
 
     worst: float
     best: float
     assumed: str = ""
-    """The assumption behind the limits, in words; empty if the metric declares its range."""
+    """Description of the assumption behind the limits; empty if the metric declares its range."""
 
 
 class _Tested(NamedTuple):
-    """The test of a question for which larger values are better, or why it could not be tested."""
+    """The test of a question, in which larger values are better, or the reason why it could not be tested."""
 
     test: MarginTest | None
     bound: float = 0.0
@@ -208,14 +211,14 @@ class _Tested(NamedTuple):
     values: Floats = NO_VALUES
     limits: _Limits = _Limits(0.0, 0.0)
     same_images: bool = False
-    """True if the two sides of a comparison have the same images, and equal scores."""
+    """True if both sides of a comparison have the same images and equal scores."""
     edited: int = 0
-    """Prompts that are not compared, because their texts differ between the two runs."""
+    """Number of prompts that are not compared, because their texts differ between the two runs."""
     problem: str = ""
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The interval in the metric's own direction."""
+        """Ends of the interval in the metric's own direction."""
         assert self.test is not None
         low, high = sorted((self.sign * self.test.low, self.sign * self.test.high))
         return low, high
@@ -233,7 +236,7 @@ def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against
         judged: The run's data.
         run_id: The run's id, for the result.
         benchmark: The run's benchmark, for the result.
-        against: The run or generator that the run is compared with, for the result.
+        against: The run or generator with which the run is compared, for the result.
     """
     questions = list(_questions(gate, judged))
     asked = {name: rule.describe(judged.other) for name, rule in gate.rules.items()}
@@ -251,7 +254,7 @@ def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against
 
 
 def _questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
-    """Yield every rule with each generator and skill that it applies to."""
+    """Yield every rule with each generator and skill to which it applies."""
     for name, rule in gate.rules.items():
         skills = judged.skill_names if rule.skill == EACH else [rule.skill]
         for generator in [rule.candidate] if rule.candidate else judged.candidates:
@@ -260,7 +263,7 @@ def _questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
 
 
 def _look_up(question: _Question, asked: str, judged: JudgedRun) -> Check:
-    """Return the check of a rule on a mean or a coverage, from the run's summary."""
+    """Return the check of a rule about a mean or coverage, using the run's summary."""
     rule = question.rule
     found = [
         row
@@ -277,7 +280,7 @@ def _look_up(question: _Question, asked: str, judged: JudgedRun) -> Check:
 
 
 def _run_tests(questions: Sequence[_Question], judged: JudgedRun, alpha: float) -> Iterator[tuple[_Question, _Tested]]:
-    """Test the questions, sorted by metric and generator, so that the scores of each pair are read once."""
+    """Test the questions sorted by metric and generator, so that each pair's scores are read only once."""
 
     @lru_cache(maxsize=1)
     def values_of(metric: str, generator: str, other: OtherSide | None) -> tuple[Hashes, Floats]:
@@ -313,7 +316,7 @@ def _run_tests(questions: Sequence[_Question], judged: JudgedRun, alpha: float) 
         if limits.worst == limits.best and not same:
             return _Tested(
                 None,
-                problem=f"all scores are equal, and {metric} states no range, so nothing tells how far one could fall",
+                problem=f"all scores are equal, and {metric} declares no range, so possible losses are unknown",
             )
         test = margin_test(values, bound, alpha, limits.worst, limits.best)
         edited = 0 if other is None else scores.shared_prompts(other.scores).edited
@@ -324,7 +327,7 @@ def _run_tests(questions: Sequence[_Question], judged: JudgedRun, alpha: float) 
 
 
 def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: JudgedRun) -> _Limits:
-    """Return the limits of a prompt's value, from the metric's declared range or else from all observed scores."""
+    """Return the limits of a prompt's value, from the metric's declared range or otherwise from all observed scores."""
     scores = [judged.scores(), *([] if other is None else [other.scores])]
     seen = [side.spans[metric] for side in scores if metric in side.spans]
     low, high = min(low for low, _ in seen), max(high for _, high in seen)
@@ -332,14 +335,17 @@ def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: Judged
     if metric in judged.ranges:
         low, high = min(low, judged.ranges[metric][0]), max(high, judged.ranges[metric][1])
     else:
-        assumed = f"{metric} states no range: taken to be from {number(low)} to {number(high)}, as all scores here"
+        assumed = f"{metric} declares no range: assumed to be {number(low)} to {number(high)}, like all scores here"
     if other is not None:
         return _Limits(low - high, high - low, assumed)
     return _Limits(min(sign * low, sign * high), max(sign * low, sign * high), assumed)
 
 
 def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_failed: float) -> Check:
-    """Return the check of a tested question; `p_failed` is the p-value of a broken rule, corrected for all tests."""
+    """Return the check of a tested question.
+
+    `p_failed` is the p-value for the rule being broken, corrected for all tests.
+    """
     rule, test = question.rule, tested.test
     if test is None:
         return question.check(asked, "cannot tell", tested.problem)
@@ -355,7 +361,7 @@ def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_
         outcome = "passed" if rule.kind == "no_worse_by" else "failed"
         parts = [f"the same images on {'all ' * (test.n > 1)}{prompts}"]
     elif outcome == "cannot tell":
-        # a candidate that only must not be worse is assumed not to be better either
+        # a candidate that must only be no worse is assumed to be no better either
         mean = min(test.mean, 0.0) if rule.kind == "no_worse_by" else test.mean
         needed = prompts_needed(tested.values, tested.bound, alpha, tested.limits.worst, mean)
         parts.append(_describe_power(rule, tested, smallest, needed))
@@ -381,7 +387,7 @@ def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_
 
 
 def _describe_power(rule: Rule, tested: _Tested, smallest: float, needed: int | None) -> str:
-    """Return the power of these prompts, and the number of prompts that the rule needs, in words."""
+    """Describe the power of these prompts, and how many prompts the rule needs."""
     assert tested.test is not None
     can = {
         "no_worse_by": f"a margin of {number(smallest)}",
@@ -390,7 +396,7 @@ def _describe_power(rule: Rule, tested: _Tested, smallest: float, needed: int | 
         "at_most": f"a mean of {number(rule.bound - smallest)}",
     }[rule.kind]
     if tested.test.mean <= tested.bound:
-        more = "what was seen is on the wrong side of the bound"
+        more = "the observed mean is on the wrong side of the bound"
     else:
         more = f"it takes about {needed:,} such prompts" if needed else f"it takes more than {MAX_PROMPTS:,} of them"
     return f"{plural(tested.test.n, 'such prompt')} can show {can} ({CHANCE:.0%} power); {more}"

@@ -17,7 +17,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.gates.rules import Alpha, Gate, Rule
 
 MAX_BYTES = 1 << 20
-"""Size limit of a file of rules."""
+"""Maximum size of a rules file in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,30 +27,32 @@ class GateConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str = "latest"
-    """A run's id (plumbline status), or a suite's, whose runs must all pass; `latest` is the newest run."""
+    """Id of a run (plumbline status), or of a suite, whose runs must all pass; `latest` is the newest run."""
     rules: str
-    """File of rules (plugins/gates/README.md), a path or an address."""
+    """Rules file (plugins/gates/README.md): a path or URL."""
     against: str | None = None
-    """The run to compare with, generator by generator: its id, its suite's id, or `previous` for the newest earlier run
-    that can be compared."""
+    """The run to compare with, generator by generator: its id, the id of its suite, or `previous` for the newest
+    earlier run that can be compared.
+    """
     candidate: str | None = None
-    """The generator to judge; null judges all."""
+    """The generator to judge; null judges all generators."""
     baseline: str | None = None
     """The generator of the same run to compare with, instead of another run."""
     settings: Choice = "compare"
-    """`compare`: a rule cannot tell if the two sides were generated with different settings; `ignore`: it compares the
-    scores anyway."""
+    """How to treat sides that were generated with different settings: with `compare`, rules cannot decide between them;
+    with `ignore`, rules compare their scores anyway.
+    """
     junit: str | None = None
-    """A file for the result as JUnit XML, which CI systems show: a path or an address."""
+    """File for the result as JUnit XML, which CI systems show: a path or URL."""
     summary: str | None = None
-    """A file for the result as Markdown, for a pull request: a path or an address."""
+    """File for the result as Markdown, for a pull request: a path or URL."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
         if self.against is not None and self.baseline is not None:
             raise ConfigError(
-                f"baseline={self.baseline}: is a generator of the run itself, got against={self.against} too; leave "
-                "one of them out"
+                f"baseline={self.baseline}: names a generator of the same run, but against={self.against} is set too; "
+                "leave one of them out"
             )
         if self.baseline is not None and self.baseline == self.candidate:
             raise ConfigError(f"baseline={self.baseline}: is the candidate itself; name another generator")
@@ -58,16 +60,16 @@ class GateConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateFile(BoundsChecked):
-    """Content of a file of rules."""
+    """Content of a rules file."""
 
     alpha: Alpha = SIGNIFICANCE
-    """One-sided: the probability that the gate passes a run that breaks one of its tested rules."""
+    """One-sided level: the probability that the gate passes a run that breaks one of its tested rules."""
     rules: Mapping[str, Any]
     """The rules by name."""
 
 
 def read_gate(place: Place) -> Gate:
-    """Read the rules of a file; raise ConfigError for an invalid file or rule, with its name."""
+    """Read a rules file; raise ConfigError naming the file or the rule if it is invalid."""
     with readable_errors(place, "rules"):
         text = place.read(MAX_BYTES).decode("utf-8", "replace")
     try:
@@ -90,7 +92,7 @@ def read_gate(place: Place) -> Gate:
 def _rule(place: Place, name: str, values: Any) -> Rule:
     if not isinstance(values, dict):
         example = f"{name}: {{metric: NAME, at_least: NUMBER}}"
-        raise ConfigError(f"{place}: rule {name}: expected keys of its own, got {values!r}; write {example}")
+        raise ConfigError(f"{place}: rule {name}: expected a mapping, got {values!r}; write {example}")
     try:
         return read_config(values, Rule)
     except ConfigError as error:

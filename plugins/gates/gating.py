@@ -1,4 +1,4 @@
-"""Judgement of finished runs by a gate: reads the tables of both sides and writes the result."""
+"""Judges finished runs by a gate: reads the tables of both sides and writes the result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -48,15 +48,15 @@ def judge_run(
     """Judge a run by a gate.
 
     Args:
-        store: The store of the run.
+        store: The store that contains the run.
         gate: Rules, all of which apply to the run's benchmark.
         run_id: The run's id.
         against: Id of the run to compare with.
         no_other: The reason why there is no run to compare with.
         candidate: The generator to judge; None for every generator.
         baseline: Generator of the same run to compare with.
-        settings: Effect of generation settings that differ between the two sides.
-        sources: The run's sources if they have already been read.
+        settings: How to treat sides that were generated with different settings.
+        sources: The run's sources, if they have already been read.
 
     Raises:
         ConfigError: A generator is not in the run, or a rule needs something that the run does not have.
@@ -85,9 +85,9 @@ def judge_run(
 
 
 def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
-    """Judge the configured run, or those runs of the configured suite that rules apply to, and write the result files.
+    """Judge the configured run, or the runs of the configured suite that rules apply to, and write the result files.
 
-    Raise ConfigError if no rule applies to the run's benchmark, or if the run would be compared with itself.
+    Raises ConfigError if no rule applies to the run's benchmark, or if the run would be compared with itself.
     """
     files = {
         name: config.storage.locate(address, writable=True)
@@ -107,9 +107,9 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
         against = None
         if config.against is not None:
             against = find_compared(store, run_id, manifest, config.against, key="against")
-        if against == run_id and suite is None:  # in two suites a benchmark without news has one run
+        if against == run_id and suite is None:  # two suites share the run of a benchmark that did not change
             raise ConfigError(
-                f"against={config.against}: is the run itself; name another run, or a generator by baseline=NAME"
+                f"against={config.against} is the run itself; name another run, or a generator with baseline=NAME"
             )
         result = judge_run(
             store,
@@ -124,7 +124,7 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
     if not results:
         benchmark = manifests[run_ids[0]]["benchmark"]
         raise ConfigError(
-            f"{gate.source}: no rule is for the benchmark {benchmark!r}; add one, or name another run (run=ID)"
+            f"{gate.source}: no rule applies to the benchmark {benchmark!r}; add one, or name another run (run=ID)"
         )
     for name, place in files.items():
         place.write(WRITERS[name](results).encode())
@@ -132,11 +132,11 @@ def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
 
 
 WRITERS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit": to_junit, "summary": to_markdown}
-"""Writer of each result file."""
+"""Functions that write each kind of result file."""
 
 
 class _Sides:
-    """The two sides of every comparison; each is read when a rule first needs it."""
+    """The two sides of every comparison; each side is read when a rule first needs it."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _Sides:
         self.scores_before: Callable[[], RunScores] = cache(lambda: read_run_scores(store, str(against)))
 
     def find(self, rule: Rule, generator: str) -> OtherSide | str:
-        """Return the side that a rule compares a generator with, or the reason why they cannot be compared."""
+        """Return the side with which a rule compares a generator, or the reason why they cannot be compared."""
         baseline = rule.baseline or self.baseline
         if baseline == generator:
             return "it is the baseline itself"
@@ -184,7 +184,7 @@ class _Sides:
         return f"the settings differ: {settings}; generate with the same, or set settings=ignore"
 
     def _obstacle(self, rule: Rule, generator: str, before: Mapping[str, Any]) -> str:
-        """Return the reason why a generator cannot be compared with itself in the other run; empty if it can."""
+        """Return the reason why a generator cannot be compared with itself in the other run; empty if there is none."""
         if generator not in before.get("generators", ()):
             return f"{self.against} has no {generator}; name a generator of this run by baseline: NAME"
         if obstacle := obstacle_between(before, self.manifest):
@@ -203,8 +203,8 @@ def _summary(store: Store, run_id: str) -> dict[tuple[str, str, str], SummaryRow
 
 
 def _skills(store: Store, manifest: Mapping[str, Any], sources: Sources | None) -> Skills:
-    """Return the skills of the run's prompts; raise ConfigError if the prompts cannot be read any more."""
+    """Return the skills of the run's prompts; raise ConfigError if the prompts can no longer be read."""
     originals, unreadable = find_originals(manifest, store, sources)
     if originals is None:
-        raise ConfigError(f"the prompts' skills cannot be read any more ({unreadable}); judge by skill: overall")
+        raise ConfigError(f"the prompts' skills can no longer be read ({unreadable}); use skill: overall")
     return skills_of(originals.prompts)

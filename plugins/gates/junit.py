@@ -1,4 +1,4 @@
-"""A gate's result as JUnit XML, which CI systems show as test results."""
+"""Converts a gate's result to JUnit XML, which CI systems show as test results."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def to_junit(results: Sequence[GateResult]) -> str:
     """Return one test suite per run, with one case per check.
 
-    A check that fails the gate is a failure. A check that is undecided but does not fail the gate is skipped.
+    A check that makes the gate fail is a failure. An undecided check that does not make the gate fail is skipped.
     """
     suites = ElementTree.Element("testsuites", _counts([check for result in results for check in result.checks]))
     for result in results:

@@ -1,7 +1,7 @@
-"""One-sided tests of whether a mean over prompts is above a bound, and the differences that a test could have shown.
+"""One-sided tests of whether a mean over prompts is above a bound, and the differences that such a test can detect.
 
-The test is Gaffke's, for means of values with a known range. A t test treats unseen values as impossible: with 140
-prompts that lose 1 each with probability 0.1, it passes a mean at its bound in 9.7% of studies at alpha 0.05.
+This is Gaffke's test for means of values with a known range. A t test treats unseen values as impossible: with 140
+prompts that each lose 1 with probability 0.1, it passes a mean at its bound in 9.7% of studies at alpha 0.05.
 """
 
 import math
@@ -17,33 +17,35 @@ from plumbline.operators.statistics.ordering import CHANCE
 Floats = NDArray[np.float64]
 
 MAX_DISTINCT = 1 << 16
-"""Distinct values of a sample; if there are more, values are rounded down to as many steps of their range."""
+"""Maximum number of distinct values in a sample; if there are more, values are rounded down to this many steps of the
+range.
+"""
 STEP = 1 / 8
-"""Step of the trapezoidal rule, in widths of the saddle point: its error is about exp(-pi / STEP)."""
+"""Step of the trapezoidal rule, in widths of the saddle point; the error is about exp(-pi / STEP)."""
 NODES = 64
-"""Points of the integral that are computed together."""
+"""Number of points of the integral that are computed at a time."""
 MAX_NODES = 1 << 16
 NEGLIGIBLE = 1e-9
-"""Share of the integral below which further points are left out."""
+"""Fraction of the integral below which further points are left out."""
 MAX_PROMPTS = 10**9
 
 
 class Sample(NamedTuple):
-    """Distinct values for a one-sided test, with their numbers of prompts."""
+    """Distinct values for a one-sided test, with the number of prompts that have each value."""
 
     values: Floats
     counts: Floats
-    """Number of prompts with each value; a fraction if the sample is scaled to another number of prompts."""
+    """Number of prompts with each value; not an integer if the sample is scaled to another number of prompts."""
     worst: float
-    """The least value that a prompt can have."""
+    """The lowest value that a prompt can have."""
 
     def times(self, factor: float) -> "Sample":
-        """Return the sample with its number of prompts multiplied by a factor."""
+        """Return the sample scaled to `factor` times as many prompts."""
         return self._replace(counts=self.counts * factor)
 
 
 class MarginTest(NamedTuple):
-    """A mean compared with a bound; `low` to `high` is the interval of both one-sided tests at one level."""
+    """A mean compared with a bound; `low` to `high` is the interval that corresponds to the two one-sided tests."""
 
     mean: float
     low: float
@@ -62,10 +64,10 @@ def margin_test(values: Floats, bound: float, alpha: float, worst: float, best: 
 
     Args:
         values: A value for each prompt (n,), n > 0, drawn independently.
-        bound: The bound that the mean is compared with.
+        bound: The bound with which the mean is compared.
         alpha: Level of each of the two tests.
-        worst: The least value that a prompt can have.
-        best: The greatest value that a prompt can have.
+        worst: The lowest value that a prompt can have.
+        best: The highest value that a prompt can have.
     """
     below, above = as_sample(values, worst), as_sample(-values, -best)
     return MarginTest(
@@ -80,7 +82,7 @@ def margin_test(values: Floats, bound: float, alpha: float, worst: float, best: 
 
 
 def as_sample(values: Floats, worst: float) -> Sample:
-    """Return the sample of values, rounded down if too many are distinct; this can only raise a p-value."""
+    """Return the values as a sample; if too many are distinct, round them down, which can only raise a p-value."""
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) > MAX_DISTINCT:
         step = (distinct[-1] - worst) / MAX_DISTINCT
@@ -89,13 +91,14 @@ def as_sample(values: Floats, worst: float) -> Sample:
 
 
 def p_value(sample: Sample, bound: float) -> float:
-    """Return the one-sided p-value of the hypothesis that the values' mean is at most the bound.
+    """Return the one-sided p-value of the hypothesis that the mean of the values is at most the bound.
 
     The worst possible value is added to the sample, and weights that sum to 1 are drawn uniformly. The p-value is the
     probability that the weighted mean is at most the bound (Gaffke 2005; Learned-Miller and Thomas 2019, A New
-    Confidence Interval for the Mean of a Bounded Random Variable). It grows whenever a value falls. If all values are
-    worst or best, it is Clopper and Pearson's exact p-value. For other values its validity is proven in few cases, and
-    no counterexample is known; plugins/gates/tests/test_margins.py counts and simulates hard cases.
+    Confidence Interval for the Mean of a Bounded Random Variable). It increases whenever a value decreases. If all
+    values are worst or best, it is Clopper and Pearson's exact p-value. For other values, its validity has been proven
+    only in a few cases, but no counterexample is known; plugins/gates/tests/test_margins.py checks hard cases by
+    enumeration and simulation.
 
     Exponential variables divided by their sum are such weights. So this is the probability that a weighted sum of
     exponential variables is at most 0, which is an integral in the complex plane.
@@ -114,10 +117,10 @@ def p_value(sample: Sample, bound: float) -> float:
 
 
 def _negative_tail(weights: Floats, counts: Floats) -> float:
-    """Return the probability that a weighted sum of exponential variables, with a mean of at least 0, is negative.
+    """Return the probability that a weighted sum of exponential variables, whose mean is at least 0, is negative.
 
     The sum has the moment generating function 1 / prod (1 - s weight)^count. The inversion integral runs along a line
-    through the saddle point. If the saddle point is too near to the pole at 0, the line is moved a little.
+    through the saddle point. If the saddle point is too close to the pole at 0, the line is moved slightly.
     """
     lowest = 1 / float(weights.min())
 
@@ -145,7 +148,7 @@ def _negative_tail(weights: Floats, counts: Floats) -> float:
 
 
 def lowest_mean(sample: Sample, alpha: float) -> float:
-    """Return the lower end of a one-sided interval: at level alpha the mean is shown to be above it."""
+    """Return the lower end of a one-sided interval: the bound above which the mean is shown to be at level alpha."""
     values, counts, worst = sample
     if values[-1] <= worst:
         return worst
@@ -164,19 +167,19 @@ def lowest_mean(sample: Sample, alpha: float) -> float:
 
 
 def smallest_shown(test: MarginTest, chance: float = CHANCE) -> float:
-    """Return how far above its bound a mean must be for as many similar prompts to show it with this chance."""
+    """Return how far above the bound a mean must be for as many similar prompts to show it with this probability."""
     return test.mean - test.low + _shortfall(test.spread, test.n, chance)
 
 
 def prompts_needed(
     values: Floats, bound: float, alpha: float, worst: float, mean: float, chance: float = CHANCE
 ) -> int | None:
-    """Return how many prompts would show, with this chance, that the mean is above the bound.
+    """Return how many prompts would show, with probability `chance`, that the mean is above the bound.
 
-    Further prompts are assumed to have the same values, shifted so that their mean is `mean`.
+    Additional prompts are assumed to have the same values, shifted so that their mean is `mean`.
 
     Returns:
-        The number, or None if the mean is not above the bound, or if MAX_PROMPTS would be too few.
+        The number of prompts, or None if the mean is not above the bound, or if MAX_PROMPTS would not be enough.
     """
     if mean <= bound:
         return None
@@ -196,5 +199,5 @@ def prompts_needed(
 
 
 def _shortfall(spread: float, n: int, chance: float) -> float:
-    """Return how far below the true mean the mean of n prompts falls at most, with this chance."""
+    """Return the largest amount by which the mean of n prompts falls below the true mean, with this probability."""
     return float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(n)

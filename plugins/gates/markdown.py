@@ -1,4 +1,4 @@
-"""A gate's result as Markdown."""
+"""Converts a gate's result to Markdown."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +8,9 @@ from plumbline.plugins.gates.checks import GateResult
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_CHECKS = 100
-"""Rows of a gate's Markdown, because GitHub shows at most a megabyte; JUnit XML has all rows."""
+"""Maximum number of rows in the Markdown, because GitHub shows at most a megabyte; the JUnit XML has all rows."""
 
 
 def to_markdown(results: Sequence[GateResult]) -> str:
-    """Return the rules and results of a gate as Markdown for a comment on a pull request."""
+    """Return a gate's rules and results as Markdown for a comment on a pull request."""
     return template_environment(TEMPLATES).get_template("gate.md.j2").render(results=results, most=MAX_CHECKS)

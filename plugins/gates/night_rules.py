@@ -1,4 +1,4 @@
-"""A file of rules as the gate of a nightly run."""
+"""Uses a rules file as the gate of a nightly run."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from plumbline.plugins.gates.jobs.gate import show_gate
 
 
 class NightRules(NightGate):
-    """The rules of `nightly.gate`."""
+    """The rules configured as `nightly.gate`."""
 
     def __init__(self, place: Place) -> None:
         self.rules = read_gate(place)

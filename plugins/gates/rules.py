@@ -1,4 +1,4 @@
-"""Rules of a gate: their conditions on a run, and the conditions in words."""
+"""Rules of a gate: the conditions that a run must meet, and their descriptions in words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from plumbline.operators.base.sentences import names
 from plumbline.operators.results.summary import OVERALL
 
 EACH = "each"
-"""Value of `skill` for a rule that applies to every skill separately."""
+"""Value of `skill` that applies a rule to every skill separately."""
 BOUNDS = ("at_least", "at_most", "no_worse_by", "better_by", "coverage")
 COMPARING = ("no_worse_by", "better_by")
 """Bounds that need another run or generator to compare with."""
@@ -23,29 +23,29 @@ class Rule(BoundsChecked):
     """One rule of a gate, with exactly one bound: at_least, at_most, no_worse_by, better_by or coverage."""
 
     metric: str | None = None
-    """The metric; `coverage` may omit it and then covers all metrics."""
+    """The metric; a `coverage` rule without one covers all metrics."""
     benchmark: str | None = None
-    """The benchmark whose runs the rule judges; null is every benchmark."""
+    """The benchmark whose runs the rule judges; null means every benchmark."""
     skill: str = OVERALL
-    """`overall`, a skill, or `each`, which is every skill separately."""
+    """`overall`, a skill, or `each` for every skill separately."""
     candidate: str | None = None
-    """The generator that the rule judges; null is the command's `candidate`, or every generator."""
+    """The generator that the rule judges; null means the command's `candidate`, or every generator if it is not set."""
     baseline: str | None = None
-    """Generator of the same run to compare with; null is the run or generator that the command compares with."""
+    """Generator of the same run to compare with; null means the run or generator that the command specifies."""
     at_least: float | None = None
     """Lower bound of the mean."""
     at_most: float | None = None
     """Upper bound of the mean."""
     surely: bool = False
-    """For `at_least` and `at_most`: the end of the interval must meet the bound too, not only the mean."""
+    """For `at_least` and `at_most`: require that the end of the interval meets the bound, not only the mean."""
     no_worse_by: AboveZero | None = None
-    """Margin of non-inferiority: the mean over shared prompts is worse than the other's by less than this."""
+    """Non-inferiority margin: the mean over shared prompts is worse than the other side's by less than this."""
     better_by: NotNegative | None = None
-    """Superiority: the mean over shared prompts is better than the other's by more than this."""
+    """Superiority margin: the mean over shared prompts is better than the other side's by more than this."""
     coverage: SomeShare | None = None
-    """Lower bound of the share of rows with a score."""
+    """Lower bound of the fraction of rows that have a score."""
     cannot_tell: Literal["fails", "passes"] = "fails"
-    """Effect on the gate if there are too few prompts to decide."""
+    """Whether the gate passes or fails if there are too few prompts to decide."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -56,20 +56,20 @@ class Rule(BoundsChecked):
                 f"{'write a rule for each' if given else 'add one'}"
             )
         if self.metric is None and self.coverage is None:
-            raise ConfigError(f"metric: {given[0]} wants one; add metric: NAME")
+            raise ConfigError(f"metric: {given[0]} needs a metric; add metric: NAME")
         if self.surely and not self.is_floor:
-            raise ConfigError(f"surely: belongs to at_least and at_most, got it with {given[0]}; remove it")
+            raise ConfigError(f"surely: only allowed with at_least and at_most, got {given[0]}; remove it")
         if self.baseline is not None and not self.compares:
-            raise ConfigError(f"baseline: belongs to {' and '.join(COMPARING)}, got it with {given[0]}; remove it")
+            raise ConfigError(f"baseline: only allowed with {' and '.join(COMPARING)}, got {given[0]}; remove it")
 
     @property
     def kind(self) -> str:
-        """Name of the bound."""
+        """Name of the rule's bound."""
         return next(name for name in BOUNDS if getattr(self, name) is not None)
 
     @property
     def bound(self) -> float:
-        """Value of the bound."""
+        """Value of the rule's bound."""
         return float(getattr(self, self.kind))
 
     @property
@@ -79,16 +79,16 @@ class Rule(BoundsChecked):
 
     @property
     def is_floor(self) -> bool:
-        """True if the rule bounds a mean, from below or above."""
+        """True if the rule is a lower or upper bound of a mean."""
         return self.kind in ("at_least", "at_most")
 
     @property
     def is_tested(self) -> bool:
-        """True if the rule is a statistical test, False if it only looks up a number of the summary."""
+        """True if the rule is a statistical test, False if it only looks up a value in the summary."""
         return self.compares or self.surely
 
     def describe(self, other: str = "") -> str:
-        """Return the rule in words; `other` is the run or generator that the command compares with."""
+        """Describe the rule in words; `other` is the run or generator that the command compares with."""
         at = {OVERALL: "", EACH: " at each skill"}.get(self.skill, f" at {self.skill}")
         by = f" by {self.metric}" if self.metric else ""
         candidate = f"{self.candidate}: " if self.candidate else ""
@@ -104,25 +104,25 @@ class Rule(BoundsChecked):
 
 
 class Gate(NamedTuple):
-    """The rules that a run must pass, all of them."""
+    """Rules, all of which a run must pass."""
 
     source: str
     """Name of the file with the rules."""
     alpha: float
-    """One-sided: the probability that the gate passes a run that breaks one of its tested rules."""
+    """One-sided level: the probability that the gate passes a run that breaks one of its tested rules."""
     rules: Mapping[str, Rule]
     """Rules by name."""
 
     def select_benchmark(self, benchmark: str) -> "Gate":
-        """Return the gate with only the rules for runs of a benchmark, possibly none."""
+        """Return the gate with only the rules that apply to a benchmark, which may be none."""
         return self._replace(
             rules={name: rule for name, rule in self.rules.items() if rule.benchmark in (None, benchmark)}
         )
 
     def check(self, metrics: Mapping[str, Sequence[str]]) -> None:
-        """Raise ConfigError for a rule with an unknown benchmark, or with a metric that its benchmark does not have.
+        """Raise ConfigError if a rule names an unknown benchmark, or a metric that its benchmark does not have.
 
-        A rule without a benchmark applies to all of them. `metrics` are the metrics of each benchmark.
+        A rule without a benchmark applies to all of them. `metrics` contains the metrics of each benchmark.
         """
         for name, rule in self.rules.items():
             at = f"{self.source}: rule {name}"
@@ -132,5 +132,5 @@ class Gate(NamedTuple):
                 if rule.metric is not None and rule.metric not in metrics[benchmark]:
                     raise ConfigError(
                         f"{at}: metric: {benchmark} is scored by {names(metrics[benchmark])}, not by {rule.metric!r}; "
-                        "correct it, or name the benchmark that the rule is for (benchmark: NAME)"
+                        "correct it, or set the benchmark that the rule applies to (benchmark: NAME)"
                     )

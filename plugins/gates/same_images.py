@@ -1,4 +1,4 @@
-"""Prompts for which two generators have byte-identical images; equal scores alone do not prove that."""
+"""Finds prompts for which two generators have byte-identical images, which equal scores alone do not prove."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,7 +17,7 @@ NO_PROMPTS: Hashes = np.zeros(0, np.uint64)
 
 
 class ScoredImages(NamedTuple):
-    """The images of a generator as a metric scored them in a run."""
+    """The images of a generator that a metric scored in a run."""
 
     run_id: str
     generator: str
@@ -25,20 +25,20 @@ class ScoredImages(NamedTuple):
 
 
 class _Digests(NamedTuple):
-    """Prompts all of whose images have a digest."""
+    """Digests of the prompts all of whose images have a digest."""
 
     prompts: Hashes
-    """Hashes of the prompts' ids, ascending."""
+    """Hashes of the prompt ids in ascending order."""
     sums: Hashes
-    """Sum of the hashes of the images' digests, for each prompt."""
+    """Sum of the hashed image digests of each prompt."""
 
 
 def find_same_images(store: Store, images: ScoredImages, others: ScoredImages) -> Hashes:
     """Return the prompts for which both sides have the same images, as ascending hashes of their ids.
 
-    Sides with the same cells of scores have the same images. Other images are compared by the digests in the cells that
-    their scores were computed from. If these cells are gone, or a prompt has an image without a digest, nothing is
-    proven.
+    Sides with the same score cells have the same images. Other images are compared by the digests in the cells from
+    which their scores were computed. If these cells no longer exist, or a prompt has an image without a digest, the
+    images do not count as the same.
     """
     try:
         cells, other_cells = _read_scores(store, images), _read_scores(store, others)
@@ -54,7 +54,7 @@ def find_same_images(store: Store, images: ScoredImages, others: ScoredImages) -
 
 
 def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
-    """Return the scores cells of a side by path; a draft's key is that of its content."""
+    """Return the score cells of a side by path, or by the digest of their content if they are drafts."""
     states = read_cell_states(store, side.run_id)
     own = {path: state for path, state in states.items() if path.split("/")[-2:-1] == [side.generator]}
     cells = {path: read_stored(store, states, path) for path in find_scores_cells(store, own, side.metric)}
@@ -62,7 +62,7 @@ def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
 
 
 def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
-    """Return the digests of the images that were scored in these cells; no prompts if a cell has no digests."""
+    """Return the digests of the images scored in these cells; no prompts if a cell has no digests."""
     tables = [_read_image_digests(store, cell) for cell in scores]
     with_digests = [table for table in tables if table is not None]
     if len(with_digests) < len(tables) or not with_digests:
@@ -78,7 +78,7 @@ def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
 
 
 def _read_image_digests(store: Store, scores: StoredCell) -> pa.Table | None:
-    """Return prompts and digests of the images that were scored; None if no cell behind the scores has digests."""
+    """Return prompts and digests of the scored images; None if no cell behind the scores has digests."""
     for path in scores.provenance["inputs"]:
         table = store.read_cell(path).table
         if "image_digest" in table.column_names:

@@ -1,4 +1,4 @@
-"""Maps from one scale of scores to another (identity, line or monotone curve), and the choice between them."""
+"""Maps from one score scale to another (identity, line or monotone curve), and the choice between them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,10 @@ Hashes = NDArray[np.uint64]
 
 FOLDS = 10
 MIN_GROUPS = 5
-"""Number of groups needed to say how well a line fits their means; fewer means are too often collinear by chance."""
+"""Minimum number of groups for judging how well a line fits their means; fewer means are too often collinear by chance.
+"""
 MAX_KNOTS = 256
-"""Largest number of knots of a curve."""
+"""Maximum number of knots in a curve."""
 
 
 def _unchanged(old: Floats, new: Floats) -> Line:
@@ -49,24 +50,24 @@ FITS: Mapping[Kind, Callable[[Floats, Floats], Line | Curve]] = {
     "linear": fit_line,
     "monotone": fit_curve,
 }
-"""Fits by kind of map, simplest first."""
+"""Fitting functions by kind of map, simplest first."""
 
 
 class ChosenMap(NamedTuple):
-    """The kind of map that fits best in cross-validation."""
+    """The kind of map chosen by cross-validation."""
 
     kind: Kind
     misses: Mapping[Kind, float]
-    """Root-mean-square errors of predicted scores by kind of map."""
+    """Root-mean-square errors of the predicted scores, by kind of map."""
     predicted: Floats
-    """New scores (n,) predicted by the chosen kind of map, fitted on the other folds."""
+    """New scores (n,) as predicted by the chosen kind of map, each fitted on the other folds."""
 
 
 def choose_map(old: Floats, new: Floats, prompts: Hashes) -> ChosenMap:
-    """Choose the simplest map that is at most one standard error worse than the best, over folds of prompts.
+    """Choose the simplest map whose error is at most one standard error above the best, in folds of prompts.
 
-    Scores are (n,), as are the hashes of their prompts. Source: the one-standard-error rule, Breiman, Friedman, Olshen
-    and Stone 1984, section 3.4.3. The error is the standard error of the difference by prompt.
+    Scores and the hashes of their prompts are (n,). Source: the one-standard-error rule, Breiman, Friedman, Olshen and
+    Stone 1984, section 3.4.3. The standard error is that of the difference between two maps' errors by prompt.
     """
     folds = (uniform(prompts) * FOLDS).astype(np.int64)
     predicted = {kind: _cross_validate(fit, old, new, folds) for kind, fit in FITS.items()}
@@ -93,7 +94,7 @@ def _cross_validate(fit: Callable[[Floats, Floats], Line | Curve], old: Floats, 
 
 
 def equate(old: Floats, new: Floats) -> Line:
-    """Return the line that gives old scores (n,) the mean and the standard deviation of the new scores (n,).
+    """Return the line that gives the old scores (n,) the mean and standard deviation of the new scores (n,).
 
     It rises or falls as the least-squares line does. If both versions are noisy, least squares shrinks scores towards
     the mean, and with them the means of many images; equating does not. Source: linear equating, Kolen and Brennan
@@ -111,21 +112,22 @@ LINES: Mapping[LineKind, Callable[[Floats, Floats], Line]] = {
 
 
 class ChosenLine(NamedTuple):
-    """The line that maps means of groups best."""
+    """The line that best maps the means of groups."""
 
     kind: LineKind
     line: Line
     without: list[Line]
-    """For each group, the line fitted without it; empty if there is a single group."""
+    """For each group, the line fitted to the other groups; empty if there is only one group."""
     explained: float
-    """Share of the variance of groups' new means that is explained by lines fitted without the group; nan with fewer
-    than MIN_GROUPS."""
+    """Fraction of the variance of the groups' new means that is explained by the lines fitted to the other groups; nan
+    with fewer than MIN_GROUPS groups.
+    """
 
 
 def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequence[LineKind]) -> ChosenLine:
-    """Choose the kind of line that best predicts the mean of a group without it; the first kind if there is one group.
+    """Choose the kind of line that best predicts a group's mean when fitted to the other groups.
 
-    Scores and their groups are (n,).
+    Scores and their groups are (n,). If there is only one group, choose the first kind.
     """
     known = np.unique(groups)
     if len(known) < 2:
@@ -143,7 +145,7 @@ def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequ
 
 
 def margin(misses: Sequence[float]) -> float:
-    """Return the half-width of a 95% interval for the next miss, if misses are 0 on average; nan for fewer than two."""
+    """Return the half-width of a 95% interval for the next miss, assuming a mean of 0; nan for fewer than two."""
     if len(misses) < 2:
         return math.nan
     return float(scipy.stats.t.ppf(0.975, len(misses)) * np.sqrt(np.mean(np.square(misses))))

@@ -1,4 +1,4 @@
-"""Generation of a benchmark's images by a model that runs here, or by a service."""
+"""Generation of a benchmark's images by a local model or a service."""
 
 from pathlib import Path
 

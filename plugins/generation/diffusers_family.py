@@ -1,4 +1,4 @@
-"""Image generators that diffusers runs: any text-to-image pipeline with safetensors weights."""
+"""Image generators that run on diffusers: any text-to-image pipeline with safetensors weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,37 +33,40 @@ class DiffusersModel(LocalModel):
     """Options of a diffusers pipeline, optionally with a LoRA."""
 
     image_batch: Positive = 4
-    """Images generated together; changes them by rounding only."""
+    """Number of images generated together; it affects images only by rounding errors."""
     lora: str | None = None
     """Hub id, folder or file of a LoRA that is merged into the pipeline."""
     lora_scale: float = 1.0
-    """Weight of the LoRA in the merge."""
+    """Weight with which the LoRA is merged."""
 
     def __post_init__(self) -> None:
         LocalModel.__post_init__(self)
         if self.tokenizer is not None:
-            raise ConfigError("model tokenizer: a pipeline of diffusers has tokenizers of its own; leave it out")
+            raise ConfigError("model tokenizer: a diffusers pipeline has its own tokenizers; leave it out")
 
 
 def read_index(part: Part) -> Fields:
-    """Read the model_index.json of a checkpoint; raises ModelError if it is missing or needs code of its own."""
+    """Read a checkpoint's model_index.json.
+
+    Raises ModelError if the file is missing or names Python code of the checkpoint.
+    """
     if part.file(INDEX) is None:
         raise ModelError(
-            f"{part.source}: no {INDEX}, so it is not a diffusers pipeline; name the folder that has it, or make one "
-            "of a single file by diffusers' from_single_file and save_pretrained"
+            f"{part.source}: no {INDEX}, so it is not a diffusers pipeline; name the folder that contains it, or "
+            "convert a single file with diffusers' from_single_file and save_pretrained"
         )
     fields = read_json(part, INDEX)
     own = [name for name, (library, _) in _components(fields).items() if part.file(f"{name}/{library}.py") is not None]
     if own or not isinstance(fields.get("_class_name"), str):
         raise ModelError(
-            f"{part.source}: {INDEX} names Python code of the checkpoint's own, which is never run; use a pipeline "
-            "whose classes diffusers and transformers have"
+            f"{part.source}: {INDEX} names Python code from the checkpoint, which is never run; use a pipeline "
+            "that only needs classes of diffusers and transformers"
         )
     return fields
 
 
 def _components(fields: Fields) -> dict[str, tuple[str, str]]:
-    """Return the library and the class of each component of a pipeline, by name."""
+    """Return the library and class of each component of a pipeline, by component name."""
     return {
         name: (value[0], value[1])
         for name, value in fields.items()
@@ -72,7 +75,7 @@ def _components(fields: Fields) -> dict[str, tuple[str, str]]:
 
 
 def find_tensors(part: Part, only: str | None) -> list[str]:
-    """Return the tensors of every component of a folder; of a hub repository, only the names of its weight files.
+    """Return the tensors of every component in a folder, or only the weight files' names for a hub repository.
 
     Raises ModelError for a component that is missing or has no complete safetensors files.
     """

@@ -1,4 +1,4 @@
-"""Images by a pipeline of diffusers: maps settings to its arguments, and gives each image its own noise."""
+"""Generates images with a diffusers pipeline: maps settings to its arguments, and gives each image its own noise."""
 
 import inspect
 import io
@@ -21,12 +21,12 @@ from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings
 
 FILTERED = RowError(
     "reply_refused",
-    "the checkpoint's own safety checker covered the image; check the prompt, or use another checkpoint",
+    "the checkpoint's own safety checker blanked out the image; check the prompt, or use another checkpoint",
 )
 
 
 class PipelineDrawing:
-    """The `draw` call. Each image has its own noise generator, so that it does not depend on its batch."""
+    """Implements `draw` with a pipeline. Each image has its own noise generator, so it does not depend on its batch."""
 
     side_by_side = False
 
@@ -38,7 +38,7 @@ class PipelineDrawing:
 
     @classmethod
     def load(cls, model: ResolvedModel[Any]) -> Self:
-        """Load the pipeline on its device and merge its LoRA; raises ModelError if a file is damaged."""
+        """Load the pipeline onto its device and merge its LoRA; raise ModelError if a file is damaged."""
         folder, device, part = model.folder("checkpoint"), device_of(model), model.parts["checkpoint"]
         with readable_load(folder, "pipeline"), _quiet():
             pipeline = _load_text_to_image(folder, getattr(torch, model.dtype))
@@ -49,7 +49,7 @@ class PipelineDrawing:
         return cls(pipeline.to(device), _describe_checkpoint(model.config), revision)
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
-        """Return the images as PNG; raises ModelError for a setting that the pipeline does not have."""
+        """Return the images as PNG; raise ModelError for a setting that the pipeline does not support."""
         arguments, cfg = self._arguments(settings), self._guidance
         self.pipeline.scheduler = self._sampler(settings.sampler)
         with torch.inference_mode():
@@ -69,7 +69,7 @@ class PipelineDrawing:
 
     @property
     def _guidance(self) -> str:
-        """Name of the guidance argument: distilled pipelines use `guidance_scale` for another number."""
+        """Name of the guidance argument. Distilled pipelines use `guidance_scale` for a different quantity."""
         true = self.defaults.get("true_cfg_scale")
         return "true_cfg_scale" if true is not None and true > 1 else "guidance_scale"
 
@@ -86,12 +86,12 @@ class PipelineDrawing:
         for name, value in wanted.items():
             if value is not None and name not in self.defaults:
                 raise ModelError(
-                    f"{self.checkpoint}: {type(self.pipeline).__name__} takes no {name}; leave out the setting"
+                    f"{self.checkpoint}: {type(self.pipeline).__name__} does not support {name}; leave out the setting"
                 )
         return wanted
 
     def _sampler(self, name: str | None) -> Any:
-        """Return the scheduler of this name with the checkpoint's configuration; by default the checkpoint's own."""
+        """Return the scheduler of this class with the checkpoint's configuration; None selects the checkpoint's own."""
         if name in (None, type(self.own_sampler).__name__):
             return self.own_sampler
         known = sorted(kind.__name__ for kind in self.own_sampler.compatibles)
@@ -106,7 +106,7 @@ class PipelineDrawing:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress progress bars of loading, and the libraries' advice about each other."""
+    """Suppress the libraries' progress bars for loading, and their advice about each other."""
     loggers = [logging.getLogger(name) for name in ("diffusers", "transformers")]
     levels = [logger.level for logger in loggers]
     disable_progress_bar()
@@ -122,11 +122,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _load_text_to_image(folder: Path, dtype: torch.dtype) -> Any:
-    """Load the text-to-image pipeline of a checkpoint, even if it names another for the same model."""
+    """Load a checkpoint's text-to-image pipeline, even if the checkpoint names another pipeline of the same model."""
     options = {"dtype": dtype, "use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
         return diffusers.AutoPipelineForText2Image.from_pretrained(folder, **options)
-    except ValueError as error:  # a pipeline that has no such kind
+    except ValueError as error:  # the pipeline has no text-to-image counterpart
         if "AutoPipeline can't find" not in str(error):
             raise
     return diffusers.DiffusionPipeline.from_pretrained(folder, **options)

@@ -1,4 +1,4 @@
-"""The call `draw` of image generators: its requests, settings and results."""
+"""The `draw` call of image generators: its requests, settings and results."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -7,10 +7,10 @@ from plumbline.operators.base.errors import RowError
 
 
 class DrawingSettings(NamedTuple):
-    """Settings of an image generator; null leaves a setting to the model."""
+    """Settings of an image generator; null leaves the choice to the model."""
 
     cfg: float | None = None
-    """Strength of the prompt's guidance."""
+    """Strength of guidance by the prompt."""
     steps: int | None = None
     size: tuple[int, int] | None = None
     """Width and height in pixels."""
@@ -20,15 +20,15 @@ class DrawingSettings(NamedTuple):
 
 
 class DrawingRequest(NamedTuple):
-    """One image to be generated."""
+    """A request for one image."""
 
     prompt: str
     seed: int
-    """Seed of all noise. The image depends on it alone, not on the other images of its batch."""
+    """Seed of all noise, so that the image does not depend on the other images in its batch."""
 
 
 class Drawn(NamedTuple):
-    """A generated image as an encoded file, with its settings; None for settings that the model does not report."""
+    """A generated image as an encoded file, with its settings. Settings that the model does not report are None."""
 
     encoded: bytes
     cfg: float | None = None
@@ -38,12 +38,12 @@ class Drawn(NamedTuple):
 
 
 class DrawingModel(Protocol):
-    """`draw(prompts) -> images`: image generators."""
+    """Interface of image generators: `draw(prompts) -> images`."""
 
     checkpoint: str
     """The checkpoint's name, as configured."""
     revision: str | None
-    """Its hub commit, the digest of its files, or the label of a service."""
+    """The checkpoint's hub commit, the digest of its files, or the label of a service."""
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
-        """Return the image of each request, or an error."""
+        """Return an image or an error for each request."""

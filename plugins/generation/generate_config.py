@@ -16,45 +16,45 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.plugins.generation.pictures import Pictures
 
 KEPT = ".generate"
-"""Name of the store in the image folder, which has the generated images and the tables of wanted images."""
+"""Name of the store in the image folder, which contains the generated images and the tables of wanted images."""
 ROLE = "image_model"
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 SWEEP_KEYS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
-"""Keys that a sweep which generates images first shares with a generation."""
+"""Keys that a generation shares with a sweep that generates images first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateConfig(BoundsChecked):
-    """Settings of jobs.generate: prompts, an image generator and its settings."""
+    """Settings of jobs.generate: the prompts, and an image generator with its settings."""
 
     benchmark: BenchmarkConfig
-    """Benchmark whose prompts are drawn; its `images` is the folder that will contain the generator's folder."""
+    """Benchmark for whose prompts images are generated; its `images` is the parent of the generator's folder."""
     image_model: AnyModel
-    """Image generator: a pipeline of diffusers, or a service."""
+    """Image generator: a diffusers pipeline, or a service."""
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
     cluster: ClusterConfig
     storage: StorageConfig = field(default_factory=StorageConfig)
     limits: ImageLimits = field(default_factory=ImageLimits)
     shard_rows: Positive = 64
-    """Number of images in a file; they are committed together."""
+    """Number of images per file; they are committed together."""
     max_failed: Share = 0.01
-    """Largest share of failed images for exit code 2; above it, the exit code is 1."""
+    """Largest fraction of failed images for exit code 2; above this, the exit code is 1."""
     dry_run: bool = False
-    """Show how many images would be made, and stop."""
+    """Only show how many images would be generated."""
     log: LogConfig = field(default_factory=LogConfig)
     """Log of each shard (docs/observing.md)."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.benchmark.images is None:
-            raise ConfigError("benchmark.images: expected the folder for the images; name it")
+            raise ConfigError("benchmark.images: expected a folder for the images; set images=PATH")
         if self.images.is_local and Path(self.images.path).is_relative_to(ASSETS):
             raise ConfigError(
-                f"benchmark.images {self.images}: the embedded benchmark's own images are there; name another folder, "
-                "as in images=images"
+                f"benchmark.images {self.images}: the embedded benchmark's own images are in this folder; name "
+                "another one, as in images=images"
             )
         if self.benchmark.prompts is None:
-            raise ConfigError("benchmark.prompts: expected the prompts of the images; name their file")
+            raise ConfigError("benchmark.prompts: expected a file with the prompts of the images; set prompts=PATH")
         if self.benchmark.columns.edit_columns:
             raise ConfigError(
                 f"benchmark: {self.benchmark.name} has edited images, but images are generated from texts"
@@ -66,7 +66,6 @@ class GenerateConfig(BoundsChecked):
 
     @property
     def generator(self) -> str:
-        """Name of the generator."""
         return Path(self.image_model.checkpoint).name if self.pictures.name is None else self.pictures.name
 
     @property
@@ -76,26 +75,26 @@ class GenerateConfig(BoundsChecked):
 
     @property
     def folder(self) -> Place:
-        """Folder of this generator."""
+        """Folder of this generator's images."""
         return self.images / self.generator
 
     @property
     def image_store(self) -> Place:
-        """Store of the generated images."""
+        """Store that contains the generated images."""
         return self.images / KEPT
 
     @property
     def prompts_folder(self) -> str:
-        """Folder of the tables that list the images to draw, relative to `image_store`."""
+        """Folder of the tables that list the images to generate, relative to `image_store`."""
         return f"wanted/{self.generator}"
 
     @property
     def texts(self) -> BenchmarkConfig:
-        """The benchmark without any images."""
+        """The benchmark without its images."""
         return replace(self.benchmark, images=None, generators={})
 
     def drawing(self) -> SweepConfig:
-        """Return the sweep that generates the images: one prompt per image, and no images to read."""
+        """Return the sweep that generates the images: it has one prompt per image and reads no images."""
         return SweepConfig(
             store=self.image_store.url,
             benchmark=BenchmarkConfig(
@@ -114,15 +113,15 @@ class GenerateConfig(BoundsChecked):
 
 
 def generation_of(sweep: SweepConfig) -> GenerateConfig | None:
-    """Return the generation that a sweep needs before it scores; None if it names no image model."""
+    """Return the generation that a sweep needs before scoring, or None if the sweep has no image model."""
     if sweep.image_model is None:
         return None
     return GenerateConfig(image_model=sweep.image_model, **{name: getattr(sweep, name) for name in SWEEP_KEYS})
 
 
 def scoring_of(sweep: SweepConfig) -> SweepConfig:
-    """Return the sweep that scores the images after they were generated.
+    """Return the sweep that scores the images once they are generated.
 
-    It equals a sweep that found the images in place, so that it computes the same cells.
+    It equals a sweep that found existing images, so it computes the same cells.
     """
     return replace(sweep, image_model=None, pictures=PicturesConfig())

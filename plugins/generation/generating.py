@@ -1,4 +1,4 @@
-"""Generation of a benchmark's images: draws the missing ones, and puts all into the generator's folder."""
+"""Generates the missing images of a benchmark, and publishes all images in the generator's folder."""
 
 import re
 from collections import Counter
@@ -26,13 +26,13 @@ from plumbline.plugins.generation.generate_config import GenerateConfig
 from plumbline.plugins.generation.wanted_images import list_pictures, write_wanted
 
 OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
-"""Names of the files that a generation writes into a generator's folder."""
+"""Pattern for the names of files that a generation writes into a generator's folder."""
 MAX_READERS = 4
-"""Files that are read at the same time; each has all images of a shard."""
+"""Maximum number of files read at the same time; each contains all images of a shard."""
 
 
 class PlannedGeneration(NamedTuple):
-    """A generation as planned, before any image is made."""
+    """A generation as planned, before any image is generated."""
 
     config: GenerateConfig
     drawing: PlannedSweep
@@ -47,24 +47,24 @@ class Generated(NamedTuple):
     """Address of the generator's folder."""
     pictures: int
     made: int
-    """Number of images made in this run."""
+    """Number of images generated in this run."""
     failed: int
     """Number of missing images, including failures of earlier runs."""
     kinds: Mapping[str, int]
     """Number of images that failed in this run, by kind of error."""
     problems: tuple[str, ...]
-    """Reasons why whole files could not be made."""
+    """Reasons why entire files could not be generated."""
     mended: tuple[str, ...]
-    """Addresses of damaged files that were replaced: by their other copy, or by images that were drawn again."""
+    """Addresses of damaged files that were replaced, either by their other copy or by generating the images again."""
     usage: Mapping[str, Usage]
     costs: Mapping[str, Cost]
     exit_code: int
 
 
 def plan_generation(config: GenerateConfig) -> PlannedGeneration:
-    """Name every image and find the existing ones; load no model, and draw nothing.
+    """Name every image and find the existing ones, without loading a model or generating anything.
 
-    Raise ConfigError, SourceError or ModelError, whose message is one line with the remedy.
+    Raises ConfigError, SourceError or ModelError, each with a one-line message that contains the remedy.
     """
     strangers = [name for name in _tables(config.folder) if OURS.fullmatch(name) is None]
     if strangers:
@@ -82,7 +82,7 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
 
 
 def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
-    """Draw missing and damaged images, and put all images into the generator's folder for the sweep."""
+    """Generate missing and damaged images, and publish all images in the generator's folder for the sweep."""
     folder = GeneratorFolder(planned.config.folder)
     with registered_sweep(planned.drawing, watch) as (drawing, watch):
         drawing, outcomes, published = compute_whole(drawing, watch, folder.publish)
@@ -114,27 +114,28 @@ def _tables(folder: Place) -> list[str]:
 
 
 class Published(NamedTuple):
-    """Faults of a generator's folder after its cells were put there."""
+    """Problems of a generator's folder after its cells were published there."""
 
     failed: int
     """Number of rows without an image."""
     problems: tuple[str, ...]
-    """Reasons why whole files are missing."""
+    """Reasons why entire files are missing."""
 
 
 class GeneratorFolder:
-    """The folder that a sweep reads: it contains the cells of a generation, each as a file of its own.
+    """The folder that a sweep reads: it contains each cell of a generation as a file.
 
-    A file is a hard link of its cell on a disk, and a copy in a cloud. Every publication reads both to the last bit.
+    The file is a hard link to its cell on a disk, and a copy in cloud storage. Each time the folder is published, both
+    are read completely.
     """
 
     def __init__(self, folder: Place) -> None:
         self.folder = folder
         self.damaged: dict[str, None] = {}
-        """Addresses of the damaged cells and files that were found."""
+        """Addresses of damaged cells and files found so far."""
 
     def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Published]:
-        """Make the folder contain the cells and no other file; return the damaged cells that no file can replace."""
+        """Make the folder contain exactly the cells, and return the damaged cells that no file can replace."""
         cells = drawing.plan.prompt_cells("pictures")["pictures"]
         lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
         made = {_file_name(cell, outcomes): cell for cell in cells if cell not in lost}
@@ -184,7 +185,7 @@ class GeneratorFolder:
 
 
 def _read_copy(file: Place, key: str) -> StoredCell | None:
-    """Return a cell's file in the generator's folder; None if it is damaged, another cell's, or gone."""
+    """Return a cell's file in the generator's folder; None if it is damaged, missing, or another cell's file."""
     with readable_errors(file, "images"), suppress(FileNotFoundError, DamagedError):
         copy = decode_cell(file.read(), [])
         return copy if copy.provenance["key"] == key else None
@@ -192,7 +193,7 @@ def _read_copy(file: Place, key: str) -> StoredCell | None:
 
 
 def _is_linked(cell: Place, file: Place) -> bool:
-    """Return True if both are one file on a disk, so that damage to one is damage to the other."""
+    """Return True if both are the same file on a disk, so that damage to one is damage to the other."""
     with suppress(FileNotFoundError):
         return file.is_local and Path(file.path).samefile(cell.path)
     return False

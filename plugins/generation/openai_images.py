@@ -1,6 +1,6 @@
-"""Image generators behind an OpenAI-compatible images service, which returns images as base64.
+"""Image generators behind an OpenAI-compatible images service that returns images as base64.
 
-A URL instead of an image is never followed.
+If the service returns a URL instead of an image, the URL is never followed.
 """
 
 from base64 import b64decode
@@ -25,18 +25,18 @@ SENT_AS = {
     "seed": "seed",
     "negative_prompt": "negative_prompt",
 }
-"""Settings that OpenAI's own service does not accept, with their names at servers of open models."""
+"""Settings that OpenAI's own service does not accept, and their argument names on servers for open models."""
 MAX_IMAGE_REPLY = 128_000_000
-"""Maximum size in bytes of a reply with an image in base64."""
+"""Maximum size in bytes of a reply with a base64-encoded image."""
 BASE64: Mapping[str, Any] = {"response_format": "b64_json"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagesServiceModel(ServiceModel):
-    """Options of an image generator at an OpenAI-compatible endpoint."""
+    """Options for an image generator behind an OpenAI-compatible endpoint."""
 
     image_batch: Positive = 32
-    """Number of images requested before results are processed, `concurrency` of them at once."""
+    """Number of images requested before results are processed; `concurrency` of them are requested at a time."""
     takes: tuple[str, ...] = ()
     """Settings that are sent to the service in addition to the size: cfg (as guidance_scale), steps (as
     num_inference_steps), seed and negative_prompt; OpenAI's own service accepts none of them.
@@ -49,7 +49,7 @@ class ImagesServiceModel(ServiceModel):
 
 
 class OpenAiImages(OpenAiService):
-    """The `draw` call."""
+    """Implements `draw` with an OpenAI-compatible service."""
 
     def __init__(self, model: "ResolvedModel[ImagesServiceModel]") -> None:
         super().__init__(open_client(model, MAX_IMAGE_REPLY), model)
@@ -57,7 +57,7 @@ class OpenAiImages(OpenAiService):
         self.says_format = True
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
-        """Return the image of each request; raises ModelError for a setting that is not in `takes`."""
+        """Return an image or an error for each request; raise ModelError for a setting that is not in `takes`."""
         return self._each([self._request(request, settings) for request in requests])
 
     def _request(self, request: DrawingRequest, settings: DrawingSettings) -> HttpRequest:
@@ -68,7 +68,7 @@ class OpenAiImages(OpenAiService):
         if unknown := [name for name in given if name not in takes]:
             raise ModelError(
                 f"pictures.{unknown[0]}: {self.service} is not configured to accept it; leave it out, or add it to "
-                f"image_model.takes, which may have {', '.join(SENT_AS)}"
+                f"image_model.takes, which may contain {', '.join(SENT_AS)}"
             )
         seed = request.seed if "seed" in takes else None
         sent = given | ({} if seed is None else {"seed": seed})
@@ -79,7 +79,7 @@ class OpenAiImages(OpenAiService):
         return HttpRequest(arguments, partial(self._read, Drawn(b"", settings.cfg, settings.steps, seed)))
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
-        """Send one request; OpenAI's newer models only return base64, and refuse the argument that asks for it."""
+        """Send one request. OpenAI's newer models always return base64, and reject the argument that requests it."""
         from openai import BadRequestError
 
         create: Any = self.client.images.generate
@@ -99,7 +99,7 @@ class OpenAiImages(OpenAiService):
             return drawn._replace(encoded=b64decode(encoded, validate=True))
         if isinstance(pictures, list) and pictures and getattr(pictures[0], "url", None):
             problem = f"{self.service} sent an address in place of the image, which is not followed"
-            return RowError("request_refused", f"{problem}; use a model or a setting that gives b64_json")
+            return RowError("request_refused", f"{problem}; use a model or a setting that returns b64_json")
         return self._unavailable("returned an answer without an image")
 
 

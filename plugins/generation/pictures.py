@@ -1,4 +1,4 @@
-"""The metric-like chain that ends in generated images, and the name and the seed of each image."""
+"""The metric-like chain that generates images, and the name and seed of each image."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings
 
 
 class PictureName(NamedTuple):
-    """A prompt and the number of one of its images."""
+    """A prompt, and the number of one of its images."""
 
     prompt_id: str
     number: int
 
     @property
     def image_id(self) -> str:
-        """Id that is unique among the generator's images."""
+        """Id of the image, unique among the generator's images."""
         return f"{self.prompt_id}-{self.number}"
 
 
 def picture_name(image_id: str) -> PictureName:
-    """Return the prompt and number in an image_id."""
+    """Parse the prompt and number from an image_id."""
     prompt_id, _, number = image_id.rpartition("-")
     return PictureName(prompt_id, int(number))
 
@@ -31,7 +31,7 @@ class DrawingMetric(Protocol):
     """A chain that generates images."""
 
     def drawing(self) -> dict[str, Any]:
-        """Return all options that decide an image, except its generator and its prompt."""
+        """Return all options that affect an image, except its generator and prompt."""
 
     def settings(self) -> DrawingSettings:
         """Return the settings for the generator."""
@@ -42,14 +42,14 @@ class DrawingMetric(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pictures(GenerationChain):
-    """A chain that ends in generated images: rows of the table PICTURES."""
+    """A chain that generates images as rows of the table PICTURES."""
 
     kind: Literal["pictures"] = "pictures"
     chain: ClassVar[tuple[str, ...]] = ("pictures",)
     final_stage: ClassVar[str] = "pictures"
     role_keys: ClassVar[tuple[str, ...]] = ("generator",)
     generator: str = "image_model"
-    """Role of its model."""
+    """Role of the model that generates the images."""
     options: PicturesConfig
 
     def drawing(self) -> dict[str, Any]:
@@ -61,6 +61,6 @@ class Pictures(GenerationChain):
         return DrawingSettings(options.cfg, options.steps, size, options.sampler, options.negative_prompt)
 
     def request(self, image_id: str, prompt: str) -> DrawingRequest:
-        """Return the request for one image of a prompt; its seed has 32 bits, which every generator accepts."""
+        """Return the request for one image of a prompt. The seed has 32 bits, which every generator accepts."""
         content = f"{self.options.seed}\0{image_id}".encode()
         return DrawingRequest(prompt, int.from_bytes(hashlib.sha256(content).digest()[:4]))

@@ -1,4 +1,4 @@
-"""The `pictures` stage: images made from prompts by an image generator."""
+"""The `pictures` stage, in which an image generator makes images from prompts."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,32 +27,33 @@ PICTURES = pa.schema(
         ("error", schemas.ERROR),
     ]
 )
-"""Generated images (jobs.generate), as a sweep reads them. `image` is encoded, and null if there is an `error`. The
-other columns are the settings of the generation (`size` as 1024x768) and the checkpoint."""
+"""Schema of generated images (jobs.generate), as a sweep reads them. `image` is encoded, and null if there is an
+`error`. The other columns are the generation settings (`size` as in 1024x768) and the checkpoint.
+"""
 BLANK_REMEDY = "check the prompt and the settings, or set the generator's dtype=float32"
 
 
 class WantedImage(NamedTuple):
-    """An image of a shard that should be generated."""
+    """An image that should be generated for a shard."""
 
     image_id: str
     text: str
 
 
 class PreparedPictures(NamedTuple):
-    """A shard's images, with those that earlier cells contain."""
+    """The images to generate for a shard, and those that earlier cells already contain."""
 
     wanted: Sequence[WantedImage]
     kept: Mapping[str, pa.Table]
-    """Reusable rows of earlier cells (schema PICTURES) by metric."""
+    """Reusable rows from earlier cells (schema PICTURES), by metric."""
     error: RowError | None = None
-    """Error of all images, if none should be generated."""
+    """Error to record for all images, if none should be generated."""
 
 
 class PicturesStage(RowStage):
-    """Wanted images to images (schema PICTURES), a row each.
+    """Stage that generates the wanted images, one row per image (schema PICTURES).
 
-    The shard's rows have the schema PROMPTS; `prompt_id` is the image's id, `text` its prompt.
+    The rows of the shard have the schema PROMPTS; `prompt_id` is the image's id, and `text` is its prompt.
     """
 
     name = "pictures"
@@ -128,7 +129,7 @@ class PicturesStage(RowStage):
 
 
 def _columns(drawn: Drawn | RowError, limits: ImageLimits) -> dict[str, Any]:
-    """Return the columns of an image with its settings, or of its error."""
+    """Return the columns for an image with its settings, or for its error."""
     size = drawn if isinstance(drawn, RowError) else _size(drawn.encoded, limits)
     if isinstance(drawn, RowError) or isinstance(size, RowError):
         return {"error": rows.error_value(size if isinstance(size, RowError) else None)}
@@ -137,14 +138,14 @@ def _columns(drawn: Drawn | RowError, limits: ImageLimits) -> dict[str, Any]:
 
 
 def _size(encoded: bytes, limits: ImageLimits) -> str | RowError:
-    """Return an image's size in the form of the settings, or an error if it cannot be decoded or is of one colour."""
+    """Return an image's size in the format of the settings, or an error if it is a single colour or not decodable."""
     image = decode_bytes(encoded, limits)
     if isinstance(image, RowError):
         return image
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
         colour = "of one colour" if pixels.any() else "black"
-        return RowError("blank_picture", f"the generator made an image that is {colour} all over; {BLANK_REMEDY}")
+        return RowError("blank_picture", f"the generator made an image that is entirely {colour}; {BLANK_REMEDY}")
     return f"{image.width}x{image.height}"
 
 
@@ -154,7 +155,7 @@ def _read_wanted(records: pa.Table) -> list[WantedImage]:
 
 
 def _reusable_rows(earlier: Sequence[pa.Table], wanted: Sequence[WantedImage]) -> pa.Table:
-    """Return the rows of wanted images in earlier cells, newest first, without retryable errors."""
+    """Return the rows of wanted images from earlier cells, newest first, without retryable errors."""
     left, kept = set(wanted), [PICTURES.empty_table()]
     for table in earlier:
         records = table.select(["image_id", "prompt", "error"]).to_pylist()

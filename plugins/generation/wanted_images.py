@@ -1,4 +1,4 @@
-"""Tables of the images that a generator must draw. Each table is a shard, and images stay in their table."""
+"""Tables of the images that a generator must generate. Each table is a shard, and images stay in their table."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,21 +10,22 @@ from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.plugins.generation.pictures import PictureName
 
 Texts = Mapping[str, str]
-"""Prompts by image_id, in order."""
+"""Prompts by image_id, in the order of the images."""
 
 
 def list_pictures(prompts: pa.Table, seeds: int) -> Texts:
-    """Return the prompt of each wanted image: `seeds` images of each prompt (schema PROMPTS)."""
+    """Return the prompt of each wanted image, with `seeds` images per prompt (schema PROMPTS)."""
     pairs = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True)
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}
 
 
 def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
-    """Make the tables of a folder list exactly the wanted images.
+    """Rewrite a folder's tables so that together they list exactly the wanted images.
 
-    An image stays in its table, and new images go into new tables of at most `rows` rows, so that a shard that loses
-    nothing keeps its cell. Images of a damaged table count as new, and go into a table of the same name. This table
-    lists the same images, and so is the same shard, unless others were removed.
+    Existing images stay in their table, and new ones go into new tables of at most `rows` rows, so a shard keeps its
+    cell unless images are removed from it. Images listed in a damaged table count as new, and go into a table of the
+    same name. Unless some of them are no longer wanted, the new table lists the same images and is therefore the same
+    shard.
     """
     earlier = {path: _read(store, path) for path in store.files(folder)}
     left = dict(wanted)
@@ -42,7 +43,7 @@ def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
 
 
 def _read(store: Store, path: str) -> Texts:
-    """Return the prompts that a table lists, by image_id; empty if the table is damaged."""
+    """Return the prompts in a table by image_id; empty if the table is damaged."""
     with suppress(StoreError, KeyError, ValueError):
         table = store.read_file(path)
         return dict(zip(*(table.column(key).to_pylist() for key in ("prompt_id", "text")), strict=True))

@@ -1,4 +1,4 @@
-"""Studies: people rate the images of a run or a folder in a browser, and their answers are stored."""
+"""Studies in which people rate the images of a run or folder in a browser, and in which their answers are stored."""
 
 from pathlib import Path
 

@@ -40,15 +40,15 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "side_by_side": ["left", "right", "tie"],
     "vote": ["left", "right", "tie"],
 }
-"""Choices of each template, without `unsure` and `cannot tell`."""
+"""Choices that each template offers, except `unsure` and `cannot tell`."""
 LABELS = {CANNOT_TELL: "cannot tell"}
 MARKED_WORDS, NOTE = "wrong_words", "note"
-"""Names of the further questions; the main question has the template's name."""
+"""Names of the additional questions; the main question has the template's name."""
 IMAGES = ("source", "image", "left", "right")
 SHOWN = ("prompt", "question", *IMAGES)
-"""Fields of records that raters see, in order."""
+"""Record fields that are shown to raters, in order."""
 PART_SIZE = 50_000_000
-"""Characters after which a new file of tasks begins."""
+"""Number of characters after which a new task file is started."""
 HINTS = {
     "words": f'Mark the words, then choose "{MARKED}", even if no word is wrong.',
     **{
@@ -57,11 +57,11 @@ HINTS = {
         if template.anchors
     },
 }
-"""Text below the question, by template."""
+"""Hints shown below the question, by template."""
 
 
 class Exported(NamedTuple):
-    """Exported files."""
+    """The exported files, with notes on what was omitted."""
 
     files: Sequence[Place]
     notes: Sequence[str]
@@ -71,8 +71,8 @@ class Exported(NamedTuple):
 def export_tasks(study: Study, name: ToolName, raters: int) -> Exported:
     """Write the study's tasks with their images, and the tool's configuration, for each template.
 
-    The files are in exports/TOOL of the study's folder. They contain no generators, image ids or right answers; an
-    answer is matched by its `task_id`.
+    The files are written to exports/TOOL in the study's folder. They contain no generators, image ids or correct
+    answers; answers are matched to tasks by `task_id`.
     """
     tool, folder, files, notes = TOOLS[name], study.place / f"exports/{name}", list[Place](), list[str]()
     all_tasks = list(study.opened.tasks.values())
@@ -90,7 +90,7 @@ def export_tasks(study: Study, name: ToolName, raters: int) -> Exported:
 
 
 def _split(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
-    """Split the records into lists of about PART_SIZE characters, which tools can import."""
+    """Split the records into lists of about PART_SIZE characters, small enough for the tools to import."""
     part, size = list[dict[str, str]](), 0
     for record in records:
         part.append(record)
@@ -103,14 +103,14 @@ def _split(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
 
 
 def _make_records(tasks: Iterable[Task], pictures: Pictures, notes: list[str]) -> Iterator[dict[str, str]]:
-    """Yield a flat record for each task, or for each of its questions; append omissions to `notes`."""
+    """Yield a flat record for each task, or for each question of a task; append omissions to `notes`."""
     for task in tasks:
         names = ("image",) if len(task.places) == 1 else ("left", "right")
         images = [pictures.image(task, index) for index in _image_order(task)]
         sources = pictures.sources(task)
         problem = next((picture.message for picture in (*images, *sources) if isinstance(picture, RowError)), None)
         if problem is not None:
-            notes.append(f"task {task.task_id} is left out, an image is missing: {problem}")
+            notes.append(f"task {task.task_id} is left out because an image is missing: {problem}")
             continue
         if len(sources) > 1:
             notes.append(f"task {task.task_id} shows the first of its {len(sources)} sources")
@@ -126,7 +126,7 @@ def _make_records(tasks: Iterable[Task], pictures: Pictures, notes: list[str]) -
 
 
 def _image_order(task: Task) -> tuple[int, ...]:
-    """Return the indices of a task's images from left to right; the task's id, a hash, decides them."""
+    """Return the indices of a task's images from left to right, derived from the task's id (a hash)."""
     indices = tuple(range(len(task.places)))
     return indices[::-1] if int(task.task_id, 16) % 2 else indices
 
@@ -136,7 +136,7 @@ def _list_choices(template: str) -> list[str]:
 
 
 def _configure_label_studio(template: str, shown: Sequence[str], raters: int) -> str:
-    """Return the labelling configuration of a project."""
+    """Return a project's labelling configuration for Label Studio."""
     view = ElementTree.Element("View")
     for text in (TEMPLATES[template].asks, *filter(None, [HINTS.get(template)])):
         ElementTree.SubElement(view, "Header", value=text)
@@ -156,7 +156,7 @@ def _configure_label_studio(template: str, shown: Sequence[str], raters: int) ->
 
 
 def _configure_argilla(template: str, shown: Sequence[str], raters: int) -> str:
-    """Return the settings of a dataset of Argilla 2."""
+    """Return a dataset's settings for Argilla 2."""
     fields = [{"name": name, "settings": {"type": "image" if name in IMAGES else "text"}} for name in shown]
     choices: dict[str, Any] = {"type": "label_selection", "options": _list_options(_list_choices(template))}
     questions = [{"name": template, "title": TEMPLATES[template].asks, "required": True, "settings": choices}]
@@ -185,14 +185,14 @@ def _list_options(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 class Tool(NamedTuple):
-    """An annotation tool."""
+    """An annotation tool that studies can be exported to."""
 
     make_record: Callable[[Mapping[str, str], Sequence[str]], dict[str, Any]]
-    """Returns a record in the tool's form; the second argument names the fields to show."""
+    """Returns a record in the tool's format; the second argument names the fields to show."""
     configure: Callable[[str, Sequence[str], int], str]
-    """Returns the tool's configuration for a template, the fields to show, and the raters of each task."""
+    """Returns the tool's configuration, given a template, the fields to show, and the number of raters per task."""
     suffix: str
-    """Suffix of the configuration's file."""
+    """Suffix of the configuration file."""
 
 
 TOOLS: Mapping[ToolName, Tool] = {
@@ -206,12 +206,12 @@ class Imported(NamedTuple):
 
     kept: int
     known: int
-    """Answers that the study had already."""
+    """Answers that the study already had."""
     notes: Sequence[str]
 
 
 def import_answers(study: Study, export: Place) -> Imported:
-    """Add the answers in a tool's export to the study; a changed answer becomes the next revision.
+    """Add the answers from a tool's export to the study; a changed answer becomes the next revision.
 
     Raises SourceError before anything is added if a record does not belong to the study or its answer is not valid.
     """
@@ -220,8 +220,8 @@ def import_answers(study: Study, export: Place) -> Imported:
     for annotation in annotations:
         if "task_id" not in annotation.fields:
             raise SourceError(
-                f"{annotation.where}: no task_id, so it is not a study's task (export_to=); judge by such ratings with "
-                "protocol=annotations"
+                f"{annotation.where}: no task_id, so it is not a task of a study (export_to=); to use such ratings, "
+                "set protocol=annotations"
             )
         by_task.setdefault((str(annotation.fields["task_id"]), _clean_rater(annotation)), []).append(annotation)
     opened, answers, omitted = study.opened, list[Answer](), Counter[str]()
@@ -249,7 +249,9 @@ def _clean_rater(annotation: Annotation) -> str:
 def _make_answer(task: Task, version: int, rater: str, answer: Any, annotations: Sequence[Annotation]) -> Answer:
     where = annotations[-1].where
     if (problem := find_problem(TEMPLATES[task.template], answer, task.scope)) is not None:
-        raise SourceError(f"{where}: {problem}; was the project's configuration edited? Correct the answer")
+        raise SourceError(
+            f"{where}: {problem}; correct the answer, and check whether the project's configuration was edited"
+        )
     times = [annotation.seconds for annotation in annotations if annotation.seconds is not None]
     try:
         return Answer(
@@ -273,7 +275,7 @@ def _make_answer(task: Task, version: int, rater: str, answer: Any, annotations:
 
 
 def _read_answer(task: Task, annotations: Sequence[Annotation]) -> Any:
-    """Return the answer in the form of the task's template, or None if it is not complete."""
+    """Return the answer in the form that the task's template expects, or None if it is incomplete."""
     if task.template == "questions":
         replies = {str(row.fields.get("question_id")): _read_choice(row, task) for row in annotations}
         return None if None in replies.values() or len(replies) < len(task.questions) else replies
@@ -290,7 +292,7 @@ def _read_choice(annotation: Annotation, task: Task) -> str | None:
 
 
 def _read_text(annotation: Annotation, question: str) -> str | None:
-    """Return an answer; in Label Studio's JSON-MIN it is among the fields."""
+    """Return the answer to a question as text; in Label Studio's JSON-MIN, answers are among the record's fields."""
     text = annotation.answers.get(question, annotation.fields.get(question))
     return None if text is None else str(text)
 
@@ -301,7 +303,7 @@ def _convert_side(task: Task, annotation: Annotation, choice: str) -> str:
 
 
 def _convert_marks(task: Task, annotation: Annotation, choice: str) -> dict[str, list[int]]:
-    """Return the marked words; a word with both marks is wrong."""
+    """Return the indices of the marked words by mark; a word marked both wrong and unsure counts as wrong."""
     marked: dict[str, set[int]] = {mark: set() for mark in MARKS}
     for span in annotation.spans.get(MARKED_WORDS, ()):
         words = enumerate(words_in(task.prompt))

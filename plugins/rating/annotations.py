@@ -1,4 +1,4 @@
-"""Reads exports of Label Studio and Argilla: each person's answers about each record, as ratings."""
+"""Reads exports of Label Studio and Argilla as ratings: each person's answers about each record."""
 
 import math
 import re
@@ -19,22 +19,22 @@ from plumbline.pipelines.metaeval.releases.sheets import as_list, read_json, rea
 AGAIN = "export it again as JSON"
 NO_RATING = "no answer is a number, yes, no, unsure or a side"
 MAX_LABELS = 8
-"""Number of labels of one question that an error message lists."""
+"""Maximum number of a question's labels that an error message lists."""
 UNSURE = ("unsure", "cannot tell", "cannot_tell")
-"""Labels of choices and of marked words that count as no answer."""
+"""Labels of choices and marked words that count as no answer."""
 SHOWN = ("shown", "aligned", "yes")
-"""Labels of marked words that the image shows; with any other label, it does not show the word."""
+"""Labels of marked words that the image shows. Any other label means that the image does not show the word."""
 REPLIES: Mapping[str, float | None] = {"yes": 1, "no": 0, **dict.fromkeys(UNSURE)}
 SIDES: Mapping[str, float | None] = {
     **{"a": 1, "left": 1, "b": -1, "right": -1},
     **dict.fromkeys(("tie", "equal", "same", "both", "neither"), 0),
     **dict.fromkeys(UNSURE),
 }
-"""Labels of a choice between two images: 1 prefers the first, -1 the second, 0 neither."""
+"""Labels of a choice between two images: 1 prefers the first image, -1 the second, and 0 neither."""
 
 
 class Span(NamedTuple):
-    """A marked part of a text."""
+    """A marked passage of a text."""
 
     start: int
     end: int
@@ -48,41 +48,41 @@ class Annotation:
     """One person's answers about one record."""
 
     where: str
-    """The file and the record."""
+    """The file and record, for messages."""
     fields: Mapping[str, Any]
     """The record's fields: ids, texts, images."""
     rater: str
     answers: Mapping[str, str] = field(default_factory=dict)
-    """Number or chosen label as text, by question."""
+    """Answers by question: a number or a chosen label, as text."""
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
-    """Marked parts of the text, by question."""
+    """Marked passages of the text, by question."""
     at: str = ""
     """Time of the answer in ISO 8601; empty if the export does not contain it."""
     seconds: float | None = None
     dropped: str = ""
-    """Reason why it does not count (skipped, draft); empty if it counts."""
+    """Reason why the annotation does not count (skipped, draft); empty if it counts."""
 
 
 def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
     """Read the ratings, choices and marked words of an export; each question becomes a template.
 
-    Label Studio: its exports JSON (`annotations` of tasks) and JSON-MIN (an object for each annotation), as
-    label-studio-sdk 2.1.2 writes them (converter/converter.py, convert_to_json_min; converter/utils.py,
-    prettify_result). Argilla: records as JSON, of version 2 nested (`records.to_json`, `to_list`) or flattened (argilla
-    2.8.0, records/_io/_generic.py), of version 1 (`responses` by user, with `values` and `status`) and its table for
-    the Hub (a column of answers for each question). The exports do not define their questions' meaning, so it is
-    guessed:
+    From Label Studio, read its JSON export (tasks with `annotations`) and its JSON-MIN export (one object per
+    annotation), as written by label-studio-sdk 2.1.2 (converter/converter.py, convert_to_json_min; converter/utils.py,
+    prettify_result). From Argilla 2, read records as JSON, either nested (`records.to_json`, `to_list`) or flattened
+    (argilla 2.8.0, records/_io/_generic.py). From Argilla 1, read records (`responses` by user, with `values` and
+    `status`) and the table for the Hub (one column of answers per question). The exports do not define what their
+    questions mean, so the meaning is guessed:
 
     - A number (Rating, Number, RatingQuestion) is a rating.
     - A label (Choices, LabelQuestion) is a rating if it is a number, yes, no, unsure or "cannot tell". If the record
-      has two images, it is a choice between them, as Pairwise is: left or a, right or b, tie, unsure.
+      has two images, the label is a choice between them, as is Pairwise: left or a, right or b, tie, unsure.
     - Marked text (Labels of a Text, SpanQuestion) marks words that the image does not show, unless its label is shown,
-      aligned, yes or unsure. The share of words shown is a rating.
+      aligned, yes or unsure. The fraction of words shown is a rating.
 
-    `columns.values` assigns numbers to other labels. Questions whose answers have none of these forms are left out
-    with a note. `columns` names fields of the record: Label Studio's `data`, Argilla's fields, metadata and `id`. In
+    `columns.values` assigns numbers to other labels. Questions whose answers have none of these forms are left out with
+    a note. `columns` names fields of the record: Label Studio's `data`, or Argilla's fields, metadata and `id`. In
     JSON-MIN, Choices look like data, so `columns.rating` names the question. Skipped and discarded annotations do not
-    count; neither do drafts, if the export marks them.
+    count, and neither do drafts if the export identifies them.
     """
     annotations, notes = read_export(place, columns)
     readable = _find_readable(annotations, columns)
@@ -111,9 +111,9 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
 
 
 def _find_readable(annotations: Sequence[Annotation], columns: RatingColumns) -> set[str]:
-    """Return the questions that are answered by ratings or choices.
+    """Return the questions whose answers can be read as ratings or choices.
 
-    Raises SourceError if only some of a question's answers can be read as ratings or choices.
+    Raises SourceError if this is true of only some of a question's answers.
     """
     good: dict[str, Annotation] = {}
     bad: dict[str, Annotation] = {}
@@ -124,14 +124,14 @@ def _find_readable(annotations: Sequence[Annotation], columns: RatingColumns) ->
     for question in good.keys() & bad.keys():
         one = bad[question]
         raise SourceError(
-            f"{one.where}: {question!r} is answered by {one.answers[question]!r}, and elsewhere by "
-            f"{good[question].answers[question]!r}; correct it, or {_suggest_values([one], question)}"
+            f"{one.where}: {question!r} is answered with {one.answers[question]!r} here, but with "
+            f"{good[question].answers[question]!r} elsewhere; correct it, or {_suggest_values([one], question)}"
         )
     return set(good)
 
 
 def _suggest_values(annotations: Sequence[Annotation], question: str) -> str:
-    """Return the remedy for unknown labels: the option that assigns a number to each."""
+    """Return the suggested fix for unknown labels: the option that assigns a number to each label."""
     given = dict.fromkeys(one.answers[question].strip() for one in annotations if question in one.answers)
     named = [label for label in given if re.fullmatch(r"\w[\w .-]{0,40}", label)][:MAX_LABELS] or ["LABEL"]
     return f"set +protocol.columns.values={{{', '.join(f'{label}: NUMBER' for label in named)}}}"
@@ -146,7 +146,10 @@ def _is_known(answer: str, of_pair: bool, columns: RatingColumns) -> bool:
 
 
 def _parse_answer(answer: str, of_pair: bool, columns: RatingColumns) -> float | None:
-    """Return an answer's number: a rating, or the side of a pair (SIDES); None if unsure, ValueError if neither."""
+    """Return an answer as a number: a rating, or the preferred side of a pair (SIDES).
+
+    Returns None for an unsure answer; raises ValueError if the answer is neither a rating nor a side.
+    """
     label = answer.strip().lower()
     own = {name.lower(): value for name, value in columns.values.items()}
     for meanings in (own, SIDES if of_pair else REPLIES):
@@ -191,7 +194,7 @@ def _find_ids(one: Annotation, columns: RatingColumns) -> tuple[str, str | None,
 
 
 def _find_pair(one: Annotation, columns: RatingColumns) -> dict[str, str | None] | None:
-    """Return the ids of a pair of images, as in schemas.PREFERENCES, or None if the record has one image."""
+    """Return the ids of a pair of images (columns of schemas.PREFERENCES), or None if the record has one image."""
     prompt_id = _find_text(one, columns.prompt_id) or _find_text(one, columns.prompt)
     pair: dict[str, str | None] = {"prompt_id": prompt_id}
     for side, image, generator in (
@@ -206,14 +209,14 @@ def _find_pair(one: Annotation, columns: RatingColumns) -> dict[str, str | None]
 
 
 def _make_word_parts(marked: Sequence[Word], question: str) -> Iterator[Part]:
-    """Yield the marks of a prompt's words as parts of the rating by a question."""
+    """Yield a Part for each of a prompt's words with its mark; together they form the rating for the question."""
     for number, word in enumerate(marked):
         ids = (word.image_id, word.prompt_id, word.generator, word.rater)
         yield Part(*ids, question, str(number), word.aligned, word.where)
 
 
 def _read_marked_words(one: Annotation, question: str, columns: RatingColumns) -> Iterator[Word]:
-    """Yield every word of the prompt with the person's mark; the worst mark counts if a word has several."""
+    """Yield every word of the prompt with the person's mark; if a word has several marks, the worst one counts."""
     ids = _find_ids(one, columns)
     remedy = "set protocol.columns.prompt to the field whose text was marked"
     prompt = _require_text(one, columns.prompt, remedy)
@@ -221,7 +224,7 @@ def _read_marked_words(one: Annotation, question: str, columns: RatingColumns) -
     for span in spans:
         if span.end > len(prompt) or span.text not in (None, prompt[span.start : span.end]):
             raise SourceError(
-                f"{one.where}, {question}: {span.text or span.end!r} is not at {span.start} to {span.end} of "
+                f"{one.where}, {question}: characters {span.start} to {span.end} are not {span.text or span.end!r} in "
                 f"{prompt!r}; {remedy}"
             )
     for word, start, end in words_in(prompt):
@@ -232,33 +235,33 @@ def _read_marked_words(one: Annotation, question: str, columns: RatingColumns) -
 
 
 class Export(NamedTuple):
-    """Contents of an export."""
+    """The contents of an export."""
 
     annotations: Sequence[Annotation]
-    """The last annotation of each person and record."""
+    """The last annotation by each person for each record."""
     notes: list[str]
 
 
 def read_export(place: Place, columns: RatingColumns = USUAL) -> Export:
-    """Read an export of either tool; raise SourceError naming a record in neither tool's form."""
+    """Read an export of either tool; raise SourceError naming the first record that is in neither tool's format."""
     annotations: list[Annotation] = []
     for number, record in enumerate(_read_records(place)):
         where = f"{place.url}, record {number}"
         read = _choose_reader(as_object(record, where), where)
         annotations += read(record, where, columns)
     if not annotations:
-        raise SourceError(f"{place.url}: no record has an annotation; {AGAIN} when there are annotations")
+        raise SourceError(f"{place.url}: no record has an annotation; {AGAIN} once there are annotations")
     dropped = Counter(one.dropped for one in annotations if one.dropped)
     counted = [one for one in annotations if not one.dropped]
     last = {(one.where, one.rater): one for one in sorted(counted, key=lambda one: one.at)}
     notes = [f"{plural(count, 'annotation')} ({reason}) not counted" for reason, count in dropped.items()]
     if replaced := len(counted) - len(last):
-        notes.append(f"{plural(replaced, 'annotation')} replaced by a later one of the same person")
+        notes.append(f"{plural(replaced, 'annotation')} replaced by a later one by the same person")
     return Export(list(last.values()), notes)
 
 
 def _read_records(place: Place) -> Sequence[Any]:
-    """Read the records of a JSON list, of a JSON object by id, or of JSON Lines."""
+    """Read the records from a JSON list, a JSON object keyed by id, or JSON Lines."""
     if tables.is_json_lines(place.url):
         lines = enumerate(tables.split_lines(read_text(place)), start=1)
         return [tables.read_json(line.encode(), f"{place.url}, line {n}") for n, line in lines if line.strip()]
@@ -267,7 +270,7 @@ def _read_records(place: Place) -> Sequence[Any]:
 
 
 Reader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
-"""Yields the annotations of a record; the second argument is the file and the record, for messages."""
+"""Yields the annotations of a record; the second argument names the file and the record in error messages."""
 
 
 def _choose_reader(record: Mapping[str, Any], where: str) -> Reader:
@@ -303,7 +306,7 @@ def _read_label_studio(record: Mapping[str, Any], where: str, columns: RatingCol
 
 
 def _read_json_min(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Annotation:
-    """Return an annotation of JSON-MIN, whose objects mix the task's data with the answers."""
+    """Return the annotation in a JSON-MIN object, which mixes the task's data with the answers."""
     answers = {
         name: [value if isinstance(value, dict) else {"choices": [value]} for value in values]
         for name, given in record.items()
@@ -320,9 +323,9 @@ def _name_annotator(given: Any) -> str:
 
 
 MAX_SECONDS = 1e7
-"""Longer and negative times are ignored."""
+"""Times that are longer than this, or negative, are ignored."""
 VALUES = ("rating", "number", "selected", "choices", "text")
-"""Fields of a Label Studio value that contain an answer."""
+"""Fields of a Label Studio value that can contain an answer."""
 
 
 def _make_annotation(
@@ -331,7 +334,7 @@ def _make_annotation(
     values: Mapping[str, Sequence[Mapping[str, Any]]],
     annotation: Mapping[str, Any],
 ) -> Annotation:
-    """Return an annotation of Label Studio from its values by question."""
+    """Return a Label Studio annotation, given its values by question."""
     answers: dict[str, str] = {}
     spans: dict[str, list[Span]] = {}
     for question, of_question in values.items():
@@ -393,7 +396,7 @@ def _are_spans(value: Any) -> bool:
 
 
 def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]:
-    """Yield the answers of a record in any of Argilla's four forms."""
+    """Yield the answers of a record in any of Argilla's four formats."""
     given = record.get("responses")
     for one in given if isinstance(given, list) else ():  # version 1
         response = as_object(one, f"{where}, responses")
@@ -417,14 +420,14 @@ def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]
 
 
 def _require_list(value: Any, where: str) -> list[Any]:
-    """Return a list, empty if the value is missing; raise SourceError if it is not a list."""
+    """Return the value, or an empty list if it is missing; raise SourceError if it is not a list."""
     if value is not None and not isinstance(value, list):
         raise SourceError(f"{where}: expected a list, found {type(value).__name__}; {AGAIN}")
     return value or []
 
 
 def _find_question_columns(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the questions of version 1's table for the Hub: columns whose lists have answers with their users."""
+    """Return the question columns in a row of Argilla 1's Hub table: lists of answers with their users."""
     return {
         name: value
         for name, value in record.items()

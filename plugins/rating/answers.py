@@ -1,4 +1,4 @@
-"""One person's answer to a task of a study, and its JSON."""
+"""One person's answer to a task of a study, and its JSON form."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from plumbline.pipelines.web.page_input import is_clean
 from plumbline.plugins.rating.question_templates import TEMPLATES, find_problem
 
 MAX_NOTE = 2000
-"""Characters of a note."""
+"""Maximum length of a note in characters."""
 TASK_ID = r"[0-9a-f]{16}"
 MAX_REPEATS, MAX_REVISIONS = 100, 1000
 Id = Annotated[str, Field(min_length=1)]
@@ -23,15 +23,14 @@ Seconds = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
 
 
 class BadAnswer(SourceError):
-    """An answer that does not fit its form."""
+    """Raised for an answer that does not have the expected form."""
 
 
 @checked(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid"))
 class Answer:
-    """One person's answer to one task, readable without the study's other files."""
+    """One person's answer to one task. It can be read without the study's other files."""
 
     version: Version
-    """Version of the study."""
     task_id: TaskId
     template: Id
     prompt_id: Id
@@ -43,22 +42,22 @@ class Answer:
     repeat: Repeat = 0
     """Number of earlier answers by the same rater to the same task."""
     gold: Any = None
-    """The right answer of a gold question."""
+    """The correct answer to a gold question."""
     rater: str
     answer: Any
-    """The form depends on `template` (plugins/rating/question_templates.py)."""
+    """The answer itself; its form depends on `template` (plugins/rating/question_templates.py)."""
     note: Note = ""
     seconds: Seconds | None
-    """Seconds from showing the page to the answer; null if another tool did not record them."""
+    """Seconds from when the page was shown to when it was answered; null if another tool did not record them."""
     at: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")]
-    """Time of the answer: ISO 8601, in UTC."""
+    """Time of the answer in ISO 8601 (UTC)."""
 
 
 _ANSWER = TypeAdapter(Answer)
 
 
 def parse_answer(content: bytes, where: str) -> Answer:
-    """Return the answer in a file; raise BadAnswer with the file, the problem and the remedy."""
+    """Parse the answer in a file; raise BadAnswer with the file, the problem and the remedy."""
     try:
         answer = _ANSWER.validate_json(content, strict=True)
     except ValidationError as error:
@@ -70,7 +69,7 @@ def parse_answer(content: bytes, where: str) -> Answer:
     return answer
 
 
-REMEDY = "restore the file, or delete it: its task is asked again"
+REMEDY = "restore the file, or delete it so that its task is asked again"
 
 
 def _find_problem(answer: Answer) -> str | None:
@@ -88,5 +87,5 @@ def _find_problem(answer: Answer) -> str | None:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """Return the answer as a line of JSON."""
+    """Encode the answer as a line of JSON."""
     return _ANSWER.dump_json(answer) + b"\n"

@@ -1,4 +1,4 @@
-"""The HTTP application of a study: pages, tasks, images and answers."""
+"""The web application of a study: pages, tasks, images and answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,14 +27,14 @@ from plumbline.plugins.rating.tasks import Task
 
 PAGES = ServedPages(Path(__file__).parent / "templates", styles=("rate.css",), scripts=("rate.js", "rate_progress.js"))
 MAX_TASKS = 20
-"""Tasks that a page may request at once."""
+"""Maximum number of tasks that a page may request at once."""
 REFRESH_SECONDS = 10
-"""Seconds after which the page with the progress reloads itself."""
+"""Interval in seconds at which the progress page reloads itself."""
 _SENT = TypeAdapter(SentAnswer)
 
 
 class Pages:
-    """Handles all requests to a study."""
+    """Handlers for all requests to a study."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -48,11 +48,11 @@ class Pages:
         return RedirectResponse("/rate?" + urlencode({"rater": _parse_rater(request)}), 303)
 
     def rate(self, request: Request) -> Response:
-        """Show a rater's page of tasks."""
+        """Show the page on which a rater answers tasks."""
         return self._render("task", _parse_rater(request))
 
     def progress(self, request: Request) -> Response:
-        """Show the study's progress, and omitted files and tasks."""
+        """Show the study's progress, and which files and tasks are omitted."""
         self.study.refresh()
         queue, answers = self.study.opened.queue, self.study.answers.all()
         state = queue, len(answers), max((answer.at for answer in answers), default="")
@@ -75,7 +75,7 @@ class Pages:
         return JSONResponse([self._show(turn.task, rater, turn.repeat) | progress for turn in turns])
 
     def task(self, request: Request) -> Response:
-        """Send a task with a rater's last answer to it."""
+        """Send a task with the rater's last answer to it."""
         rater, repeat = _parse_rater(request), _parse_number(request, "repeat", 0, MAX_REPEATS)
         self.study.refresh(rater)
         task = self._find_task(request)
@@ -84,7 +84,7 @@ class Pages:
         return JSONResponse(stored | self._show(task, rater, repeat) | {"version": self.study.opened.version})
 
     def _show(self, task: Task, rater: str, repeat: int) -> dict[str, Any]:
-        """Return a task as JSON without the generators, and without a sign that it is a gold question."""
+        """Return a task as JSON without its generators and without revealing that it is a gold question."""
         sources = range(len(self.study.opened.pictures.sources(task)))
         shown, template = self.study.image_order(task, rater, repeat), TEMPLATES[task.template]
         return {
@@ -115,20 +115,20 @@ class Pages:
         return _send_image(self.study.opened.pictures.image(task, number))
 
     def source(self, request: Request) -> Response:
-        """Send a source of a task's edited images."""
+        """Send a source image of a task's edited images."""
         sources, number = self.study.opened.pictures.sources(self._find_task(request)), request.path_params["number"]
         if number >= len(sources):
-            raise HTTPException(404, "the task has no such source")
+            raise HTTPException(404, "the task has no such source image")
         return _send_image(sources[number])
 
     async def answer(self, request: Request) -> Response:
-        """Store an answer."""
+        """Store the answer that a page sends."""
         sent = parse_answer(await read_json_body(request, "an answer"))
         stored = await run_in_threadpool(self.study.add, sent)
         return JSONResponse(_show_answer(stored.revision), 201 if stored.new else 200)
 
     def refuse(self, request: Request, error: Exception) -> Response:
-        """Report an error in one line: on the page that asks for a name if a page was requested, otherwise as JSON."""
+        """Report an error in one line: on the name page if a page was requested, otherwise as JSON."""
         message, content = first_line(error), {}
         if isinstance(error, HTTPException):
             message, status = error.detail, error.status_code
@@ -143,7 +143,7 @@ class Pages:
 
 
 def _show_answer(stored: Revision) -> dict[str, Any]:
-    """Return an answer as JSON for its rater."""
+    """Return an answer as JSON for the rater who gave it."""
     fields = ("version", "task_id", "repeat", "rater", "answer", "note", "seconds", "at")
     return {name: getattr(stored.answer, name) for name in fields} | {"revision": stored.revision}
 
@@ -166,7 +166,7 @@ def _parse_number(request: Request, name: str, default: int, highest: int) -> in
 
 
 def parse_answer(body: bytes) -> SentAnswer:
-    """Return the answer in a request's body; raise BadAnswer or BadName."""
+    """Parse the answer in a request body; raise BadAnswer or BadName."""
     try:
         sent = _SENT.validate_json(body, strict=True)
     except ValidationError as error:
@@ -177,7 +177,7 @@ def parse_answer(body: bytes) -> SentAnswer:
 
 
 def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette:
-    """Return the application of a study; `names` are the host names under which it answers."""
+    """Create the application of a study; `names` are the host names under which it accepts requests."""
     pages = Pages(study)
     routes: Mapping[str, Callable[[Request], Response]] = {
         "/": pages.start,

@@ -1,4 +1,4 @@
-"""Makes the tasks of a study from its configuration: chooses prompts and images, and applies the templates."""
+"""Creates a study's tasks from its configuration: selects prompts and images, and applies the templates."""
 
 import hashlib
 import json
@@ -33,18 +33,18 @@ from plumbline.plugins.rating.tasks import ImagePlace, Task, TaskQuestion, task_
 
 YES_NO = {"yes", "no"}
 MADE_FROM = ("benchmark", "limits", "shard_rows", "shard_bytes", "adaptive")
-"""The parts of a run's configuration that decide its images and prompts."""
+"""Sections of a run's configuration that determine its images and prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Design:
-    """The options that decide the tasks of a version of a study."""
+    """The options that determine the tasks of one version of a study."""
 
     templates: tuple[str, ...]
     run: str | None
     images: str | None
     generators: tuple[str, ...]
-    """Empty for all generators."""
+    """Generators whose images are rated; empty for all generators."""
     pictures: int | None
     questions: str | None
     gold: str | None = None
@@ -52,17 +52,17 @@ class Design:
     seed: int
     store: str
     sources: Mapping[str, Any]
-    """Configuration of prompts and images in the form of a run's manifest, and the images that an adaptive run read."""
+    """Configuration of prompts and images as in a run's manifest, and the images that an adaptive run read."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the content of the study's file."""
+        """Return the content of the study's design file."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnImages:
-    """Configuration to ingest a user's own images, as for a sweep."""
+    """Configuration for ingesting a user's own images, as for a sweep."""
 
     store: str
     benchmark: BenchmarkConfig
@@ -73,11 +73,11 @@ class OwnImages:
 
 
 class UnreadableImages(ConfigError):
-    """Images that cannot be read, or that another process is writing."""
+    """Raised if images cannot be read, or if another process is still writing them."""
 
 
 class DesignedTasks(NamedTuple):
-    """The tasks of a design."""
+    """The tasks created from a design."""
 
     tasks: Sequence[Task]
     notes: Sequence[str]
@@ -85,7 +85,7 @@ class DesignedTasks(NamedTuple):
 
 
 class SourceImage(NamedTuple):
-    """An image of the study's run or folder."""
+    """An image from the study's run or folder."""
 
     image_id: str
     prompt_id: str
@@ -94,7 +94,7 @@ class SourceImage(NamedTuple):
 
 
 def make_design(config: RateConfig, own: Mapping[str, Any] | None) -> Design:
-    """Return the configured design; options that are not configured keep the values of the study's `own` design.
+    """Return the configured design; options that are not configured keep their values from the study's `own` design.
 
     Raises ConfigError if the run or its images do not exist.
     """
@@ -133,11 +133,11 @@ def _use_images(config: RateConfig, images: str) -> dict[str, Any]:
 
 
 def open_originals(design: Design, storage: StorageConfig) -> Originals:
-    """Return the prompts and images of a design; raise UnreadableImages with the reason."""
+    """Return the prompts and images of a design; raise UnreadableImages with the reason if they cannot be read."""
     originals, unreadable = find_originals(design.sources, Store(storage.locate(design.store)))
     if originals is None:
         raise UnreadableImages(
-            f"{_describe(design)}: its images cannot be read ({unreadable}); put them back, or name others"
+            f"{_describe(design)}: its images cannot be read ({unreadable}); restore them, or choose other images"
         )
     return originals
 
@@ -147,7 +147,7 @@ def _describe(design: Design) -> str:
 
 
 def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> DesignedTasks:
-    """Return the tasks of a design, prompt by prompt; raise ConfigError if a template has no task."""
+    """Return the tasks of a design, prompt by prompt; raise ConfigError if no task can be made for a template."""
     images = list(_read_images(originals, design))
     prompts = {row["prompt_id"]: row for row in originals.prompts.to_pylist() if (row["text"] or "").strip()}
     by_prompt: dict[str, dict[str, list[SourceImage]]] = {}
@@ -170,7 +170,7 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
     for template in design.templates:
         if not any(task.template == template for task in chosen):
             reason = _explain_no_task(template, drawn)
-            raise ConfigError(f"templates: {template} has nothing to ask of {_describe(design)}; {reason}")
+            raise ConfigError(f"templates: {template} has no task for {_describe(design)}; {reason}")
     omitted = sum(image.prompt_id not in prompts for image in images)
     notes = [f"left out {plural(omitted, 'image')} whose prompt has no text"] if omitted else []
     return DesignedTasks(chosen, [*notes, *questions.notes])
@@ -183,19 +183,19 @@ def _read_gold(place: Place) -> list[Gold]:
 
 def _explain_no_task(template: str, prompts: Sequence[str]) -> str:
     if not prompts:
-        return "none of its images has a prompt with a text"
+        return "none of its images has a prompt text"
     if template == "questions":
         return "none of its prompts has yes-no questions; name another metric, as in questions=dsg"
-    return "no prompt has images of two generators; score another generator, or ask another template"
+    return "no prompt has images of two generators; score another generator, or choose another template"
 
 
 def _hash(seed: int, name: str) -> str:
-    """Return a sort key for a random order that does not depend on the other names."""
+    """Return a sort key that puts names in random order, independently of which other names there are."""
     return hashlib.sha256(f"{seed}\0{name}".encode()).hexdigest()
 
 
 def _read_images(originals: Originals, design: Design) -> Iterator[SourceImage]:
-    """Yield the images of the design's generators in the order of the sources."""
+    """Yield the images of the design's generators, in source order."""
     generators = list(dict.fromkeys(generator for generator, _ in originals.shards))
     for name in design.generators:
         if name not in generators:
@@ -271,8 +271,8 @@ def _read_questions(design: Design, storage: StorageConfig) -> _Questions:
     """Read the yes-no questions of the design's metric, or of the run's first metric with questions."""
     if design.run is None:
         raise ConfigError(
-            "templates: questions need a run's metric, and images= have no run; score the images first "
-            "(plumbline score images=PATH metrics=[dsg]) and name run=latest"
+            "templates: questions need a metric of a run, but images= has no run; score the images first "
+            "(plumbline score images=PATH metrics=[dsg]) and set run=latest"
         )
     store = open_existing_store(_StoreAddress(design.store, storage))
     metrics = read_manifest(store, design.run)["metrics"]

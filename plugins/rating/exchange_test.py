@@ -1,4 +1,4 @@
-"""Exact test of whether a rater agrees less with the others than the others agree with each other, on any scale."""
+"""Exact test, on any scale, of whether a rater agrees less with the others than they agree with each other."""
 
 import math
 
@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 MIN_ANSWERS = 3
-"""Number of answers that a task needs: the rater's, and those of two others that may agree better."""
+"""Minimum number of answers per task: the rater's own, and those of two others whose agreement can be compared."""
 FIRST_DRAWS = 499
 DRAWS = 9999
-"""Number of draws if the p-value of the first draws is at most MAX_FIRST_P_VALUE."""
+"""Number of random draws if the p-value from the first draws is at most MAX_FIRST_P_VALUE."""
 MAX_FIRST_P_VALUE = 0.1
 ANSWERS_AT_ONCE = 1 << 18
-"""Number of answers that are drawn at a time."""
+"""Number of answers drawn at a time, to limit memory."""
 
 
 def exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed: int = 0) -> float:
-    """Return the p-value that a rater answers as the others do; small if the others agree better with each other.
+    """Return the p-value for whether a rater answers like the others; small if the others agree better with each other.
 
     If raters are alike, they could have exchanged their answers to any task. So the test shuffles the answers to each
     task and counts how often a random rater deviates as much (a permutation test within tasks). It assumes no
@@ -31,7 +31,7 @@ def exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed
         seed: Seed of the draws.
 
     Returns:
-        The one-sided p-value; 1 if no task has an answer of the rater and of two others, or if all answers are equal.
+        The one-sided p-value; 1 if no task was answered by the rater and two others, or if all answers are equal.
     """
     answered = np.isfinite(answers)
     tasks = answered[:, rater] & (answered.sum(axis=1) >= MIN_ANSWERS)
@@ -51,7 +51,7 @@ def exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed
 
 
 def _standardise(answers: Floats, templates: NDArray[np.intp]) -> Floats:
-    """Standardise by template over all raters together, so that exchanges do not change it; equal answers become 0."""
+    """Standardise by template over all raters together, so that exchanges do not affect it; equal answers become 0."""
     result = np.full(answers.shape, math.nan)
     for template in np.unique(templates):
         rows = templates == template
@@ -61,14 +61,14 @@ def _standardise(answers: Floats, templates: NDArray[np.intp]) -> Floats:
 
 
 class _ExchangedAnswers:
-    """The terms of the test statistic for every answer to a task, as if it were the rater's."""
+    """Terms of the test statistic, computed for every answer to a task as if the rater had given it."""
 
     def __init__(self, answers: Floats) -> None:
         answered = np.isfinite(answers)
         self.counts = answered.sum(axis=1)
         order = np.argsort(~answered, axis=1, kind="stable")
         self.positions = np.argsort(order, axis=1)
-        """Position of each rater's answer among the answers to the task (tasks, raters)."""
+        """Position of each rater's answer among the answers given to the task (tasks, raters)."""
         own = np.nan_to_num(np.take_along_axis(answers, order, axis=1))
         sums, squares = ((own**power).sum(axis=1, keepdims=True) for power in (1, 2))
         others = self.counts[:, None] - 1
@@ -76,19 +76,21 @@ class _ExchangedAnswers:
         self.parts = np.stack(
             [own, rest / others, own * rest / others, (rest**2 - rest_squares) / (others * (others - 1))]
         )
-        """The answer, the mean of the others, their product, and the mean product of two others (4, tasks, raters)."""
+        """The answer, the mean of the others, the product of both, and the mean product of two others (4, tasks,
+        raters).
+        """
 
     def lack_of_agreement(self, own: NDArray[np.intp]) -> Floats:
-        """Return the covariance of two others minus the covariance of the rater with the others (draws,).
+        """Return the covariance between two other raters minus that between the rater and the others (draws,).
 
-        `own` has the positions of the rater's answers (draws, tasks). Covariances ignore how severe a rater is.
+        `own` contains the positions of the rater's answers (draws, tasks). Covariances ignore how severe a rater is.
         """
         indices = own + np.arange(len(self.counts)) * self.parts.shape[-1]
         mine, theirs, product, pairs = (part.ravel().take(indices).mean(axis=1) for part in self.parts)
         return np.asarray((pairs - theirs**2) - (product - mine * theirs))
 
     def count_at_least(self, observed: float, draws: int, random: np.random.Generator) -> int:
-        """Count the draws whose lack of agreement is at least the observed one."""
+        """Count the draws whose lack of agreement is at least as large as the observed one."""
         size, found = max(1, ANSWERS_AT_ONCE // len(self.counts)), 0
         for first in range(0, draws, size):
             shape = (min(size, draws - first), len(self.counts))

@@ -1,4 +1,4 @@
-"""Gold questions of a study: tasks with a known answer, which a table lists."""
+"""Gold questions of a study: tasks with a known answer, read from a table."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +12,9 @@ from plumbline.plugins.rating.question_templates import TEMPLATES, Scope, find_p
 from plumbline.plugins.rating.tasks import Task
 
 COLUMNS = ("template", "prompt_id", "generator", "image_id", "generator_b", "image_id_b", "answer")
-"""Columns of the table. An image is named by prompt_id and generator, or by image_id; the columns that end in b name
-the second image of a pair."""
+"""Columns of the table. An image is identified by prompt_id and generator, or by image_id; columns ending in b identify
+the second image of a pair.
+"""
 
 
 class Gold(NamedTuple):
@@ -25,15 +26,15 @@ class Gold(NamedTuple):
     """Generator and image_id of each image; either may be None."""
     answer: Any
     where: str
-    """The file and row."""
+    """The file and row, for messages."""
 
     @property
     def names(self) -> set[str]:
-        """The ids of the prompt and the images, as far as they are known."""
+        """The known ids of the prompt and the images."""
         return {name for name in (self.prompt_id, *(image_id for _, image_id in self.images)) if name is not None}
 
     def matches(self, task: Task) -> bool:
-        """Return True if this is the answer to the task."""
+        """Return True if this gold question is about the task."""
         if task.template != self.template or self.prompt_id not in (None, task.prompt_id):
             return False
         shown = zip(task.generators, task.image_ids, strict=True)
@@ -44,7 +45,7 @@ class Gold(NamedTuple):
 
 
 def read_gold(row: Mapping[str, Any], where: str) -> Gold:
-    """Return the gold question in a row; raise SourceError with the problem."""
+    """Parse a row as a gold question; raise SourceError with the problem."""
     cells = {name: None if row.get(name) in (None, "") else str(row[name]) for name in COLUMNS[:-1]}
     template = TEMPLATES.get(str(cells["template"]))
     if template is None:
@@ -64,9 +65,10 @@ def read_gold(row: Mapping[str, Any], where: str) -> Gold:
 
 
 def with_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
-    """Return the tasks, with the right answers of gold questions.
+    """Return the tasks, with correct answers added to those that are gold questions.
 
-    Raises SourceError if a row of the table matches no task or several, or its answer does not fit.
+    Raises SourceError if a row of the table matches no task or several tasks, or if its answer is not valid for the
+    task.
     """
     result = list(tasks)
     indices: dict[tuple[str, str], list[int]] = {}
@@ -89,7 +91,7 @@ def with_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
 
 
 def _check(gold: Gold, task: Task) -> None:
-    """Raise SourceError if the answer is about words or questions that the task does not have."""
+    """Raise SourceError if the answer refers to words or questions that the task does not have."""
     problem = find_problem(TEMPLATES[task.template], gold.answer, Scope(words=len(task.words)))
     known = [question.question_id for question in task.questions]
     unknown = [name for name in gold.answer if name not in known] if gold.template == "questions" else []

@@ -24,24 +24,24 @@ NOT_KNOWN = "–"
 
 
 class PairLabels(NamedTuple):
-    """Two generators with the ratings of their images so far."""
+    """Two generators, with the ratings of their images so far."""
 
     a: str
     b: str
     people: Floats
-    """People's rating of a's image minus that of b's, by prompt; nan unless both are rated."""
+    """People's rating of a's image minus that of b's, by prompt; nan if either is unrated."""
     metric: Floats
-    """The metric's score of a's image minus that of b's, by prompt; positive if a's is better."""
+    """The metric's score of a's image minus that of b's, by prompt; positive if a's image is better."""
     found: Powered | None
     """The estimated difference; None if too few prompts are rated."""
     level: float
-    """Confidence level of the interval."""
+    """Confidence level of the difference's interval."""
     widest: float
-    """The greatest difference between two ratings."""
+    """The largest possible difference between two ratings."""
 
     @property
     def labels(self) -> Floats:
-        """People's differences, for the prompts whose images are both rated and scored."""
+        """People's differences for the prompts whose images are both rated and scored."""
         return np.asarray(self.people[np.isfinite(self.people) & np.isfinite(self.metric)])
 
     @property
@@ -57,7 +57,7 @@ class PairLabels(NamedTuple):
         return self.a if self.found.residuals.mean() > 0 else self.b
 
     def needed(self, chance: float) -> int | None:
-        """Return how many more prompts to rate, or None if rating all scored prompts would not be enough."""
+        """Return how many more prompts must be rated, or None if rating all scored prompts would not be enough."""
         if self.found is None:
             return MIN_LABELS - self.rated
         wanted = labels_needed(self.found, self.level, chance, self.widest)
@@ -65,13 +65,16 @@ class PairLabels(NamedTuple):
 
 
 def pivot_by_generator(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return scores or ratings (prompt_id, generator, score) as prompts x generators, averaged over images."""
+    """Pivot scores or ratings (prompt_id, generator, score) to prompts x generators, averaging over images."""
     known = frame.dropna(subset=["prompt_id", "generator", "score"])
     return group_means(known, ("prompt_id", "generator"), "score").unstack("generator")
 
 
 def subtract_pairs(wide: pd.DataFrame) -> pd.DataFrame:
-    """Return the first column minus the second for every two of a table (prompts x generators): prompts x pairs."""
+    """Return the difference of every two columns, first minus second (prompts x pairs).
+
+    `wide` is a table of prompts x generators.
+    """
     pairs = {(a, b): wide[a] - wide[b] for a, b in combinations(map(str, wide), 2)}
     return pd.DataFrame(pairs, index=wide.index, dtype=np.float64)
 
@@ -81,9 +84,9 @@ def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float, wid
 
     Args:
         people: Differences of people's ratings (prompts x pairs).
-        metric: Differences of a metric's scores; zeros leave the metric out.
+        metric: Differences of a metric's scores; all zeros to ignore the metric.
         level: Confidence level of each pair's interval.
-        widest: The greatest difference between two ratings.
+        widest: The largest possible difference between two ratings.
     """
     for a, b in metric:
         rated, scored = (of[a, b].to_numpy(np.float64) for of in (people, metric))
@@ -97,7 +100,7 @@ def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float, wid
 
 
 def order_prompts(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
-    """Return the prompts' indices in random order, spreading each skill evenly over the order."""
+    """Return the prompts' indices in random order, with each skill spread evenly over the order."""
     labels = ["\0".join(sorted(skills.get(prompt, ()))) for prompt in prompts]
     return [int(place) for place in balanced_order(labels, seed).ravel() if place != NOBODY]
 
@@ -105,7 +108,7 @@ def order_prompts(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], s
 def select_images(
     pairs: Sequence[PairLabels], prompts: Sequence[str], order: Sequence[int], chance: float
 ) -> list[tuple[str, str]]:
-    """Return as many unrated images (prompt, generator) as the undecided pairs need, in the order of the prompts."""
+    """Return the unrated images (prompt, generator) that undecided pairs still need, in the order of the prompts."""
     wanted: set[tuple[int, str]] = set()
     for pair in (pair for pair in pairs if pair.better is None):
         unrated = [place for place in order if np.isnan(pair.people[place]) and np.isfinite(pair.metric[place])]
@@ -115,7 +118,7 @@ def select_images(
 
 
 def format_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
-    """Return a row of the table: the results for a pair, and how many more prompts to rate."""
+    """Return a row of the table: the results for a pair, and how many more prompts must be rated."""
     name, rated = f"{pair.a}, {pair.b}", str(pair.rated)
     wanted = pair.needed(chance)
     further = "more than there are" if wanted is None else str(wanted)

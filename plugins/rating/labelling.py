@@ -1,4 +1,4 @@
-"""Plans which images to rate next to decide which generators are better, given a metric's scores of all images."""
+"""Plans which images to rate next to decide which generators are better, given a metric's scores for all images."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,16 +40,16 @@ from plumbline.plugins.rating.label_plan import (
 Floats = NDArray[np.float64]
 
 MEASURED = (12, 16, 20, 25, 30, 40, 50)
-"""Numbers of rated prompts for which the coverage is measured."""
+"""Numbers of rated prompts for which coverage is measured."""
 CHOICES = (-0.5, 0.5)
-"""Limits if people choose between two images: a choice of the first is the difference 1, of the second -1."""
+"""Rating limits if people choose between two images: choosing the first is a difference of 1, the second of -1."""
 DRAWS = 1000
-"""Number of draws of rated prompts for each pair and metric when the coverage is measured."""
+"""Number of random sets of rated prompts per pair and metric when measuring coverage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelsConfig(ScoresSource):
-    """Settings of jobs.labels: the ratings so far, a metric's scores of all images, and the required certainty."""
+    """Settings of jobs.labels: the ratings so far, a metric's scores for all images, and the required certainty."""
 
     protocol: ProtocolConfig
     output: str = "labels.csv"
@@ -57,13 +57,13 @@ class LabelsConfig(ScoresSource):
     metrics: tuple[str, ...] = ()
     """The metric whose scores narrow the intervals, such as [vqascore]; not needed if there is only one metric."""
     generators: tuple[str, ...] = ()
-    """Two or more generators to compare, such as [a, b]; all if empty."""
+    """Two or more generators to compare, such as [a, b]; empty for all."""
     alpha: Probability = SIGNIFICANCE
-    """Probability that any interval is wrong, shared evenly by all pairs, however often you look."""
+    """Probability that any interval is wrong, shared evenly by all pairs and valid no matter how often you check."""
     chance: Probability = 0.8
-    """Probability that the requested ratings show a difference, if it is as large as measured."""
+    """Probability that the requested ratings show a difference, assuming that it is as large as measured."""
     seed: int = 0
-    """Seed of the order of the prompts to rate."""
+    """Seed for the order in which prompts are rated."""
 
     def __post_init__(self) -> None:
         ScoresSource.__post_init__(self)
@@ -79,7 +79,7 @@ class LabelPlan(NamedTuple):
     next_prompts: pa.Table
     """prompt_id, generator, image_id: images to rate, in this order."""
     limits: tuple[float, float]
-    """The lowest and highest rating that the intervals assume; CHOICES for choices between two images."""
+    """The lowest and highest rating that the intervals assume, or CHOICES for choices between two images."""
 
 
 def plan_labels(config: LabelsConfig) -> LabelPlan:
@@ -94,22 +94,25 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
     generators = config.generators or tuple(str(name) for name in predicted)
     for name in generators:
         if name not in predicted:
-            raise ConfigError(f"generators: {metric} scored none of {name!r}; it scored {', '.join(predicted)}")
+            raise ConfigError(f"generators: {metric} has no scores of {name!r}; it scored {', '.join(predicted)}")
     differences = subtract_pairs(direction(metric, {metric} if falls else ()) * predicted[list(generators)])
     people = _subtract_ratings(release, scores, generators).reindex(
         index=differences.index, columns=differences.columns
     )
     if not people.notna().to_numpy().any():
-        raise SourceError(f"{config.protocol.path}: rates no image that {metric} scored; write the same ids into both")
+        raise SourceError(
+            f"{config.protocol.path}: none of the rated images was scored by {metric}; use the same ids in both"
+        )
     low, high = _find_limits(release, config.protocol)
     found = list(estimate_pairs(people, differences, 1 - config.alpha / len(differences.columns), high - low))
     return LabelPlan(metric, found, _select_images(found, scores, release, config), (low, high))
 
 
 def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
-    """Return the lowest and highest rating that the protocol names, or else those among the ratings.
+    """Return the lowest and highest rating that the protocol specifies, or otherwise those among the ratings.
 
-    Choices between two images are differences already. Raises SourceError if all ratings are equal.
+    Returns CHOICES for choices between two images, which are already differences. Raises SourceError if all ratings are
+    equal.
     """
     if len(release.preferences):
         return CHOICES
@@ -118,16 +121,16 @@ def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, flo
     ratings = pc.min_max(release.ratings.column("rating")).as_py()
     if ratings["min"] == ratings["max"]:
         raise SourceError(
-            f"{protocol.path}: all ratings are {number(ratings['min'])}, which does not show how far two could "
+            f"{protocol.path}: all ratings are {number(ratings['min'])}, which does not show how much two could "
             "differ; set protocol.rating_range=[least,greatest]"
         )
     return ratings["min"], ratings["max"]
 
 
 def _subtract_ratings(release: Release, scores: pa.Table, generators: Sequence[str]) -> pd.DataFrame:
-    """Return the differences of people's ratings, or their mean choices (prompts x pairs of generators).
+    """Return the differences of people's ratings, or the means of their choices (prompts x pairs of generators).
 
-    Raises ConfigError if the ratings have several templates, since their scales differ.
+    Raises ConfigError if the ratings belong to several templates, whose scales differ.
     """
     judged = (release.ratings, release.preferences)
     asked = list(dict.fromkeys(name for table in judged for name in table.column("template").unique().to_pylist()))
@@ -143,7 +146,7 @@ def _subtract_ratings(release: Release, scores: pa.Table, generators: Sequence[s
 
 
 def _read_scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool]:
-    """Return the scores of the selected metric, and True if its lower scores are better."""
+    """Return the scores of the selected metric, and True if lower scores are better."""
     falling = frozenset(config.protocol.falling)
     scores = release.scores
     if (table := config.locate_scores()) is not None:
@@ -158,7 +161,7 @@ def _read_scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool
 
 
 def _select_images(pairs: Sequence[PairLabels], scores: pa.Table, release: Release, config: LabelsConfig) -> pa.Table:
-    """Return the unrated images that undecided pairs need, prompts in random order balanced by skill."""
+    """Return the unrated images that undecided pairs need, with prompts in random order balanced by skill."""
     scored = scores.to_pandas().dropna(subset=["score", "prompt_id", "generator"])
     images = {(row.prompt_id, row.generator): row.image_id for row in scored.itertuples()}
     prompts = sorted({prompt for prompt, _ in images})
@@ -182,7 +185,7 @@ def write_labels(config: LabelsConfig, plan: LabelPlan) -> None:
 
 
 def tabulate_pairs(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
-    """Return a table with the estimate of every pair, and how many more prompts to rate for it."""
+    """Return a table with each pair's estimate and how many more of its prompts must be rated."""
     return ShownTable(
         f"{config.protocol.name}: people's ratings with {plan.metric}",
         "Difference: of people's mean ratings, by prediction-powered inference, with intervals that cover all pairs "
@@ -198,11 +201,17 @@ def _describe_limits(config: LabelsConfig, plan: LabelPlan) -> str:
     if config.protocol.rating_range is not None or plan.limits == CHOICES:
         return ""
     low, high = plan.limits
-    return f", if ratings lie from {number(low)} to {number(high)}, as all so far (protocol.rating_range says so)"
+    return (
+        f", if ratings range from {number(low)} to {number(high)}, as they do so far (set protocol.rating_range to "
+        "change this)"
+    )
 
 
 def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
-    """Return how often the intervals cover the truth, by number of labels, for prompts drawn from a release."""
+    """Return how often the intervals cover the true difference, by number of labels.
+
+    The prompts are drawn at random from each release.
+    """
     rows = []
     random = np.random.default_rng(seed)
     for protocol in protocols:
@@ -255,8 +264,8 @@ def _measure_intervals(
 ) -> list[tuple[float, float, float]]:
     """Return a triple for each number of labels in MEASURED.
 
-    The triple has the share of draws whose interval covers the mean, the share of draws with an interval that missed
-    the mean at this or a smaller number, and the median worth of a label.
+    The triple contains the fraction of draws whose interval covers the mean, the fraction of draws whose interval
+    missed the mean at this or a smaller number of labels, and the median worth of a label.
     """
     rated = random.integers(len(people), size=(DRAWS, MEASURED[-1]))
     others = metric[random.integers(len(people), size=(DRAWS, len(people)))]

@@ -1,4 +1,4 @@
-"""Converts people's answers to numbers: one for each answer, and one for each word or question in it."""
+"""Converts people's answers to numbers: one per answer, and one per word or question in it."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +17,19 @@ from plumbline.plugins.rating.tasks import Task
 SIGNS = {"a": 1.0, "tie": 0.0, "b": -1.0}
 REPLIED = {"yes": 1.0, "no": 0.0}
 MAX_GRADE_DIFFERENCE = 1
-"""Grades that differ by this much count as equal."""
+"""Largest difference at which two grades count as equal."""
 Parts = Mapping[str, float]
-"""Numbers by word or question; the key is empty for the image or the pair as a whole."""
+"""Numbers by word or question; the key is empty if the number is for the whole image or pair."""
 
 
 def _grade(answer: Any, task: Task) -> Parts:
-    """Return the grade; errors are subtracted from the highest number, so that higher is better."""
+    """Return the grade; error counts are subtracted from the highest count, so that higher is better."""
     template = TEMPLATES[task.template]
     return {"": float(template.grades[-1] - answer if template.counts_errors else answer)}
 
 
 def _words(answer: Any, task: Task) -> Parts:
-    """Return 1 for each word that the image shows, 0 for the others; unsure words are left out."""
+    """Return 1 for each word that the image shows and 0 for each other word; unsure words are left out."""
     unsure, wrong = set(answer["unsure"]), set(answer["wrong"])
     return {str(word): float(word not in wrong) for word in range(len(task.words)) if word not in unsure}
 
@@ -49,17 +49,17 @@ PARTS: Mapping[str, Callable[[Any, Task], Parts]] = {
     "side_by_side": _side,
     "vote": _side,
 }
-"""Functions by template that return an answer's numbers; higher is better, or better for the first image."""
+"""Functions by template that convert an answer to numbers. Higher means better, or that the first image is better."""
 
 
 def parts_of(answer: Answer, task: Task) -> Parts:
-    """Return the numbers of an answer; empty if the rater was unsure of everything."""
+    """Return an answer as numbers; empty if the rater was unsure of everything."""
     is_unsure = isinstance(answer.answer, str) and answer.answer in WHOLE
     return {} if is_unsure else PARTS[answer.template](answer.answer, task)
 
 
 def is_right(answer: Answer) -> bool:
-    """Return True if an answer to a gold question is right; grades may differ by one, and unsure is wrong."""
+    """Return True if an answer to a gold question is correct. Grades may differ by one; unsure is incorrect."""
     return is_same(answer, answer.gold)
 
 
@@ -74,7 +74,7 @@ def is_same(answer: Answer, other: Any) -> bool:
 
 
 def _serialize(answer: Any) -> str:
-    """Return the same text for equal answers."""
+    """Serialize an answer so that equal answers have equal strings."""
     if isinstance(answer, dict):
         answer = {key: sorted(value) if isinstance(value, list) else value for key, value in answer.items()}
     return json.dumps(answer, sort_keys=True, ensure_ascii=False)
@@ -85,13 +85,15 @@ class StudyRatings(NamedTuple):
 
     tasks: Sequence[Task]
     answers: pd.DataFrame
-    """rater, task_id, template, number (mean of its parts; nan if unsure), said (text), seconds (nan if unknown)."""
+    """rater, task_id, template, number (mean of its parts; nan if unsure), said (as a string), seconds (nan if
+    unknown).
+    """
     parts: pd.DataFrame
-    """unit, prompt_id, template, rater, rating: a row for each number of an answer."""
+    """unit, prompt_id, template, rater, rating: one row per number in an answer."""
 
 
 def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRatings:
-    """Return the answers to these tasks that count as ratings."""
+    """Return those answers to these tasks that count as ratings."""
     by_id = {task.task_id: task for task in tasks}
     rows, parts = [], []
     for answer in answers:
@@ -111,9 +113,9 @@ def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRa
 
 
 def find_differences(ratings: StudyRatings, template: str) -> pd.DataFrame:
-    """Return people's mean differences between every two generators by a template: prompts x pairs, nan if not rated.
+    """Return people's mean differences between every two generators on a template: prompts x pairs, nan if unrated.
 
-    It contains all prompts and generators of the template's tasks, sorted.
+    The result contains all prompts and generators of the template's tasks, sorted.
     """
     tasks = [task for task in ratings.tasks if task.template == template and task.gold is None]
     means = group_means(ratings.answers[ratings.answers["template"] == template], ["task_id"], "number")

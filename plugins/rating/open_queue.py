@@ -1,4 +1,4 @@
-"""Makes the queue of a study from its configuration, with a metric's scores from the run."""
+"""Creates the queue of a study from its configuration, including a metric's scores from the run."""
 
 from collections.abc import Sequence
 
@@ -15,16 +15,18 @@ from plumbline.plugins.rating.tasks import Task
 
 
 def open_queue(tasks: Sequence[Task], design: Design, config: RateConfig) -> Queue:
-    """Return the queue of a version's tasks; raise ConfigError if the run lacks the metric."""
+    """Create the queue of a version's tasks; raise ConfigError if the run lacks the metric."""
     confidence = Confidence(alpha=config.alpha, chance=config.chance)
     options = QueueOptions(config.queue, config.stop, confidence, _read_metric(design, config))
     return Queue(tasks, Sequencing(design.seed, config.raters, config.repeats), options)
 
 
 def _read_metric(design: Design, config: RateConfig) -> MetricScores | None:
-    """Return the scores of the configured metric; for queue=labels the default is the run's first metric."""
+    """Read the scores of the configured metric; with queue=labels, the default is the run's first metric."""
     if design.run is None and config.metrics:
-        raise ConfigError("metrics: a study of images= has no scores; score them and name the run, or leave it out")
+        raise ConfigError(
+            "metrics: a study with images= has no scores; score the images and name the run, or leave metrics out"
+        )
     if design.run is None or (not config.metrics and config.queue == "seeded"):
         return None
     run = config.storage.locate(design.store) / f"runs/{design.run}"

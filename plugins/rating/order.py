@@ -1,6 +1,7 @@
-"""Orders a study's tasks: all raters share the rounds, and each rater has an order of their own within a round.
+"""Orders a study's tasks: all raters share the rounds, and each rater has their own order within a round.
 
-Everything is drawn from the study's seed and the answers so far, so a reloaded page and a second server ask the same.
+All random choices depend only on the study's seed and the answers so far, so a reloaded page and a second server ask
+the same tasks.
 """
 
 import hashlib
@@ -13,39 +14,39 @@ from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.tasks import Task
 
 MIN_DISTANCE = 20
-"""Tasks between a task and its repeat, so that the answer is not remembered."""
+"""Minimum number of tasks between a task and its repeat, so that the rater does not remember the answer."""
 GOLD_SHARE = 0.1
-"""Fraction of gold questions among a rater's tasks, until all have been asked."""
+"""Fraction of a rater's tasks that are gold questions, until all of these have been asked."""
 
 
 class Turn(NamedTuple):
-    """A task that a rater is asked next."""
+    """A task to ask a rater next."""
 
     task: Task
     repeat: int
-    """Number of earlier answers by this rater."""
+    """Number of earlier answers to the task by this rater."""
     shown: tuple[int, ...]
-    """Indices of its images from left to right."""
+    """Indices of the task's images from left to right."""
 
 
 class Sequencing(NamedTuple):
-    """Parameters of the order."""
+    """Parameters that determine the order of tasks."""
 
     seed: int
     raters: int
-    """Raters who answer each task."""
+    """Number of raters who answer each task."""
     repeats: float
-    """Fraction of repeated tasks."""
+    """Fraction of tasks that are repeated."""
 
 
 class History:
-    """All answers, and each rater's order of tasks."""
+    """All answers, and the order in which each rater answered tasks."""
 
     def __init__(self, answers: Collection[Answer]) -> None:
         self.raters: dict[str, set[str]] = defaultdict(set)
-        """Raters by task."""
+        """Raters who answered each task, by task id."""
         self.turns: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        """Tasks and repeats by rater."""
+        """(task id, repeat) of each answer in order of time, by rater."""
         for answer in sorted(answers, key=lambda answer: answer.at):
             self.add(answer.rater, answer.task_id, answer.repeat)
 
@@ -57,7 +58,7 @@ class History:
 def rounds_of(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
     """Return the tasks in rounds of eight prompts, in a random order that spreads the skills evenly.
 
-    Gold questions are left out, because they are inserted later.
+    Gold questions are left out; they are inserted later.
     """
     by_prompt: dict[str, list[Task]] = defaultdict(list)
     for task in tasks:
@@ -70,7 +71,7 @@ def rounds_of(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
 
 
 def move_first(rounds: Sequence[Sequence[Task]], urgent: Collection[str]) -> list[list[Task]]:
-    """Return rounds of the urgent tasks, then rounds of all others."""
+    """Return the rounds of urgent tasks, followed by the rounds of all other tasks."""
     parts = ([task for task in part if (task.task_id in urgent) is first] for first in (True, False) for part in rounds)
     return [part for part in parts if part]
 
@@ -83,7 +84,7 @@ def choose_turns(
     count: int,
     sequencing: Sequencing,
 ) -> list[Turn]:
-    """Return a rater's next turns, at most `count`; fewer if no other task needs an answer of this rater."""
+    """Return a rater's next turns: `count`, or fewer if no other task needs an answer from this rater."""
     chooser = _Chooser(tasks, history, rater, sequencing)
     turns: list[Turn] = []
     while len(turns) < count and (turn := chooser.choose(rounds)) is not None:
@@ -92,7 +93,7 @@ def choose_turns(
 
 
 def find_open_tasks(rounds: Sequence[Sequence[Task]], history: History, rater: str, raters: int) -> Iterator[Task]:
-    """Yield the tasks that need an answer of this rater."""
+    """Yield the tasks that need an answer from this rater."""
     for task in (task for part in rounds for task in part):
         if _is_open(history.raters.get(task.task_id, ()), rater, raters):
             yield task
@@ -103,7 +104,7 @@ def _is_open(answered_by: Collection[str], rater: str, raters: int) -> bool:
 
 
 class _Chooser:
-    """Chooses one rater's turns; each chosen turn counts as answered when the next is chosen."""
+    """Chooser of one rater's turns; each chosen turn counts as answered when the next one is chosen."""
 
     def __init__(self, tasks: Sequence[Task], history: History, rater: str, sequencing: Sequencing) -> None:
         self.by_id = {task.task_id: task for task in tasks}
@@ -112,7 +113,7 @@ class _Chooser:
         self.turns = list(history.turns.get(rater, ()))
 
     def choose(self, rounds: Sequence[Sequence[Task]]) -> Turn | None:
-        """Return the next turn: a gold question or a repeat if one is due, else an ordinary task."""
+        """Return the next turn: a gold question or a repeat if one is due, otherwise an ordinary task."""
         ordinary = self._choose_ordinary(rounds)
         if ordinary is None:
             return None
@@ -127,7 +128,7 @@ class _Chooser:
     def _choose_ordinary(self, rounds: Sequence[Sequence[Task]]) -> Task | None:
         """Return the next task that needs answers, from the first round that has any.
 
-        Within a round the templates follow each other; every second round has them in reverse order.
+        Within a round, the tasks are grouped by template; every second round has the templates in reverse order.
         """
         seen = {task_id for task_id, _ in self.turns}
         raters = self.sequencing.raters
@@ -166,7 +167,10 @@ class _Chooser:
         return min(candidates, key=lambda task: self._draw("again", task.task_id), default=None)
 
     def _count_due(self, kind: str, share: float, turns: int) -> int:
-        """Return how many of a kind are due after this number of turns: one at a random turn in each 1 / share."""
+        """Return how many tasks of a kind are due after this number of turns.
+
+        One task is due at a random turn in every 1 / share turns.
+        """
         if share <= 0 or turns < 0:
             return 0
         stretch = max(round(1 / share), 1)
@@ -184,6 +188,6 @@ def draw(*parts: object) -> float:
 
 
 def draw_image_order(seed: int, rater: str, task: Task, repeat: int) -> tuple[int, ...]:
-    """Return the indices of a task's images from left to right."""
+    """Return the indices of a task's images from left to right, in an order drawn at random."""
     indices = range(len(task.image_ids))
     return tuple(sorted(indices, key=lambda index: draw(seed, rater, "shown", task.task_id, repeat, index)))

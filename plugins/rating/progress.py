@@ -1,4 +1,4 @@
-"""Progress of a study: answers by template, estimates for each pair of generators, and the most urgent tasks."""
+"""Computes a study's progress: answers by template, estimates for pairs of generators, and the most urgent tasks."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -22,49 +22,50 @@ class Confidence(BoundsChecked):
     """Error probabilities of decisions about pairs of generators."""
 
     alpha: Probability = SIGNIFICANCE
-    """Probability that any interval is wrong, over all pairs and templates, however often you look."""
+    """Probability that any interval is wrong, over all pairs and templates, no matter how often you check."""
     chance: Probability = 0.8
-    """Probability that the requested answers show a difference, if it is as large as it seems."""
+    """Probability that the requested answers show a difference, assuming that it is as large as it seems."""
 
 
 class TemplateProgress(NamedTuple):
-    """Numbers of answers to one template's tasks, without gold questions and repeats."""
+    """Counts of the answers to one template's tasks, without gold questions and repeats."""
 
     template: str
     tasks: int
     wanted: int
-    """Required answers of all tasks."""
+    """Number of answers required for all tasks together."""
     given: int
-    """Number of answers; surplus answers to a task are not counted."""
+    """Number of answers so far; surplus answers to a task are not counted."""
     seconds: float
-    """Median time of an answer; nan without answers."""
+    """Median time per answer; nan if there are no answers."""
 
 
 class RankedGenerator(NamedTuple):
-    """A generator's rank by one template."""
+    """A generator's rank under one template."""
 
     template: str
     generator: str
     difference: float
-    """People's mean answer minus that for each other generator on the same prompts, averaged over the generators; nan
-    if no rated prompt is shared."""
+    """Mean answer for this generator minus that for another one on the same prompts, averaged over all other
+    generators; nan if no rated prompt is shared.
+    """
     better_than: Sequence[str]
-    """Generators that are clearly worse."""
+    """Generators that are clearly worse than this one."""
 
 
 class PairProgress(NamedTuple):
-    """Two generators by one template, and the effort that a decision still takes."""
+    """Two generators under one template, and the effort still needed to decide between them."""
 
     template: str
     pair: PairLabels
     prompts: int | None
-    """Further prompts to rate: 0 if the pair is decided, None if all prompts would not suffice."""
+    """Number of additional prompts to rate: 0 if the pair is decided, None if even all prompts would not be enough."""
     minutes: float
-    """Minutes of rating by all raters together at their present pace; nan if unknown."""
+    """Total rating time in minutes, over all raters, at their current pace; nan if unknown."""
 
 
 def find_template_progress(ratings: StudyRatings, raters: int) -> list[TemplateProgress]:
-    """Count the required and existing answers of each template, with this number of raters for each task."""
+    """Count each template's required and existing answers, given the number of raters per task."""
     rows = []
     for template in _templates_of(ratings):
         n_tasks = sum(task.template == template and task.gold is None for task in ratings.tasks)
@@ -82,7 +83,7 @@ def _templates_of(ratings: StudyRatings) -> list[str]:
 def estimate_differences(
     ratings: StudyRatings, scores: pd.DataFrame | None, confidence: Confidence
 ) -> dict[str, list[PairLabels]]:
-    """Return an estimate for every two generators, by template, from people's answers and a metric's scores.
+    """Estimate the difference between every two generators by template, from people's answers and a metric's scores.
 
     `scores` are prompts x generators, where higher is better; None uses only people's answers. The pairs of all
     templates share alpha evenly.
@@ -97,7 +98,7 @@ def estimate_differences(
 
 
 def _match_metric(people: pd.DataFrame, scores: pd.DataFrame | None) -> pd.DataFrame:
-    """Return the metric's differences for the same prompts and pairs; 0, which has no effect, if it has no score."""
+    """Return the metric's differences for the same prompts and pairs; missing ones are 0, which has no effect."""
     result = pd.DataFrame(0.0, index=people.index, columns=people.columns)
     if scores is None:
         return result
@@ -108,7 +109,7 @@ def _match_metric(people: pd.DataFrame, scores: pd.DataFrame | None) -> pd.DataF
 
 
 def rank_generators(pairs: Mapping[str, Sequence[PairLabels]]) -> list[RankedGenerator]:
-    """Rank the generators by each template, the best first."""
+    """Rank the generators under each template, best first."""
     return [row for template, template_pairs in pairs.items() for row in _rank_by_template(template, template_pairs)]
 
 
@@ -135,7 +136,7 @@ def find_pair_progress(
     raters: int,
     confidence: Confidence,
 ) -> list[PairProgress]:
-    """Return the effort that a decision about each pair still takes."""
+    """Return the effort still needed to decide each pair."""
     seconds = {row.template: row.seconds for row in templates}
     rows = []
     for template, template_pairs in pairs.items():
@@ -148,7 +149,7 @@ def find_pair_progress(
 
 
 def are_all_decided(pairs: Mapping[str, Sequence[PairLabels]]) -> bool:
-    """Return True if every pair is decided by every template."""
+    """Return True if every pair is decided under every template."""
     all_pairs = [pair for template_pairs in pairs.values() for pair in template_pairs]
     return bool(all_pairs) and all(pair.better is not None for pair in all_pairs)
 
@@ -160,10 +161,10 @@ def find_urgent_tasks(
     started: Collection[str],
     chance: float,
 ) -> set[str]:
-    """Return the ids of the tasks that decide pairs of generators soonest.
+    """Return the ids of the tasks whose answers decide pairs of generators soonest.
 
-    These are tasks about undecided pairs: those that have answers already, so that they get all their answers, and as
-    many of the next prompts as are needed. The order of prompts is random and does not depend on the answers, so the
+    These tasks are about undecided pairs: the tasks that already have answers, so that they get all their answers, and
+    as many of the next prompts as are needed. The order of prompts is random and does not depend on the answers, so the
     intervals stay valid.
     """
     prompts = dict.fromkeys(task.prompt_id for part in rounds for task in part)

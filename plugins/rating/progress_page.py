@@ -1,4 +1,4 @@
-"""The content of the page with a study's progress."""
+"""Content of the page that shows a study's progress."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class ShownPair(NamedTuple):
 
     template: str
     row: Sequence[str]
-    """The columns of jobs.labels."""
+    """The row's cells, in the same columns as jobs.labels."""
     minutes: float
 
 
@@ -61,7 +61,7 @@ def _summarize(snapshot: Snapshot, templates: Sequence[TemplateProgress], pairs:
 
 
 def _describe_next(pairs: Sequence[PairProgress]) -> str:
-    """Name the pair that can be decided soonest, and its effort."""
+    """Describe which pair can be decided soonest, and the effort that this takes."""
     open_pairs = [row for row in pairs if row.prompts and row.minutes == row.minutes]
     if not open_pairs:
         return ""

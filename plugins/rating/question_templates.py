@@ -1,4 +1,4 @@
-"""The templates of rating tasks: the question, the number of images, and the valid answers."""
+"""Templates of rating tasks: the question, the number of images, and the valid answers."""
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -8,44 +8,45 @@ UNSURE, CANNOT_TELL, INVALID = "unsure", "cannot_tell", "invalid"
 WHOLE = (UNSURE, CANNOT_TELL)
 """Answers that are valid for every template."""
 MARKS = ("wrong", "unsure")
-"""Marks of a word; the image shows a word without a mark."""
+"""Marks that a rater can give a word; a word without a mark is shown in the image."""
 REPLIES = ("yes", "no", UNSURE, "subjective", INVALID, CANNOT_TELL)
-"""The answers of Gecko's DSG(H) (gecko.txt, D.1), whose `I do not know the answer` is `cannot_tell` here. A question
-that contradicts another is `invalid`."""
+"""The replies of Gecko's DSG(H) (gecko.txt, D.1); its `I do not know the answer` is called `cannot_tell` here. A
+question that contradicts another one is `invalid`.
+"""
 SIDES = ("a", "b", "tie")
-"""`a` is the first of a task's images, also if it was shown on the right."""
+"""Choices between two images. `a` is the first of a task's images, even if it was shown on the right."""
 
 
 class Scope(NamedTuple):
-    """The words and questions that an answer must be about; None if unknown."""
+    """The words and questions that an answer must cover; None if unknown."""
 
     words: int | None = None
-    """Number of words of the prompt."""
+    """Number of words in the prompt."""
     questions: Collection[str] | None = None
-    """The question_ids."""
+    """The question_ids of the questions."""
 
 
 UNKNOWN_SCOPE = Scope()
 
 
 class Template(NamedTuple):
-    """A kind of task."""
+    """A type of rating task."""
 
     name: str
     asks: str
-    """The text above the image."""
+    """The question shown above the image."""
     images: int
-    """Images of a task."""
+    """Number of images per task."""
     expected: str
-    """Valid answers in words, after `expected`."""
+    """Description of the valid answers, which follows "expected" in messages."""
     is_valid: Callable[[Any, Scope], bool]
-    """Returns True if an answer is valid; the answers of `WHOLE` are valid too."""
+    """Returns True if an answer is valid. The answers in `WHOLE` are valid for every template."""
     widest: float = 1.0
-    """The largest possible difference between two images."""
+    """Largest possible difference between two images."""
     grades: range = range(0)
-    """The numbers that answer it; empty if answers are not numbers."""
+    """The valid grades; empty if answers are not grades."""
     anchors: Mapping[int, str] = MappingProxyType({})
-    """Explanations of grades."""
+    """Explanations by grade."""
     counts_errors: bool = False
     """True if a lower grade is better."""
 
@@ -73,7 +74,10 @@ def _is_side(answer: Any, scope: Scope) -> bool:
 
 
 def _graded(name: str, asks: str, grades: range, *anchors: str, counts_errors: bool = False) -> Template:
-    """Return a template whose answers are grades; anchors are given for all grades, for the first and last, or none."""
+    """Return a template whose answers are grades.
+
+    Anchors are given for all grades, for the first and last grade only, or for none.
+    """
     anchored = grades if len(anchors) == len(grades) else (grades[0], grades[-1])[: len(anchors)]
     return Template(
         name,
@@ -150,7 +154,7 @@ TEMPLATES = {template.name: template for template in _ALL}
 
 
 def find_problem(template: Template, answer: Any, scope: Scope = UNKNOWN_SCOPE) -> str | None:
-    """Return why an answer is not valid, or None."""
+    """Return the reason why an answer is not valid, or None if it is valid."""
     if (isinstance(answer, str) and answer in WHOLE) or template.is_valid(answer, scope):
         return None
     return f"answer: expected {template.expected}, or {' or '.join(WHOLE)}, got {str(answer)[:80]!r}"

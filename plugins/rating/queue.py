@@ -1,4 +1,4 @@
-"""Chooses the next tasks of each rater: in random order, or first those that decide pairs of generators soonest."""
+"""Chooses each rater's next tasks: in random order, or starting with those that decide pairs of generators soonest."""
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
@@ -23,40 +23,40 @@ from plumbline.plugins.rating.tasks import Task
 
 Order = Literal["seeded", "labels"]
 GROWTH = 0.05
-"""The pairs are evaluated again after the answers have grown by this fraction."""
+"""Fraction by which the number of answers must grow before the pairs are evaluated again."""
 MIN_NEW = 8
-"""Answers that must be new before the pairs are evaluated again."""
+"""Minimum number of new answers before the pairs are evaluated again."""
 
 
 class Snapshot(NamedTuple):
-    """The evaluation of a study's answers."""
+    """An evaluation of a study's answers at one point in time."""
 
     answers: int
-    """Number of evaluated answers."""
+    """Number of answers that were evaluated."""
     ratings: StudyRatings
     pairs: Mapping[str, Sequence[PairLabels]]
     """Pairs of generators by template."""
     rounds: Sequence[Sequence[Task]]
-    """All tasks, the urgent ones first."""
+    """All tasks in rounds, the urgent ones first."""
     finished: bool
-    """True if every pair is decided and the study stops."""
+    """True if the study stops because every pair is decided."""
 
 
 class MetricScores(NamedTuple):
-    """A metric's scores, which narrow the intervals of people's ratings."""
+    """A metric's scores, which are used to narrow the intervals of people's ratings."""
 
     metric: str
     scores: pd.DataFrame
-    """Prompts x generators; higher is better."""
+    """Table of prompts x generators; higher is better."""
 
 
 class QueueOptions(NamedTuple):
-    """Options of a queue; the default asks all tasks in random order."""
+    """Options of a queue; by default, all tasks are asked in random order."""
 
     order: Order = "seeded"
-    """`labels` starts with the tasks that decide pairs of generators soonest."""
+    """`labels` asks the tasks that decide pairs of generators soonest first."""
     stops: bool = False
-    """Stop when every pair is decided."""
+    """If True, stop when every pair is decided."""
     confidence: Confidence = Confidence()
     metric: MetricScores | None = None
 
@@ -74,7 +74,7 @@ class Queue:
         self._lock = Lock()
 
     def restrict(self, tasks: Sequence[Task]) -> "Queue":
-        """Return the queue of only these tasks."""
+        """Return a queue of only these tasks."""
         return Queue(tasks, self.sequencing, self.options)
 
     def next(self, answers: Sequence[Answer], rater: str, count: int) -> list[Turn]:
@@ -83,12 +83,12 @@ class Queue:
         return choose_turns(self.tasks, rounds, History(answers), rater, count, self.sequencing)
 
     def open_tasks(self, answers: Sequence[Answer], rater: str) -> list[Task]:
-        """Return the tasks that still need an answer of this rater, without gold questions and repeats."""
+        """Return the tasks that still need an answer from this rater, without gold questions and repeats."""
         rounds = self._order_rounds(answers)
         return list(find_open_tasks(rounds, History(answers), rater, self.sequencing.raters))
 
     def evaluate(self, answers: Sequence[Answer], growth: float = GROWTH) -> Snapshot:
-        """Evaluate the answers, or return the last evaluation if they have grown by a smaller fraction since."""
+        """Evaluate the answers, or return the last evaluation if they have grown by less than `growth` since then."""
         with self._lock:
             last = self._snapshot
             new = len(answers) - (last.answers if last is not None else 0)

@@ -24,26 +24,26 @@ Floats = NDArray[np.float64]
 
 DRAWS = 1999
 MIN_SECONDS = 1.0
-"""Reading a prompt and looking at an image takes longer than this."""
+"""Minimum time in seconds for reading a prompt and looking at an image; faster answers are suspicious."""
 MAX_FAST = 0.05
-"""Fraction of a rater's answers that may be faster, because a key was pressed twice."""
+"""Fraction of a rater's answers that may be faster than MIN_SECONDS, for example because a key was pressed twice."""
 MIN_SLOWNESS = 2.0
-"""A rater whose median time is at least this many times the others' may be slow."""
+"""A rater may be flagged as slow if their median time is at least this many times that of the others."""
 MIN_SAME = 0.95
-"""A rater with at least this fraction of equal answers may not look at the images."""
+"""A rater whose answers are equal in at least this fraction of cases may not be looking at the images."""
 MIN_ANSWERS = 12
-"""Raters with fewer answers are not judged."""
+"""Raters with fewer answers than this are not judged."""
 
 
 class Tally(NamedTuple):
-    """A number of hits among n cases."""
+    """Number of hits among n cases."""
 
     hits: int
     n: int
 
     @property
     def interval(self) -> Interval:
-        """The exact 95% interval of Clopper and Pearson; nan without cases."""
+        """The exact 95% interval (Clopper-Pearson); nan if there are no cases."""
         return exact_interval(self.hits, self.n - self.hits)
 
     def __str__(self) -> str:
@@ -60,28 +60,29 @@ class Likeness(NamedTuple):
     """Agreement of a rater's answers with the mean of the others' answers."""
 
     correlation: float
-    """Pearson's over tasks, of answers that are standardised within their template; nan if one side is constant."""
+    """Pearson correlation over tasks, with answers standardised by template; nan if one side is constant."""
     p_value: float
-    """Probability that answers unrelated to the images agree as well with the others', times the number of raters."""
+    """Probability that answers unrelated to the images agree this well with the others', times the number of raters."""
     n: int
-    """Tasks that another rater answered too."""
+    """Number of tasks that another rater answered too."""
     p_unlike: float
-    """Probability, before correction, that a rater like the others agrees this much less with them than they agree with
-    each other; 1 if no task has three answers."""
+    """Probability, before correction, that a rater who answers like the others agrees so much less with them than they
+    agree with each other; 1 if no task has three answers.
+    """
 
 
 class RaterQuality(NamedTuple):
-    """The statistics and flags of one rater."""
+    """Statistics and flags of one rater."""
 
     rater: str
     answers: int
     unsure: Tally
     seconds: float
-    """Median time of an answer."""
+    """Median time per answer in seconds."""
     repeats: Tally
-    """Repeated tasks with the same answer as before."""
+    """Repeated tasks that were answered as before."""
     gold: Tally
-    """Right answers to gold questions."""
+    """Correct answers to gold questions."""
     fast: Tally
     """Answers faster than MIN_SECONDS."""
     entropy: float
@@ -92,18 +93,18 @@ class RaterQuality(NamedTuple):
 
 
 class TemplateAgreement(NamedTuple):
-    """Agreement of the raters by one template."""
+    """Agreement between the raters under one template."""
 
     template: str
     alpha: float
     """Krippendorff's alpha with ordinal distance, over images, words, questions or pairs."""
     interval: Interval
-    """Interval over prompts."""
+    """Confidence interval of alpha over prompts."""
     raters: int
 
 
 def find_agreement(ratings: StudyRatings, sampling: Sampling) -> list[TemplateAgreement]:
-    """Return Krippendorff's alpha of each template that has answers, as `judge_raters` of jobs.metaeval does."""
+    """Return Krippendorff's alpha for each template that has answers, as `judge_raters` of jobs.metaeval does."""
     result = []
     for template, rows in ratings.parts.groupby("template", sort=False):
         alpha = krippendorff_alpha(rows, "ordinal")
@@ -113,7 +114,7 @@ def find_agreement(ratings: StudyRatings, sampling: Sampling) -> list[TemplateAg
 
 
 def judge_raters(ratings: StudyRatings, answers: Sequence[Answer], seed: int = 0) -> list[RaterQuality]:
-    """Return the quality of each rater of a study, by name; `answers` include repeats and gold questions."""
+    """Return the quality of each rater of a study, sorted by name; `answers` include repeats and gold questions."""
     by_rater = {str(rater): rows for rater, rows in ratings.answers.groupby("rater")}
     gold = _tally((answer.rater, is_right(answer)) for answer in answers if answer.gold is not None)
     first = {(answer.rater, answer.task_id): answer.answer for answer in answers if not answer.repeat}
@@ -151,7 +152,7 @@ def _count_fast(rows: pd.DataFrame) -> Tally:
 
 
 def _compute_entropy(rows: pd.DataFrame) -> float:
-    """Return the mean over the templates, weighted by answers."""
+    """Return the mean entropy over the templates, weighted by the number of answers."""
     by_template = [answers["said"].value_counts() for _, answers in rows.groupby("template")]
     return float(sum(counts.sum() * scipy.stats.entropy(counts, base=2) for counts in by_template) / len(rows))
 
@@ -170,7 +171,7 @@ def _compare_with_others(ratings: StudyRatings, raters: Sequence[str], seed: int
 
 
 class _SharedTasks:
-    """A rater's answers and the others' mean answers to shared tasks, standardised by template."""
+    """A rater's answers and the others' mean answers to the tasks they share, standardised by template."""
 
     def __init__(self, values: Floats, templates: NDArray[np.object_], rater: int) -> None:
         theirs = np.delete(values, rater, axis=1)
@@ -188,7 +189,7 @@ class _SharedTasks:
         return float(sum(own @ theirs for own, theirs in self.parts) / self.n)
 
     def p_value(self, seed: int) -> float:
-        """Return the one-sided p-value over permutations within each template; 1 if it is not defined."""
+        """Return the one-sided p-value of a permutation test within each template; 1 if correlation is undefined."""
         if math.isnan(self.correlation):
             return 1.0
         random = np.random.default_rng(seed)
@@ -199,13 +200,13 @@ class _SharedTasks:
 
 
 def _standardise(values: Floats) -> Floats:
-    """Return zeros if all values are equal."""
+    """Standardise the values; return zeros if all are equal."""
     spread = values.std()
     return np.zeros_like(values) if spread < 1e-12 else np.asarray((values - values.mean()) / spread)
 
 
 class _Doubt(NamedTuple):
-    """An unusual behaviour of a rater, and its probability for a rater like the others."""
+    """A sign of unusual behaviour by a rater, and its probability if the rater is like the others."""
 
     rater: str
     p_value: float
@@ -219,7 +220,7 @@ def _find_flags(
     repeats: Mapping[str, Tally],
     likeness: Mapping[str, Likeness],
 ) -> dict[str, list[str]]:
-    """Return the doubts about each rater that remain after Holm's correction for all raters and kinds of doubts."""
+    """Return the doubts about each rater that remain after Holm's correction for all raters and kinds of doubt."""
     relative = answers.assign(relative=answers["seconds"] / answers.groupby("template")["seconds"].transform("median"))
     doubts = [
         doubt
@@ -228,7 +229,7 @@ def _find_flags(
         for doubt in (
             _doubt_random(rater, likeness[rater], len(by_rater)),
             _doubt_tally("gold", "right on {} gold questions", rater, gold),
-            _doubt_tally("unsteady", "the same again on {} repeats", rater, repeats),
+            _doubt_tally("unsteady", "same answer on {} repeats", rater, repeats),
             _doubt_hasty(rater, rows),
             _doubt_slow(rater, relative),
             _doubt_same(rater, answers),
@@ -244,7 +245,7 @@ def _find_flags(
 
 
 def _doubt_random(rater: str, likeness: Likeness, raters: int) -> _Doubt | None:
-    """Return a doubt if the answers may be random and agree less with the others than these do with each other."""
+    """Return a doubt if the rater may answer at random and agrees less with the others than they do with each other."""
     if likeness.p_value <= SIGNIFICANCE:
         return None
     words = (
@@ -255,7 +256,7 @@ def _doubt_random(rater: str, likeness: Likeness, raters: int) -> _Doubt | None:
 
 
 def _doubt_tally(kind: str, words: str, rater: str, tallies: Mapping[str, Tally]) -> _Doubt | None:
-    """Compare a rater's tally with the others' by Fisher's exact test."""
+    """Compare a rater's tally with that of the others, using Fisher's exact test."""
     own = tallies.get(rater, NOTHING)
     others = [tally for name, tally in tallies.items() if name != rater]
     theirs = Tally(sum(tally.hits for tally in others), sum(tally.n for tally in others))
@@ -275,20 +276,20 @@ def _doubt_hasty(rater: str, rows: pd.DataFrame) -> _Doubt | None:
 
 
 def _doubt_slow(rater: str, relative: pd.DataFrame) -> _Doubt | None:
-    """Compare times, relative to the median of their template, by the Mann-Whitney test."""
+    """Compare the rater's times with the others', relative to their template's median, using the Mann-Whitney test."""
     is_own = relative["rater"] == rater
     own, others = (relative["relative"][rows].dropna() for rows in (is_own, ~is_own))
     if not len(own) or not len(others) or own.median() < MIN_SLOWNESS * others.median():
         return None
     p_value = float(scipy.stats.mannwhitneyu(own, others, alternative="greater", method="asymptotic").pvalue)
     seconds = [float(relative["seconds"][rows].median()) for rows in (is_own, ~is_own)]
-    return _Doubt(rater, p_value, f"slow: {seconds[0]:.0f} s an answer in the median, the others {seconds[1]:.0f} s")
+    return _Doubt(rater, p_value, f"slow: {seconds[0]:.0f} s per answer in the median, the others {seconds[1]:.0f} s")
 
 
 def _doubt_same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
-    """Compare the frequency of the rater's commonest answer with the others', by Fisher's exact test.
+    """Compare how often the rater and the others gave the rater's most common answer, using Fisher's exact test.
 
-    Only the template that the rater answered most is used.
+    Only the template that the rater answered most often is used.
     """
     own = answers[answers["rater"] == rater]
     template = own["template"].mode()[0]
@@ -301,6 +302,7 @@ def _doubt_same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
     table = [[hits, len(own) - hits], [theirs, len(others) - theirs]]
     p_value = float(scipy.stats.fisher_exact(table, alternative="greater").pvalue)
     words = (
-        f"same: {hits} of {len(own)} answers by {template} are {commonest}, of the others' {theirs / len(others):.0%}"
+        f"same: {hits} of {len(own)} answers to {template} are {commonest}, but only "
+        f"{theirs / len(others):.0%} of the others'"
     )
     return _Doubt(rater, p_value, words)

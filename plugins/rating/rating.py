@@ -7,7 +7,7 @@ from plumbline.pipelines.web.listening import allowed_hosts, listening, run_app,
 from plumbline.plugins.rating.rate_config import RateConfig
 
 SHUTDOWN_SECONDS = 10
-"""Seconds that unfinished requests get when the server stops."""
+"""Time in seconds that unfinished requests have to complete when the server stops."""
 
 
 def rate(config: RateConfig, ready: Callable[[str, str], None], report: Callable[[str], None]) -> None:
@@ -21,7 +21,7 @@ def rate(config: RateConfig, ready: Callable[[str, str], None], report: Callable
 
         from plumbline.plugins.rating.app import make_app
     except ImportError as error:
-        raise ConfigError(f"expected {error.name}; {install('view')}") from error
+        raise ConfigError(f"module {error.name} is not installed; {install('view')}") from error
     from plumbline.plugins.rating.study import open_study
 
     token = take_token(config.host, config.token_variable)

@@ -31,11 +31,11 @@ from plumbline.operators.statistics.sequential import (
 Floats = NDArray[np.float64]
 
 MIN_PROMPTS = 30
-"""Generators that share fewer prompts are not compared."""
+"""Generators that share fewer prompts than this are not compared."""
 MIN_NAIVE_PROMPTS = 10
-"""Number of prompts at the first naive look."""
+"""Number of prompts at which the naive method first tests the difference."""
 ORDERS_AT_ONCE = 100
-"""Number of orders that are drawn at a time, to limit memory."""
+"""Number of orders drawn at a time, to limit memory."""
 
 
 class GeneratorPair(NamedTuple):
@@ -44,49 +44,49 @@ class GeneratorPair(NamedTuple):
     a: str
     b: str
     differences: Floats
-    """Score of a's image minus that of b's, by prompt; nan unless both have a score."""
+    """Score of a's image minus that of b's, by prompt; nan if either has no score."""
 
     @property
     def difference(self) -> float:
-        """Difference of their means over all shared prompts."""
+        """Difference of the two generators' mean scores over all shared prompts."""
         return float(np.nanmean(self.differences))
 
 
 class Rehearsed(NamedTuple):
-    """Decisions about every pair in many random orders of the same prompts."""
+    """Decisions about every pair, in many random orders of the same prompts."""
 
     pairs: Sequence[GeneratorPair]
     prompts: int
     decided: Decisions
-    """Decisions (orders, pairs)."""
+    """The decisions (orders, pairs)."""
     indifference: float
 
     def measure_cost(self) -> Floats:
-        """Return the share of the prompts that decided each pair (orders, pairs); 1 if a pair was not decided."""
+        """Return the fraction of prompts that was needed to decide each pair (orders, pairs); 1 for undecided pairs."""
         return np.minimum((self.decided.look + 1) * PER_LOOK / self.prompts, 1)
 
     def measure_total_cost(self) -> Floats:
-        """Return the share of the prompts that decided all pairs (orders,)."""
+        """Return the fraction of prompts that was needed to decide all pairs (orders,)."""
         return np.asarray(self.measure_cost().max(axis=-1))
 
     def find_early_pairs(self) -> NDArray[np.bool_]:
-        """Return True for pairs that at least half of the orders decided before their last prompt (pairs,)."""
+        """Return True for each pair that was decided before the last prompt in at least half of the orders (pairs,)."""
         early: NDArray[np.bool_] = (self.measure_cost() < 1).mean(axis=0) >= 0.5
         return early
 
     def find_false(self) -> NDArray[np.bool_]:
-        """Return True for decisions that all prompts together contradict (orders, pairs)."""
+        """Return True for each decision that the full set of prompts contradicts (orders, pairs)."""
         return find_false_decisions(self.decided.verdict, self.pairs, self.indifference)
 
     def measure_false_share(self) -> float:
-        """Return the share of orders with a false decision."""
+        """Return the fraction of orders with at least one false decision."""
         return float(self.find_false().any(axis=-1).mean())
 
 
 def find_false_decisions(
     verdict: NDArray[np.int8], pairs: Sequence[GeneratorPair], indifference: float
 ) -> NDArray[np.bool_]:
-    """Return True for verdicts (..., pairs) that all prompts together contradict, beyond rounding errors."""
+    """Return True for each verdict (..., pairs) that the full set of prompts contradicts, ignoring rounding errors."""
     truth = np.array([pair.difference for pair in pairs])
     slack = 1e-9 * max(1.0, float(np.abs(truth).max(initial=0)))
     false: NDArray[np.bool_] = (
@@ -98,7 +98,7 @@ def find_false_decisions(
 
 
 def pair_generators(scores: pd.DataFrame) -> list[GeneratorPair]:
-    """Return every pair of generators of a table (prompts x generators) that share enough prompts."""
+    """Return all pairs of generators in a table (prompts x generators) that share enough prompts."""
     pairs = [
         GeneratorPair(str(a), str(b), (scores[a] - scores[b]).to_numpy(np.float64)) for a, b in combinations(scores, 2)
     ]
@@ -106,7 +106,7 @@ def pair_generators(scores: pd.DataFrame) -> list[GeneratorPair]:
 
 
 def equalise_means(pairs: Sequence[GeneratorPair]) -> list[GeneratorPair]:
-    """Return the pairs with differences shifted to a mean of 0, so that a decision for either generator is false."""
+    """Shift each pair's differences to a mean of 0, so that any decision for either generator is false."""
     return [pair._replace(differences=pair.differences - pair.difference) for pair in pairs]
 
 
@@ -117,7 +117,7 @@ def rehearse(
     indifferences: Sequence[float],
     orders: int,
 ) -> list[Rehearsed]:
-    """Decide the pairs in random orders balanced by the prompts' labels; return a result for each indifference."""
+    """Decide the pairs in random orders that are balanced by the prompts' labels; return a result per indifference."""
     found: list[list[Decisions]] = [[] for _ in indifferences]
     for drawn in _draw_orders(labels, orders, options.seed):
         differences = [order_differences(pair.differences, drawn) for pair in pairs]
@@ -135,14 +135,14 @@ def rehearse(
 
 
 def _draw_orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Places]:
-    """Yield balanced random orders in arrays (orders, looks, per_look) of at most ORDERS_AT_ONCE."""
+    """Yield balanced random orders as arrays (orders, looks, per_look) of at most ORDERS_AT_ONCE orders."""
     for first in range(seed, seed + orders, ORDERS_AT_ONCE):
         seeds = range(first, min(first + ORDERS_AT_ONCE, seed + orders))
         yield np.stack([balanced_order(labels, one) for one in seeds])
 
 
 def decide_naively(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders: int, seed: int) -> NDArray[np.int8]:
-    """Return the verdicts (orders, pairs) of a t-test after every prompt, stopped at the first below 5%."""
+    """Return the verdicts (orders, pairs) of a t-test after every prompt that stops at the first p-value below 5%."""
     return np.concatenate(
         [
             np.stack([_find_first_significant(order_differences(pair.differences, drawn)) for pair in pairs], axis=-1)
@@ -152,7 +152,7 @@ def decide_naively(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders
 
 
 def _find_first_significant(differences: Floats) -> NDArray[np.int8]:
-    """Return the verdict of each order at the first prompt where Student's t-test of the mean is significant."""
+    """Return each order's verdict at the first prompt where Student's t-test of the mean is significant."""
     in_turn = differences.reshape(len(differences), -1)
     there = np.isfinite(in_turn)
     seen, n = np.where(there, in_turn, 0), np.cumsum(there, axis=1)
@@ -168,6 +168,6 @@ def _find_first_significant(differences: Floats) -> NDArray[np.int8]:
 
 @lru_cache
 def _find_critical_values(most: int) -> Floats:
-    """Return Student's two-sided critical values for 0 to `most` prompts."""
+    """Return the two-sided critical values of Student's t for 0 to `most` prompts."""
     freedom = np.arange(-1, most)
     return np.where(freedom > 0, scipy.stats.t.ppf(1 - SIGNIFICANCE / 2, np.maximum(freedom, 1)), math.inf)

@@ -1,4 +1,4 @@
-"""Rehearses adaptive sweeps: finds how many prompts of finished scores or ratings would have been enough."""
+"""Rehearses adaptive sweeps on finished scores or ratings to find how many prompts would have been enough."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,13 +42,13 @@ EMPTY = "–"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RehearseConfig(ScoresSource):
-    """Settings of jobs.rehearse: the scores or ratings, and how adaptive sweeps would look at them."""
+    """Settings of jobs.rehearse: the scores or ratings, and how an adaptive sweep would evaluate them."""
 
     metrics: tuple[str, ...] = ()
-    """The metrics to rehearse; all if empty."""
+    """The metrics to rehearse; empty for all."""
     adaptive: Adaptive = field(default_factory=Adaptive)
     spreads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3)
-    """Indifferences to rehearse, in standard deviations of the scores; the one of `adaptive` is added."""
+    """Indifferences to rehearse, in standard deviations of the scores; the indifference of `adaptive` is added."""
     orders: Positive = 1000
     """Number of random orders of the prompts."""
     protocol: ProtocolConfig | None = None
@@ -56,15 +56,15 @@ class RehearseConfig(ScoresSource):
     reference: str | None = None
     """Folder with the published files that `protocols` read."""
     protocols: Mapping[str, ProtocolConfig] = field(default_factory=dict)
-    """Releases in the folder `reference`, by name; not read unless `reference` is set."""
+    """Releases in the `reference` folder, by name; not read unless `reference` is set."""
     page: str | None = None
-    """Markdown page whose section `rehearsal` is replaced by the tables, such as plugins/rating/planning.md."""
+    """Markdown page whose `rehearsal` section is replaced by the tables, such as plugins/rating/planning.md."""
 
     def __post_init__(self) -> None:
         ScoresSource.__post_init__(self)
         if all(source is None for source in (self.protocol, self.run, self.scores, self.reference)):
             raise ConfigError(
-                "scores: expected a run or a table of scores, got none; set run=latest or scores=PATH, or of people's "
+                "scores: expected a run or a table of scores, got none; set run=latest or scores=PATH, or for people's "
                 "ratings protocol=long protocol.path=PATH"
             )
 
@@ -73,43 +73,45 @@ class Judged(NamedTuple):
     """One judge's scores of images: a metric's scores or people's ratings."""
 
     source: str
-    """Name of the release, or of the file or folder of scores."""
+    """Name of the release, or of the file or folder with the scores."""
     judge: str
     pairs: Sequence[GeneratorPair]
     labels: Sequence[str]
-    """Skills of each prompt, over which the orders are balanced."""
+    """Skills of each prompt; the orders are balanced by these."""
     options: Adaptive
     within: bool
-    """True if all scores are within the range."""
+    """True if all scores are within the range that the betting method needs."""
     deviation: float
     """Standard deviation of the scores."""
     by_pair: bool
-    """True if a table lists each pair: for people's ratings and the user's own scores."""
+    """True if each pair is listed in a table: for people's ratings and the user's own scores."""
 
     @property
     def methods(self) -> list[Adaptive]:
-        """The methods that apply to the scores; betting needs scores within the range."""
+        """The methods that can be applied to the scores; betting requires scores within the range."""
         ways = [replace(self.options, method="betting")] if self.within else []
         return [*ways, replace(self.options, method="asymptotic")]
 
 
 class Rehearsal(NamedTuple):
-    """Results of all judges."""
+    """Results for all judges."""
 
     answers: Sequence[str]
     """A sentence for each judge: how many prompts would have been enough."""
     tables: Sequence[ShownTable]
-    """False decisions, costs by indifference, costs by pair for some judges, and the coverage of published ratings."""
+    """Tables of false decisions, costs by indifference, costs by pair for some judges, and the coverage of published
+    ratings.
+    """
 
 
 def rehearse_all(config: RehearseConfig) -> Rehearsal:
-    """Rehearse every judge's scores by every method that applies to them.
+    """Rehearse each judge's scores with every method that applies to them.
 
     Raises ConfigError if no two generators share enough prompts, SourceError if a table cannot be read.
     """
     judges = list(_read_judges(config))
     if not judges:
-        raise ConfigError(f"rehearse: no two generators have scores of {MIN_PROMPTS} prompts in common")
+        raise ConfigError(f"rehearse: no two generators share {MIN_PROMPTS} scored prompts")
     outcomes = [[_rehearse_judge(judged, options, config) for options in judged.methods] for judged in judges]
     flat = list(chain.from_iterable(outcomes))
     labels = [measure_coverage(published, config.storage)] if (published := _list_releases(config)) else []
@@ -119,7 +121,7 @@ def rehearse_all(config: RehearseConfig) -> Rehearsal:
 
 
 def _list_releases(config: RehearseConfig) -> list[ProtocolConfig]:
-    """Return the releases in the folder of published files, or none if it is not set."""
+    """Return the releases in the folder of published files, or an empty list if the folder is not set."""
     return list(config.protocols.values()) if config.reference is not None else []
 
 
@@ -152,7 +154,7 @@ def _read_metrics(
 def _make_judge(
     source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive, *, by_pair: bool
 ) -> Iterator[Judged]:
-    """Yield the judge if it scored two generators on enough prompts; several images of a prompt are averaged."""
+    """Yield the judge if it scored two generators on enough prompts; several images per prompt are averaged."""
     wide = pivot_by_generator(frame)
     low, high = options.range
     values = wide.to_numpy(np.float64)
@@ -169,9 +171,9 @@ class _Outcome(NamedTuple):
     judged: Judged
     options: Adaptive
     found: Sequence[Rehearsed]
-    """Results by indifference; the first is that of 0."""
+    """Results by indifference, starting with an indifference of 0."""
     of_tied: Rehearsed
-    """Result of scores that are shifted so that no generator is better."""
+    """Result for scores that are shifted so that no generator is better."""
 
     @property
     def row(self) -> tuple[str, str, str]:
@@ -183,26 +185,26 @@ def _rehearse_judge(judged: Judged, options: Adaptive, config: RehearseConfig) -
     found = rehearse(judged.pairs, judged.labels, options, zones, config.orders)
     low, high = options.range
     shift = max(abs(pair.difference) for pair in judged.pairs)
-    # Half of a shift is added to one generator's scores and subtracted from the other's, beyond the range.
+    # Half of the shift is added to one generator's scores and subtracted from the other's, which may leave the range.
     wider = replace(options, range=(low - shift / 2, high + shift / 2))
     (of_tied,) = rehearse(equalise_means(judged.pairs), judged.labels, wider, [0.0], config.orders)
     return _Outcome(judged, options, found, of_tied)
 
 
 def _name_indifferences(judged: Judged, config: RehearseConfig) -> dict[str, float]:
-    """Return the indifferences above 0 in units of the judge's scores, by their name in the table."""
+    """Return the indifferences above 0, in units of the judge's scores, keyed by their name in the table."""
     own = config.adaptive.indifference_of(judged.judge)
     indifferences = {name_spread(spread): spread * judged.deviation for spread in config.spreads}
     return indifferences | ({"given": own} if own else {})
 
 
 def name_spread(spread: float) -> str:
-    """Return the name of an indifference in standard deviations of the scores."""
+    """Return the name of an indifference that is given in standard deviations of the scores."""
     return f"{spread:g} sd"
 
 
 def _describe_result(outcome: _Outcome, config: RehearseConfig) -> str:
-    """Return a sentence: how many prompts would have been enough for a judge, and how often decisions were false."""
+    """Describe in a sentence how many prompts would have been enough, and how often decisions were false."""
     own = config.adaptive.indifference_of(outcome.judged.judge)
     found = outcome.found[-1 if own else 0]
     within = f", or as alike as {own:g}" if own else ""
@@ -212,7 +214,7 @@ def _describe_result(outcome: _Outcome, config: RehearseConfig) -> str:
 
 
 def _describe_need(found: Rehearsed, within: str) -> str:
-    """Return a sentence: how many prompts decide the pairs, and which pairs take all prompts."""
+    """Describe in a sentence how many prompts decide the pairs, and which pairs need all prompts."""
     early = found.find_early_pairs()
     late = [f"{pair.a} and {pair.b}" for pair, known in zip(found.pairs, early, strict=True) if not known]
     needed = math.ceil(found.prompts * float(found.measure_cost()[:, early].max(axis=1, initial=0).mean()))
@@ -294,6 +296,6 @@ def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
 
 
 def write_page(config: RehearseConfig, tables: Sequence[ShownTable]) -> None:
-    """Write the tables into the section `rehearsal` of the page."""
+    """Write the tables to the `rehearsal` section of the page."""
     assert config.page is not None, "a page was asked for"
     write_section(config.storage.locate(config.page), "rehearsal", diagnosis_markdown(tables, 3))

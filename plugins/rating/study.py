@@ -1,4 +1,4 @@
-"""An open study: its newest version, its answers, and the rules for new answers."""
+"""An open study: its newest version, its answers, and the rules for accepting new answers."""
 
 import math
 import statistics
@@ -60,34 +60,34 @@ from plumbline.plugins.rating.task_images import Pictures
 from plumbline.plugins.rating.tasks import Task, task_table
 
 MARK = "study.json"
-"""Marks a study's folder; writing it also tests that the storage supports create-only writes."""
+"""File that marks a study's folder; writing it also checks that the storage supports create-only writes."""
 DESIGN_OPTIONS = ("templates", "run", "images", "generators", "pictures", "questions", "gold", "seed")
-"""Options that decide the tasks."""
+"""Options that determine the tasks."""
 IMAGE_MISSING = "an image of this task is missing; the study's organizer has been informed"
-"""Message to raters, without the image's path, which may contain the generator's name."""
+"""Message shown to raters. It omits the image's path, which may contain the generator's name."""
 MAX_TRIES = 4
 Result = TypeVar("Result")
 REFRESH_SECONDS = 1.0
-"""Seconds after which the study's folder is listed again for answers of other servers."""
+"""Time in seconds after which the study's folder is listed again to find answers from other servers."""
 MIN_TIMED = 5
-"""Answers that are needed to estimate the remaining time."""
+"""Minimum number of timed answers for an estimate of the remaining time."""
 Report = Callable[[str], None]
 """Prints a warning."""
 
 
 class RefusedAnswer(PlumblineError):
-    """An answer that is not stored, with its HTTP status."""
+    """Raised for an answer that is not stored; contains the HTTP status."""
 
     def __init__(self, status: Literal[400, 404, 409, 410], message: str, kept: Revision | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.kept = kept
-        """The answer that is stored instead."""
+        """The answer that is already stored instead."""
 
 
 @checked(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid"))
 class SentAnswer:
-    """An answer that a rater's page sends."""
+    """An answer as sent by a rater's page."""
 
     task_id: TaskId
     repeat: Repeat = 0
@@ -100,11 +100,11 @@ class SentAnswer:
 
 
 class StoredAnswer(NamedTuple):
-    """An answer in the study."""
+    """An answer that the study contains."""
 
     revision: Revision
     new: bool
-    """False if it was stored before."""
+    """False if the answer was already stored."""
 
 
 class RaterProgress(NamedTuple):
@@ -115,11 +115,11 @@ class RaterProgress(NamedTuple):
     done: int
     total: int
     remaining_minutes: float | None
-    """None if too few answers were timed."""
+    """Estimated minutes to the rater's last task; None if too few answers were timed."""
 
 
 class OpenVersion(NamedTuple):
-    """The version that is served."""
+    """The version that is currently served."""
 
     version: int
     tasks: Mapping[str, Task]
@@ -130,14 +130,14 @@ class OpenVersion(NamedTuple):
 
 
 class Study:
-    """A study for its server; other servers may add answers at the same time."""
+    """A study as used by its server; other servers may add answers at the same time."""
 
     def __init__(self, place: Place, config: RateConfig, report: Report) -> None:
         """Open the newest version; raise PlumblineError if it cannot be read."""
         self.place = place
         self.answers = AnswerReader(place)
         self.gone: dict[str, str] = {}
-        """Tasks with a missing image, with the reason."""
+        """Tasks with a missing image, and the reason."""
         self._reported: set[str] = set()
         self._config, self._report = config, report
         self._opened = self._open(read_study(place))
@@ -152,18 +152,18 @@ class Study:
         return OpenVersion(version.version, tasks, pictures, open_queue(version.tasks, design, self._config))
 
     def _omit(self, gone: dict[str, str]) -> None:
-        """Serve all tasks except these."""
+        """Serve all tasks except the ones in `gone`."""
         tasks = [task for task in self._opened.tasks.values() if task.task_id not in gone]
         self.gone = gone
         self._opened = self._opened._replace(queue=self._opened.queue.restrict(tasks))
 
     @property
     def opened(self) -> OpenVersion:
-        """The version that is served now."""
+        """The version that is currently served."""
         return self._opened
 
     def refresh(self, rater: str = "") -> None:
-        """Read new versions and answers if `REFRESH_SECONDS` have passed, otherwise only this rater's answers."""
+        """Read this rater's new answers, or all new answers and versions if `REFRESH_SECONDS` have passed."""
         with self._refreshing:
             if time.monotonic() - self._refreshed_at > REFRESH_SECONDS:
                 self.answers.refresh()
@@ -171,7 +171,7 @@ class Study:
                 if newest and newest[0] > self._opened.version:
                     self._opened = self._open(read_version(self.place, newest[0]))
                     self.gone = {}
-                    self._report(f"the study was edited: version {newest[0]} is asked from now on")
+                    self._report(f"the study was edited: version {newest[0]} is served from now on")
                 self._refreshed_at = time.monotonic()
             elif rater:
                 self.answers.refresh(rater)
@@ -184,9 +184,9 @@ class Study:
             self._report(line)
 
     def choose_turns(self, rater: str, count: int) -> RaterProgress:
-        """Return a rater's next turns, without tasks with a missing image.
+        """Return a rater's next turns, skipping tasks with a missing image.
 
-        If no other task is left, these are tried again, because the images may be back.
+        If no other task is left, these tasks are tried again, because the images may be back.
         """
         self.refresh(rater)
         answers = [answer for answer in self.answers.all() if answer.task_id in self._opened.tasks]
@@ -200,7 +200,7 @@ class Study:
         return RaterProgress(opened.version, turns, len(own), len(own) + left, _estimate_minutes(own, left))
 
     def _find_complete_turns(self, answers: Sequence[Answer], rater: str, count: int) -> tuple[OpenVersion, list[Turn]]:
-        """Return the next turns whose images all exist, and their version."""
+        """Return the next turns whose images all exist, and the version they belong to."""
         while True:
             opened = self._opened
             turns = opened.queue.next(answers, rater, count)
@@ -208,24 +208,27 @@ class Study:
                 return opened, turns
 
     def _is_gone(self, opened: OpenVersion, task: Task) -> bool:
-        """Return True if an image of the task is missing, and omit the task."""
+        """Return True if an image of the task is missing; in that case, omit the task from now on."""
         problem = opened.pictures.problem(task)
         if problem is None:
             return False
         with self._changing:
             if self._opened.version == opened.version and task.task_id not in self.gone:
                 self._omit({**self.gone, task.task_id: problem})
-                self._report_once(task.task_id, f"task {task.task_id} is left out, an image is missing: {problem}")
+                self._report_once(
+                    task.task_id, f"task {task.task_id} is left out because an image is missing: {problem}"
+                )
         return True
 
     def image_order(self, task: Task, rater: str, repeat: int) -> tuple[int, ...]:
-        """Return the indices of a task's images from left to right for this rater."""
+        """Return the indices of a task's images from left to right, as shown to this rater."""
         return draw_image_order(self._opened.queue.sequencing.seed, rater, task, repeat)
 
     def add(self, sent: SentAnswer) -> StoredAnswer:
-        """Store an answer by one create-only write; repeating the request changes nothing.
+        """Store an answer with one create-only write; repeating the request has no effect.
 
-        Raises RefusedAnswer if the answer is not valid or another is stored, WriteError if it cannot be written.
+        Raises RefusedAnswer if the answer is not valid or a different one is stored, WriteError if it cannot be
+        written.
         """
         self.refresh(sent.rater)
         opened = self._opened
@@ -254,16 +257,16 @@ class Study:
             stored = Revision(sent.revision, answer) if new else read_revision(place, sent.revision)
         except BadAnswer as error:
             self.answers.note_revision(key, sent.revision)
-            message = f"revision {sent.revision} is kept and damaged; send revision"
+            message = f"revision {sent.revision} is already stored but damaged; send revision"
             raise RefusedAnswer(409, f"{message} {self.answers.next_revision(key)}") from error
         self.answers.add(stored)
         if not _are_same(stored.answer, answer):
-            message = f"another answer is kept as revision {sent.revision}; to change it, send revision"
+            message = f"another answer is already stored as revision {sent.revision}; to change it, send revision"
             raise RefusedAnswer(409, f"{message} {self.answers.next_revision(key)}", self.answers.last(key))
         return StoredAnswer(stored, new)
 
     def add_imported(self, answer: Answer) -> bool:
-        """Store another tool's answer as the next revision; return False if the last revision is equal or newer."""
+        """Store an answer from another tool as the next revision; return False if the last one is equal or newer."""
         key = key_of(answer)
         last = self.answers.last(key)
         if last is not None and (last.answer.at >= answer.at or _are_same(last.answer, answer)):
@@ -275,11 +278,13 @@ class Study:
         return True
 
     def _check(self, sent: SentAnswer, opened: OpenVersion) -> Task:
-        """Return the answer's task; raise RefusedAnswer if it does not exist or the answer is not valid."""
+        """Return the task that was answered; raise RefusedAnswer if it does not exist or the answer is not valid."""
         version = opened.version
         task = opened.tasks.get(sent.task_id)
         if task is None and sent.version != version:
-            raise RefusedAnswer(409, f"version {sent.version} of the study asked this; now version {version} is asked")
+            raise RefusedAnswer(
+                409, f"version {sent.version} of the study asked this, but the current version is {version}"
+            )
         if task is None:
             raise RefusedAnswer(404, f"task {sent.task_id}: version {version} of the study has no such task")
         if task.task_id in self.gone:
@@ -290,7 +295,7 @@ class Study:
 
 
 def open_study(config: RateConfig, report: Report) -> Study:
-    """Open the configured study; create it if it does not exist, and a new version if its tasks change.
+    """Open the configured study. Create it if it does not exist, or add a new version if its tasks have changed.
 
     Raises ConfigError if there is nothing to ask, SourceError if a file of the study is damaged.
     """
@@ -306,7 +311,7 @@ def open_study(config: RateConfig, report: Report) -> Study:
         if own is None or not (_has_design(own, design) and own.tasks == designed.tasks):
             version = _write_version(place, design, designed.tasks, 1 if own is None else own.version + 1)
             if own is not None:
-                report(f"the study was edited: version {version} is asked from now on, and its answers say so")
+                report(f"the study was edited: version {version} is served from now on, and new answers record it")
     return Study(place, config, report)
 
 
@@ -316,7 +321,7 @@ def _make(config: RateConfig, own: Mapping[str, Any] | None) -> tuple[Design, De
 
 
 def _retry(read: Callable[[], Result]) -> Result:
-    """Retry unreadable images, because another server may be ingesting the same images."""
+    """Retry `read` if images are unreadable, because another server may be ingesting the same images."""
     for _ in range(MAX_TRIES - 1):
         with suppress(UnreadableImages):
             return read()
@@ -324,12 +329,12 @@ def _retry(read: Callable[[], Result]) -> Result:
 
 
 def _has_design(version: StudyVersion, design: Design) -> bool:
-    """Return True if a version has this design; options that its file lacks have their defaults."""
+    """Return True if a version has this design; options missing from its file have their default values."""
     return read_config(version.design, Design).as_json() == design.as_json()
 
 
 def _write_version(place: Place, design: Design, tasks: Sequence[Task], version: int) -> int:
-    """Write a version by create-only writes and return its number; another server may have written the same."""
+    """Write a version with create-only writes and return its number; another server may have written the same one."""
     data = encode_table("tasks", task_table(tasks))
     while True:
         table, file = place / tasks_path(version), place / version_path(version)
@@ -345,7 +350,7 @@ def _now() -> str:
 
 
 def _are_same(first: Answer, second: Answer) -> bool:
-    """Return True if two answers differ at most in their times and versions."""
+    """Return True if two answers differ only in their times and versions."""
     return replace(first, at=second.at, version=second.version, seconds=second.seconds) == second
 
 

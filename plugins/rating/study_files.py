@@ -1,4 +1,4 @@
-"""Reads a study's folder: versions with their tasks, and answers."""
+"""Reads a study's folder: its versions with their tasks, and its answers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,14 @@ READERS = 16
 
 
 class StudyVersion(NamedTuple):
-    """A version of a study."""
-
     version: int
     design: Mapping[str, Any]
-    """The options that decide its tasks."""
+    """The options that determine the version's tasks."""
     tasks: Sequence[Task]
 
 
 class AnswerKey(NamedTuple):
-    """The key of an answer, the same for all its revisions."""
+    """Key of an answer, shared by all its revisions."""
 
     rater: str
     task_id: str
@@ -39,7 +37,7 @@ class AnswerKey(NamedTuple):
 
 
 class Revision(NamedTuple):
-    """A revision of an answer."""
+    """One revision of an answer."""
 
     revision: int
     answer: Answer
@@ -58,7 +56,7 @@ def answer_path(key: AnswerKey, revision: int) -> str:
 
 
 def study_versions(place: Place) -> list[int]:
-    """Return the versions of a study in ascending order; empty if the folder has none."""
+    """Return the version numbers of a study in ascending order; empty if the folder has none."""
     found = (VERSION.fullmatch(file.name) for file in files_in(place, ".json"))
     return sorted(int(match[1]) for match in found if match is not None)
 
@@ -82,7 +80,7 @@ def read_version(place: Place, version: int) -> StudyVersion:
 
 
 def read_tasks(place: Place, version: int) -> list[Task]:
-    """Return the tasks of a version; raise SourceError if their file is damaged."""
+    """Return the tasks of a version; raise SourceError if the task table is damaged."""
     file = place / tasks_path(version)
     try:
         return tasks_of(read_sheet(file).table)
@@ -94,7 +92,7 @@ def read_tasks(place: Place, version: int) -> list[Task]:
 
 
 def read_answers(place: Place) -> list[Answer]:
-    """Return the last revision of each answer to any version of a study, in order of time.
+    """Return the last revision of each answer to any version of a study, ordered by time.
 
     Raises SourceError with the name of a damaged or foreign file.
     """
@@ -106,7 +104,7 @@ def read_answers(place: Place) -> list[Answer]:
 
 
 class AnswerReader:
-    """The answers in a study's folder; each file is read once, because files never change."""
+    """Reader for the answers in a study's folder; each file is read only once, because files never change."""
 
     def __init__(self, place: Place) -> None:
         self.problems: dict[str, str] = {}
@@ -114,12 +112,15 @@ class AnswerReader:
         self._place = place / ANSWERS
         self._seen: set[str] = set()
         self._newest: dict[AnswerKey, int] = {}
-        """Highest revision with a file, damaged files included."""
+        """Highest revision that has a file, including damaged files."""
         self._last: dict[AnswerKey, Revision] = {}
         self._refreshing, self._adding = Lock(), Lock()
 
     def refresh(self, rater: str = "") -> None:
-        """Read new files of one rater or of all; raise ConfigError if the folder cannot be listed."""
+        """Read new files of one rater, or of all if `rater` is empty.
+
+        Raises ConfigError if the folder cannot be listed.
+        """
         with self._refreshing:
             with readable_errors(self._place, "study"):
                 names = [f"{rater}/{name}".lstrip("/") for name, _ in (self._place / rater).files()]
@@ -133,7 +134,7 @@ class AnswerReader:
                         self.add(found)
 
     def add(self, stored: Revision) -> None:
-        """Add an answer that was just written or read."""
+        """Add an answer that has just been written or read."""
         key = key_of(stored.answer)
         self.note_revision(key, stored.revision)
         with self._adding:
@@ -141,24 +142,24 @@ class AnswerReader:
                 self._last[key] = stored
 
     def next_revision(self, key: AnswerKey) -> int:
-        """Return the first revision without a file."""
+        """Return the number of the first revision that has no file."""
         return self._newest.get(key, -1) + 1
 
     def last(self, key: AnswerKey) -> Revision | None:
         return self._last.get(key)
 
     def note_revision(self, key: AnswerKey, revision: int) -> None:
-        """Note that a revision has a file, even if the file is damaged."""
+        """Record that a revision has a file, even if the file is damaged."""
         with self._adding:
             self._newest[key] = max(revision, self._newest.get(key, -1))
 
     def all(self) -> list[Answer]:
-        """Return the last revision of each answer, in order of time."""
+        """Return the last revision of each answer, ordered by time."""
         answers = [stored.answer for stored in list(self._last.values())]
         return sorted(answers, key=lambda answer: (answer.at, key_of(answer)))
 
     def _read(self, name: str) -> Revision | str | None:
-        """Return the answer in a file, or its problem; None for a file that is still being written."""
+        """Return the answer in a file, or the file's problem, or None if the file is still being written."""
         if any(part.startswith(".") for part in name.split("/")):
             return None
         place = self._place / name

@@ -20,21 +20,21 @@ RATED = {
     "words": "wl",
     "questions": "dsg_h",
 }
-"""Names of ratings in releases by template, for templates with one image."""
+"""Template names of ratings in releases, by the study's template, for templates with one image."""
 PREFERRED = {1.0: "a", 0.0: "unsure", -1.0: "b"}
 
 
 def read_study(place: Place) -> Release:
     """Return the answers to the newest version's tasks, with the prompts' skills.
 
-    - Graded templates such as `likert` give ratings of their own name; `llmscore_errors` gives 9 minus the errors.
-    - `words` gives the fraction of a prompt's words that the image shows (wl), and a rating of each word.
-    - `questions` gives the fraction answered yes (dsg_h).
-    - `side_by_side` and `vote` give choices; a tie is unsure.
+    - Graded templates such as `likert` become ratings of the same name; `llmscore_errors` becomes 9 minus the errors.
+    - `words` becomes the fraction of a prompt's words that the image shows (wl), and a rating of each word.
+    - `questions` becomes the fraction of questions answered yes (dsg_h).
+    - `side_by_side` and `vote` become choices; a tie counts as unsure.
 
-    Words and questions that the rater was unsure about do not count; answers that are unsure as a whole are null. The
-    last revision of an answer counts. Answers to gold questions, to repeats and to tasks that the newest version no
-    longer asks are left out. Notes count all of these.
+    Words and questions that the rater was unsure about do not count; answers that are unsure as a whole are null. Only
+    the last revision of an answer counts. Answers to gold questions, to repeats, and to tasks that are not in the
+    newest version are left out. The notes contain the number of answers in each of these groups.
 
     Raises SourceError if a file is damaged or the study has no answers.
     """
@@ -42,7 +42,7 @@ def read_study(place: Place) -> Release:
     tasks = {task.task_id: task for task in study.tasks}
     answers = study_files.read_answers(place)
     if not answers:
-        raise SourceError(f"{place}: the study has no answers yet; rate at plumbline rate study={place}")
+        raise SourceError(f"{place}: the study has no answers yet; collect some with plumbline rate study={place}")
     reasons = [_explain_omission(answer, tasks, study.version) for answer in answers]
     used = [answer for answer, reason in zip(answers, reasons, strict=True) if reason is None]
     counts = Counter(reason for reason in reasons if reason is not None)
@@ -70,9 +70,9 @@ def _explain_omission(answer: Answer, tasks: Container[str], version: int) -> st
 
 
 def _parts(answer: Answer, task: Task, parts: Parts, place: Place) -> Iterator[Part]:
-    """Yield a Part for each word or question, or for the image; its rating is None if the rater is unsure.
+    """Yield a Part for each word or question, or for the whole image; its rating is None if the rater is unsure.
 
-    Questions that the rater calls invalid are left out; if all are, there is one Part without a rating.
+    Questions that the rater calls invalid are left out; if all are invalid, one Part without a rating is yielded.
     """
     ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater, RATED[answer.template])
     replies = answer.answer if isinstance(answer.answer, dict) else {}

@@ -1,4 +1,4 @@
-"""Reads the images of a study's tasks, encodes them again within limits, and caches them."""
+"""Reads the images of a study's tasks, re-encodes them within size limits, and caches them."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
@@ -14,13 +14,13 @@ from plumbline.plugins.rating.tasks import Task
 
 SIDE, MAX_BYTES = 1024, 400_000
 MAX_CACHED = 200
-"""Cached images, and as many lists of sources: at most 160 MB."""
+"""Maximum number of cached images, and of cached lists of sources: at most 160 MB."""
 MAX_DECODING = 4
-"""Images that are decoded at once."""
+"""Maximum number of images decoded at the same time."""
 
 
 class _Missing(Exception):
-    """An image that cannot be read now; an exception, because the cache does not store exceptions."""
+    """Raised for an image that cannot be read now. It is an exception because the cache does not store exceptions."""
 
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
@@ -28,7 +28,7 @@ class _Missing(Exception):
 
 
 class Pictures:
-    """Reads the images of tasks."""
+    """Reader for the images of tasks."""
 
     def __init__(self, originals: Originals) -> None:
         self._originals = originals
@@ -46,14 +46,14 @@ class Pictures:
             return missing.error
 
     def sources(self, task: Task) -> Sequence[bytes | RowError]:
-        """Return the sources of a task's edited images, each as WebP or an error; empty if nothing was edited."""
+        """Return the source images of a task's edited images, each as WebP or an error; empty if nothing was edited."""
         try:
             return self._sources(*_locate(task, 0))
         except _Missing:
             return []
 
     def problem(self, task: Task) -> str | None:
-        """Return the reason why an image or source of the task cannot be shown, or None."""
+        """Return the reason why an image or source image of the task cannot be shown, or None."""
         shown = [*(self.image(task, number) for number in range(len(task.places))), *self.sources(task)]
         return next((picture.message for picture in shown if isinstance(picture, RowError)), None)
 

@@ -1,4 +1,4 @@
-"""The tasks of a study, and their table."""
+"""The tasks of a study, and the table that stores them."""
 
 import hashlib
 import json
@@ -14,14 +14,14 @@ from plumbline.plugins.rating.question_templates import Scope
 
 
 class TaskQuestion(NamedTuple):
-    """A question of a task."""
+    """One question of a task."""
 
     question_id: str
     text: str
 
 
 class ImagePlace(NamedTuple):
-    """An image's shard, among those of its generator, and its row there."""
+    """Location of an image: its shard among those of its generator, and its row in the shard."""
 
     shard: str
     row: int
@@ -29,7 +29,7 @@ class ImagePlace(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One page for a rater; the fields are those of schemas.TASKS."""
+    """One page for a rater; its fields are those of schemas.TASKS."""
 
     task_id: str
     template: str
@@ -43,13 +43,13 @@ class Task:
     """The prompt's words, if the template asks about them."""
     questions: tuple[TaskQuestion, ...] = ()
     gold: Any = None
-    """The right answer of a gold question."""
+    """The correct answer to a gold question."""
     places: tuple[ImagePlace, ...]
     """Location of each image."""
 
     @property
     def scope(self) -> Scope:
-        """The words and questions that an answer must be about."""
+        """The words and questions that an answer must cover."""
         return Scope(len(self.words), [question.question_id for question in self.questions])
 
 
@@ -61,13 +61,13 @@ def task_id_of(
     generators: Sequence[str],
     questions: Sequence[TaskQuestion],
 ) -> str:
-    """Hash everything that a rater sees, so that a new version of a study keeps the answers to unchanged tasks."""
+    """Hash everything that a rater sees, so that answers to unchanged tasks remain valid in new versions of a study."""
     shown = [template, prompt_id, prompt, list(image_ids), list(generators), [list(question) for question in questions]]
     return hashlib.sha256(json.dumps(shown, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
 def task_table(tasks: Sequence[Task]) -> pa.Table:
-    """Return the tasks as a table of the schema TASKS."""
+    """Return the tasks as a table (schema TASKS)."""
     return rows.table([_encode_task(task) for task in tasks], TASKS)
 
 
@@ -79,7 +79,7 @@ def _encode_task(task: Task) -> dict[str, Any]:
 
 
 def tasks_of(table: pa.Table) -> list[Task]:
-    """Return the tasks in a table of the schema TASKS."""
+    """Return the tasks in a table (schema TASKS)."""
     return [_decode_task(row) for row in table.to_pylist()]
 
 

@@ -1,4 +1,4 @@
-"""Loads and writes checkpoints of trainings; a CLIP-FlanT5 is written in its released layout."""
+"""Loads and writes the checkpoints of trainings; a CLIP-FlanT5 is written in its released layout."""
 
 import shutil
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json
 
 
 class ClipFlanT5Trainee(Trainee):
-    """A CLIP-FlanT5 (VQAScore paper, appendix D)."""
+    """A CLIP-FlanT5 to train (VQAScore paper, appendix D)."""
 
     prefixes: ClassVar = {part: (f"{part}.",) for part in PARTS}
 
@@ -63,7 +63,7 @@ class ClipFlanT5Trainee(Trainee):
 
 
 def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = False) -> Trainee:
-    """Return the checkpoint's network on a device, or this worker's part of it; raise ModelError if loading fails."""
+    """Load the checkpoint's network, or only this worker's part of it, onto a device; raise ModelError on failure."""
     if isinstance(model.config, ChatModel):
         from plumbline.plugins.training.llava import load_llava
 
@@ -75,12 +75,12 @@ def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = 
 
 
 def _load_stored(model: ResolvedModel) -> ClipFlanT5:
-    """Return the network in the checkpoint's precision, in main memory."""
+    """Load the network into main memory in the checkpoint's precision."""
     return load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
 
 
 def begin(language: Part, tower: Part, folder: Path, *, family: str, seed: int) -> None:
-    """Write the checkpoint that stage 1 begins with: a language model, a CLIP's tower, and a fresh projector."""
+    """Write the checkpoint that stage 1 starts from: a language model, a CLIP vision tower, and a new projector."""
     if family == "vlm":
         from plumbline.plugins.training.llava import begin_llava
 
@@ -92,7 +92,7 @@ def begin(language: Part, tower: Part, folder: Path, *, family: str, seed: int) 
 
 
 def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:
-    """Write the checkpoint with its tokenizer, and the configuration of a local tower (not its weights again)."""
+    """Write the checkpoint and its tokenizer; for a local tower, write only the configuration, without its weights."""
     save_clip_flant5(network, folder, tower_name=f"./{TOWER_FOLDER}" if tower.commit is None else tower.source)
     tokenizer.save_pretrained(folder)
     if tower.commit is None:

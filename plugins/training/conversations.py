@@ -1,4 +1,4 @@
-"""LLaVA's released conversations about images, split into a row for each turn (VQAScore, appendix D)."""
+"""LLaVA's released conversations about images, split into one row per turn (VQAScore, appendix D)."""
 
 import io
 import json
@@ -20,30 +20,30 @@ IMAGE_TOKEN = "<image>"
 SPEAKERS = ("human", "gpt")
 WHITE = " \t\r\n"
 MAX_RECORD = 2**22
-"""Characters of one conversation."""
+"""Maximum length of a conversation in characters."""
 MAX_TURNS = 1_000
-"""Questions of one conversation."""
+"""Maximum number of questions in a conversation."""
 MAX_REASONS = 20
-"""Stored reasons for omitted conversations."""
+"""Maximum number of stored reasons why conversations were left out."""
 ROWS_OF_A_FILE = 50_000
 ROWS_OF_A_GROUP = 256
 VERSION = 1
-"""Version of the rows; part of their folder's name."""
+"""Version of the row format; part of the name of the rows' folder."""
 
 
 class SplitConversations(NamedTuple):
-    """Counts of a file of conversations, and its rows as Parquet."""
+    """Statistics of a file of conversations, and its rows as Parquet."""
 
     folder: str
     """URL of the Parquet files."""
     records: int
     rows: int
     without_image: int
-    """Conversations without an image; they are skipped."""
+    """Number of conversations without an image, which are skipped."""
     left_out: int
-    """Conversations that cannot be read."""
+    """Number of conversations that cannot be read."""
     reasons: list[str]
-    """The first reasons, each with file and row."""
+    """The first reasons why conversations cannot be read, each with file and row."""
 
     @property
     def summary(self) -> str:
@@ -54,7 +54,7 @@ class SplitConversations(NamedTuple):
 
 
 def split_conversations(source: Place, output: Place, kind: Literal["captions", "questions"]) -> SplitConversations:
-    """Write a row for each turn below the output, unless that was done for the same content of the file.
+    """Write one row per turn below the output, unless the same file content has already been split.
 
     The file is a list of `{"image": path, "conversations": [{"from": "human", "value": question}, {"from": "gpt",
     "value": answer}, ...]}`, such as llava_v1_5_mix665k.json. Paths are relative to the file's folder. Every question
@@ -94,7 +94,7 @@ def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
 
 
 def _flush(rows: list[dict[str, str]], folder: Place, written: int) -> int:
-    """Write the rows as a file named after the index of its first row, and return their number."""
+    """Write the rows to a file named after the index of its first row, and return the number of rows."""
     count = len(rows)
     if rows:
         table = pa.Table.from_pylist(rows)
@@ -117,7 +117,7 @@ class Turn(NamedTuple):
 
 
 def _read_turns(record: Any) -> Iterator[Turn]:
-    """Yield the turns; none if the conversation has no image. Raise Refused if it cannot be read."""
+    """Yield the turns of a conversation; none if it has no image. Raise Refused if it cannot be read."""
     if not isinstance(record, Mapping):
         raise Refused("unreadable", f"expected an object, found {type(record).__name__}")
     image, parts = record.get("image"), record.get("conversations")
@@ -136,18 +136,18 @@ def _read_turns(record: Any) -> Iterator[Turn]:
 
 
 def _read_text(part: Any, speaker: str, index: int) -> str:
-    """Return a part's text without the image token; raise Refused if it is by another speaker."""
+    """Return the text of one message without the image token; raise Refused if it is not by `speaker`."""
     text = part.get("value") if isinstance(part, Mapping) and part.get("from") == speaker else None
     text = text.replace(IMAGE_TOKEN, "").strip() if isinstance(text, str) else None
     if not text:
         found = "none" if text == "" else f"{part!r:.80}"
-        raise Refused("unreadable", f"expected a text by {speaker} as part {index} of conversations, found {found}")
+        raise Refused("unreadable", f"expected a text by {speaker} as item {index} of conversations, found {found}")
     require_utf8(text)
     return text
 
 
 def read_list(source: Place) -> Iterator[Any]:
-    """Yield the values of a JSON list of any length; raise SourceError with the row that cannot be read."""
+    """Yield the values of a JSON list of any length; raise SourceError with the row if one cannot be read."""
     with readable_errors(source, "data"), source.open() as stream:
         try:
             yield from _parse_values(io.TextIOWrapper(stream, "utf-8"), source.url)

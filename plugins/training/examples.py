@@ -1,4 +1,4 @@
-"""The rows of a training: their shards, their order, and their conversion to exercises."""
+"""The rows of a training: their shards, their order, and how they are converted to exercises."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,23 +25,23 @@ from plumbline.plugins.training.trainee import Trainee
 
 
 class RatedImage(NamedTuple):
-    """An image that people rated, with its prompt."""
+    """An image that was rated by people, with its prompt."""
 
     image_id: str | None
     prompt_id: str
     question: str
     """VQAScore's question about the prompt."""
     share: float
-    """Its mean rating, mapped from the rating scale to 0 to 1."""
+    """The image's mean rating, mapped from the rating scale to [0, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleShard:
-    """A shard, and its rows that are trained on or scored."""
+    """A shard, and which of its rows are trained on or scored."""
 
     shard: Shard
     rated: Mapping[int, RatedImage] | None = None
-    """Rated images by index in the shard; None if the rows have texts of their own, and all are used."""
+    """Rated images by index in the shard; None if the rows contain their own texts, in which case all rows are used."""
 
     @property
     def places(self) -> Sequence[int]:
@@ -49,7 +49,7 @@ class ExampleShard:
 
 
 class TrainingExample(NamedTuple):
-    """A row: the number of its shard, and its index there."""
+    """A row, identified by the number of its shard and its index in the shard."""
 
     shard: int
     place: int
@@ -59,21 +59,22 @@ class TrainingExample(NamedTuple):
 class RowOrder:
     """The random order of rows in each epoch; it depends only on the seed, not on the number of workers.
 
-    The shards are shuffled, then the rows of each `mixed` shards together, so that only few shards are open at once.
+    The shards are shuffled, and then the rows of every `mixed` shards are shuffled together, so that only a few shards
+    are open at once.
     """
 
     places: Sequence[Sequence[int]]
-    """The used rows of each shard."""
+    """Indices of each shard's rows that are used."""
     seed: int
     mixed: int
 
     @cached_property
     def rows(self) -> int:
-        """Rows of an epoch."""
+        """Number of rows in an epoch."""
         return sum(map(len, self.places))
 
     def row_at(self, position: int) -> TrainingExample:
-        """Return the row at a position, counted over all epochs."""
+        """Return the row at a position that is counted over all epochs."""
         epoch, place = divmod(position, self.rows)
         ends = self._find_ends(epoch)
         mix = int(np.searchsorted(ends, place, side="right"))
@@ -85,13 +86,13 @@ class RowOrder:
 
     @lru_cache(maxsize=2)  # noqa: B019
     def _find_ends(self, epoch: int) -> NDArray[np.int64]:
-        """Return the position after each mix of shards in an epoch."""
+        """Return the end positions of an epoch's mixes (groups of shards whose rows are shuffled together)."""
         sizes = [len(self.places[shard]) for shard in self._shuffle_shards(epoch)]
         return np.cumsum([sum(sizes[first : first + self.mixed]) for first in range(0, len(sizes), self.mixed)])
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _shuffle_mix(self, epoch: int, number: int) -> NDArray[np.int64]:
-        """Return the shuffled rows of a mix: (rows, 2), the shard and the index of each."""
+        """Return the shuffled rows of a mix as (shard, index in the shard) pairs, an array (rows, 2)."""
         shards = self._shuffle_shards(epoch)[number * self.mixed : (number + 1) * self.mixed]
         examples = np.array([(shard, place) for shard in shards for place in self.places[shard]], dtype=np.int64)
         return np.random.default_rng([self.seed, epoch, number]).permutation(examples)
@@ -99,13 +100,13 @@ class RowOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examples:
-    """All rows of a training, in a form that every process can read."""
+    """All rows of a training, described so that every process can read them."""
 
     kind: str
     """`captions`, `questions` or `finetune`."""
     shards: Sequence[ExampleShard]
     texts: tuple[str, ...]
-    """Our names of the columns with texts."""
+    """Our names for the text columns."""
     uris: Uris
     limits: ImageLimits
     clips: Clips
@@ -115,7 +116,7 @@ class Examples:
         return (*IMAGE_COLUMNS, *self.texts)
 
     def read(self, number: int) -> pa.Table:
-        """Read a shard; raise SourceError with its file."""
+        """Read a shard; raise SourceError naming its file if it cannot be read."""
         return read_shard(self.shards[number].shard, self.columns)
 
 
@@ -127,19 +128,19 @@ class ReadRow(NamedTuple):
     """Preprocessed images; empty if the row cannot be read."""
     texts: Mapping[str, Any]
     problem: str | None
-    """The reason with file and row."""
+    """The reason why the row cannot be read, with file and row, or None."""
 
 
 @dataclass(kw_only=True)
 class RowReader:
-    """Reads rows and decodes their images; keeps the last shards in memory."""
+    """Reader that decodes the images of rows and keeps the most recent shards in memory."""
 
     examples: Examples
     preprocess: Preprocess
     keep: int
     decoders: int = 1
     tables: dict[int, pa.Table] = field(default_factory=dict)
-    """Shards in memory, the newest last."""
+    """Shards in memory, most recent last."""
 
     def read(self, examples: Sequence[TrainingExample]) -> list[ReadRow]:
         """Return the rows in order; raise SourceError if a whole shard cannot be read."""
@@ -181,19 +182,19 @@ class RowReader:
 
 
 def _add_prompt_ids(table: pa.Table) -> pa.Table:
-    """Add empty prompt ids, which images must have, to training tables without them."""
+    """Add empty prompt ids to training tables without them, because images need prompt ids."""
     if "prompt_id" in table.column_names:
         return table
     return table.append_column("prompt_id", pa.array([""] * len(table)))
 
 
 class Batches:
-    """One worker's batches; the next batch is read while a step is computed."""
+    """One worker's batches. The next batch is read while a step is computed."""
 
     def __init__(
         self, reader: RowReader, trainee: Trainee, order: RowOrder, *, size: int, number: int, count: int
     ) -> None:
-        """Share batches of `size` rows among `count` workers; this worker's number counts from 0."""
+        """Divide batches of `size` rows among `count` workers; `number` is this worker's index, from 0."""
         self.reader = reader
         self.trainee = trainee
         self.order = order
@@ -201,12 +202,12 @@ class Batches:
         self.size = size
         self.number = number
         self.problems: list[str] = []
-        """Reasons why rows of the last batch were left out."""
+        """Reasons why rows were left out of the last batch."""
         self.pool = ThreadPoolExecutor(1)
         self.ahead: tuple[int, Future[list[ReadRow]]] | None = None
 
     def batch(self, step: int) -> Any:
-        """Return the worker's part of a step's batch; raise SourceError if none of its rows can be read."""
+        """Return this worker's part of the batch for a step; raise SourceError if none of its rows can be read."""
         step_ahead, ahead = self.ahead or (None, None)
         rows = ahead.result() if ahead is not None and step_ahead == step else self._read(step)
         self.ahead = (step + 1, self.pool.submit(self._read, step + 1))
@@ -227,7 +228,9 @@ class Batches:
             pixels += row.pixels
             exercises += row_exercises
         if not exercises:
-            raise SourceError(f"no row of a worker's {len(rows)} in step {step} can be read; first {self.problems[0]}")
+            raise SourceError(
+                f"none of a worker's {len(rows)} rows in step {step} can be read; first problem: {self.problems[0]}"
+            )
         return self.trainee.batch(pixels, exercises)
 
     def _positions(self, step: int) -> range:

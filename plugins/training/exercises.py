@@ -1,8 +1,8 @@
 """CLIP-FlanT5's exercises: captions split in two, questions with answers, and people's ratings of images.
 
-VQAScore paper (Lin et al. 2024), appendix D: stage 1 trains the projector on captions; the encoder reads the first part
-and the decoder writes the rest (BLIP-2's split text). Stage 2 trains everything except the vision tower on questions in
-the form of inference.
+VQAScore paper (Lin et al. 2024), appendix D. Stage 1 trains the projector on captions: the encoder reads the first part
+of a caption, and the decoder writes the rest (BLIP-2's split text). Stage 2 trains everything except the vision tower
+on questions phrased as at inference.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_
 CAPTION_INPUT = "\n{}"
 YES, NO = "Yes", "No"
 PARTS = ("mm_projector", "language_model")
-"""Parts that may be trained; the vision tower stays frozen."""
+"""Parts of the network that can be trained; the vision tower stays frozen."""
 
 
 class Exercise(NamedTuple):
-    """A text to read with one image, and the answer to learn."""
+    """A text to read together with one image, and the answer to learn."""
 
     image: int
     """Index into the batch's images."""
     before: str
-    """Text before the image; the same in a whole batch."""
+    """Text before the image; the same for all exercises of a batch."""
     after: str
     answer: str
     weight: float = 1.0
@@ -36,41 +36,41 @@ class Exercise(NamedTuple):
 
 
 class ExerciseBatch(NamedTuple):
-    """One training step's input."""
+    """Input of one training step."""
 
     pixels: torch.Tensor
-    """(images, 3, side, side)."""
+    """Preprocessed images (images, 3, side, side)."""
     images: torch.Tensor
-    """(n,), the image of each exercise."""
+    """Index of each exercise's image (n,)."""
     before: torch.Tensor
-    """Token ids before every image."""
+    """Token ids of the text before every image."""
     after: torch.Tensor
-    """(n, tokens), right-padded."""
+    """Token ids of the text after the image (n, tokens), right-padded."""
     labels: torch.Tensor
-    """(n, tokens), right-padded."""
+    """Token ids of the answers (n, tokens), right-padded."""
     weights: torch.Tensor
-    """(n,), the weight of each exercise."""
+    """Weight of each exercise (n,)."""
 
     def to(self, device: torch.device) -> "ExerciseBatch":
         return ExerciseBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 def split_caption(image: int, caption: str, rng: Random) -> Exercise:
-    """Cut a caption at a random word: the first part, which may be empty, is read, the second is written."""
+    """Split a caption at a random word: the first part (possibly empty) is read, the second is written."""
     words = caption.split()
     cut = rng.randrange(len(words))
     return Exercise(image, "", CAPTION_INPUT.format(" ".join(words[:cut])), " ".join(words[cut:]))
 
 
 def ask(image: int, question: str, answer: str, weight: float = 1.0) -> Exercise:
-    """Return a question in CLIP-FlanT5's conversation."""
+    """Return an exercise that asks a question in CLIP-FlanT5's conversation format."""
     return Exercise(image, BEFORE_IMAGE, AFTER_IMAGE.format(question=question), answer, weight)
 
 
 def rate(tokenizer: PreTrainedTokenizerBase, image: int, question: str, share: float) -> list[Exercise]:
-    """Return exercises whose cross-entropy is least if VQAScore equals the rating's share.
+    """Return exercises whose cross-entropy is minimal when VQAScore equals the rating (`share`).
 
-    The score is the geometric mean over the tokens of Yes, so the likelihood of Yes is a power of the share.
+    VQAScore is the geometric mean over the tokens of Yes, so the target likelihood of Yes is a power of the rating.
     """
     likelihood = share ** len(tokenizer(YES).input_ids)
     return [ask(image, question, YES, likelihood), ask(image, question, NO, 1 - likelihood)]
@@ -79,7 +79,7 @@ def rate(tokenizer: PreTrainedTokenizerBase, image: int, question: str, share: f
 def make_batch(
     tokenizer: PreTrainedTokenizerBase, pixels: torch.Tensor, exercises: Sequence[Exercise]
 ) -> ExerciseBatch:
-    """Return the exercises as tensors; all must have the same text before the image."""
+    """Convert the exercises to tensors; all must have the same text before the image."""
     return ExerciseBatch(
         pixels=pixels,
         images=torch.tensor([exercise.image for exercise in exercises]),
@@ -96,7 +96,7 @@ def _pad(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tens
 
 
 def exercise_loss(model: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
-    """Return the weighted mean cross-entropy over the answers' tokens, EOS included; each image is encoded once."""
+    """Return the weighted mean cross-entropy over the answers' tokens, including EOS. Each image is encoded once."""
     features = model.encode_images(batch.pixels)[batch.images]
     logits = model.decode(model.encode_questions(features, batch.before, batch.after), batch.labels)
     tokens = cross_entropy(logits.float().transpose(1, 2), batch.labels, ignore_index=model.pad_id, reduction="none")

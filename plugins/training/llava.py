@@ -1,7 +1,7 @@
-"""Training of a LLaVA, such as the VQAScore paper's Llama-2 with 7B and 13B (appendix D, table 12).
+"""Training of LLaVAs, such as the VQAScore paper's with a 7B or 13B Llama-2 (appendix D, table 12).
 
-It follows LLaVA-1.5 (Liu et al. 2023): in stage 1 the language model writes the caption right after the image, in stage
-2 the answer to a question in the form of inference. Only written tokens have a loss.
+It follows LLaVA-1.5 (Liu et al. 2023): in stage 1 the language model writes the caption right after the image, and in
+stage 2 it writes the answer to a question phrased as at inference. Only tokens that it writes contribute to the loss.
 """
 
 import shutil
@@ -32,46 +32,46 @@ from plumbline.operators.models.processing import load_pretrained, load_tokenize
 from plumbline.plugins.training.trainee import Trainee
 
 NO_LABEL = -100
-"""The label of tokens that are only read."""
+"""Label of tokens that are read but not written."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 IMAGE, PADDING = "<image>", "<pad>"
 PENULTIMATE = -2
-"""The tower's layer that LLaVA-1.5 reads."""
+"""Layer of the vision tower whose output LLaVA-1.5 uses."""
 TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': ' }}{% endif %}"
     "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\n' }}"
     "{% else %}{{ part['text'] + ' ' }}{% endif %}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-"""LLaVA-1.5's conversation."""
+"""Chat template of LLaVA-1.5."""
 
 
 class WrittenText(NamedTuple):
-    """The tokens that the network reads and writes."""
+    """The tokens that the network reads, and those that it writes."""
 
     image: int
     """Index into the batch's images."""
     read: list[int]
-    """Tokens to read, with those of the image."""
+    """Tokens to read, including those of the image."""
     written: list[int]
 
 
 class WritingBatch(NamedTuple):
-    """One training step's input."""
+    """Input of one training step."""
 
     pixels: torch.Tensor
-    """(n, 3, side, side), the image of each text."""
+    """Image of each text (n, 3, side, side)."""
     ids: torch.Tensor
-    """(n, tokens), right-padded."""
+    """Token ids (n, tokens), right-padded."""
     labels: torch.Tensor
-    """(n, tokens), NO_LABEL for tokens that are only read."""
+    """Label of each token (n, tokens); NO_LABEL for tokens that are only read."""
 
     def to(self, device: torch.device) -> "WritingBatch":
         return WritingBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 class LlavaTrainee(Trainee):
-    """A LLaVA: a tower, a projector and a decoder that reads an image's tokens before the text."""
+    """A LLaVA to train: a vision tower, a projector, and a decoder that reads an image's tokens before the text."""
 
     prefixes: ClassVar = {
         "mm_projector": ("model.multi_modal_projector.",),
@@ -79,7 +79,7 @@ class LlavaTrainee(Trainee):
     }
 
     def caption(self, image: int, pixels: Pixels, caption: str, rng: Random) -> WrittenText:
-        """Return the caption after the image, with nothing before it (LLaVA's stage 1)."""
+        """Return an exercise that writes the caption right after the image (LLaVA's stage 1)."""
         prompts, begin = self.likelihood.prompts, self.likelihood.prompts.tokenizer.bos_token_id
         shown = [token for token in pixels.ids if token == prompts.image_id]
         written = prompts.tokenizer(f"{caption}\n", add_special_tokens=False).input_ids
@@ -91,7 +91,7 @@ class LlavaTrainee(Trainee):
         return self._require_fit(WrittenText(image, [*pixels.ids, *tokens], prompts.tokenize_choice(question, answer)))
 
     def _require_fit(self, text: WrittenText) -> WrittenText:
-        """Return the text; raise HopelessRow if it contains an image token, or is too long."""
+        """Return the text; raise HopelessRow if it is too long or contains an image token."""
         prompts = self.likelihood.prompts
         if prompts.image_id in text.written:
             message = f"the text contains {prompts.mark!r}, which this model reads as a second image; remove it"
@@ -113,9 +113,9 @@ class LlavaTrainee(Trainee):
         )
 
     def loss(self, network: Any, batch: WritingBatch) -> torch.Tensor:
-        """Return the mean loss over all written tokens, including the end of an answer.
+        """Return the mean loss over all written tokens, including the end-of-answer token.
 
-        Tokens do not attend to later tokens, so padding on the right needs no mask.
+        Tokens do not attend to later tokens, so right padding needs no mask.
         """
         states = network.model(
             input_ids=batch.ids, pixel_values=batch.pixels, attention_mask=torch.ones_like(batch.ids), use_cache=False
@@ -125,7 +125,7 @@ class LlavaTrainee(Trainee):
         return cross_entropy(network.lm_head(states[is_written]).float(), labels[is_written])
 
     def save(self, model: ResolvedModel, folder: Path | None) -> None:
-        """Write the weights, and unchanged files of the tokenizer and the processor."""
+        """Write the weights, and copy the unchanged files of the tokenizer and the processor."""
         assert folder is not None, "a LLaVA's weights are not sharded"
         for name, parameter in self.network.named_parameters():
             parameter.data = parameter.data.to(self.precisions[name])
@@ -140,7 +140,7 @@ def _copy_image_files(part: Part, folder: Path) -> None:
 
 
 def load_llava(model: ResolvedModel[Any], device: torch.device) -> LlavaTrainee:
-    """Return a LLaVA on a device; raise ModelError if it does not load."""
+    """Load a LLaVA onto a device; raise ModelError if it does not load."""
     network = load_pretrained(LlavaForConditionalGeneration, model, dtype="auto", attn_implementation="sdpa")
     precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
     network = network.to(device=device, dtype=torch.float32)
@@ -149,19 +149,25 @@ def load_llava(model: ResolvedModel[Any], device: torch.device) -> LlavaTrainee:
 
 
 def _plain_generation(network: Any) -> GenerationConfig:
-    """Return only the special tokens; transformers refuses to save the sampling options of some checkpoints."""
+    """Return a generation config with only the special tokens.
+
+    Transformers refuses to save the sampling options of some checkpoints.
+    """
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     return GenerationConfig(**{name: getattr(network.generation_config, name) for name in names})
 
 
 def begin_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
-    """Write the LLaVA that stage 1 starts from: a Llama, a CLIP's tower, and a new projector between them.
+    """Write the LLaVA that stage 1 starts from: a Llama, a CLIP vision tower, and a new projector between them.
 
     Raises ModelError if the language model is not a Llama, or if weights do not load.
     """
     kind = read_fields(language)["model_type"]
     if kind != "llama":
-        raise ModelError(f"{language.source}: a {kind}; a LLaVA is made of a Llama, so set begin.language_model to one")
+        raise ModelError(
+            f"{language.source}: its type is {kind}, but a LLaVA is built from a Llama; set begin.language_model to a "
+            "Llama"
+        )
     tokenizer = load_tokenizer(language.folder())
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
     if tokenizer.pad_token is None:

@@ -1,4 +1,4 @@
-"""The loop of optimiser steps for all trainings."""
+"""The optimiser loop that all trainings share."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ Average = Callable[[Sequence[torch.Tensor]], None]
 """Replaces each tensor by its mean over all workers."""
 REPORT_EVERY = 100
 MAX_NORM = 1.0
-"""Maximum norm of the gradients."""
+"""Norm to which gradients are clipped."""
 STATE = {"weights": "weights.", "optimiser": "optimiser."}
-"""Prefixes of the names of a state's tensors."""
+"""Prefixes of tensor names in a saved state."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,26 +29,26 @@ class TrainingStage:
     """Length, batch size and learning rate of a training stage."""
 
     steps: int
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     peak: float
-    """Highest learning rate, after warm-up and before cosine decay."""
+    """Peak learning rate, after warm-up and before cosine decay."""
     size: int
-    """Images of a batch; texts for a language model."""
+    """Number of images per batch, or of texts for a language model."""
     each: int = 1
-    """Exercises on every image."""
+    """Number of exercises per image."""
     warm_up: float = 0.03
-    """Fraction of the steps spent raising the rate to its peak."""
+    """Fraction of the steps during which the learning rate rises to its peak."""
     final: float = 0.05
-    """Final rate as a fraction of the peak."""
+    """Final learning rate as a fraction of the peak."""
     decay: float = 0.01
-    """AdamW's weight decay."""
+    """Weight decay of AdamW."""
     momentum: tuple[float, float] = (0.9, 0.98)
-    """AdamW's betas."""
+    """Betas of AdamW."""
     quick: Mapping[str, float] = field(default_factory=dict)
-    """Factors of the rate for parameters whose names contain these words."""
+    """Learning rate factors for parameters whose names contain these strings."""
 
     def rate(self, step: int) -> float:
-        """Return the learning rate: a linear warm-up, then a cosine decay."""
+        """Return the learning rate at a step: a linear warm-up followed by a cosine decay."""
         warm = max(1, round(self.warm_up * self.steps))
         if step < warm:
             return self.peak * (step + 1) / warm
@@ -56,19 +56,19 @@ class TrainingStage:
         return self.peak * (self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2)
 
     def multiple(self, name: str) -> float:
-        """Return the factor of the rate for a parameter."""
+        """Return the learning rate factor for a parameter."""
         return math.prod(multiple for words, multiple in self.quick.items() if words in name)
 
 
 def alone(tensors: Sequence[torch.Tensor]) -> None:
-    """Do nothing: a single worker needs no mean."""
+    """Do nothing, because there is no need to average over a single worker."""
 
 
 class Course(Generic[Network]):
     """A network in a training stage, with AdamW for all parameters that are not frozen."""
 
     def __init__(self, model: Network, stage: TrainingStage, *, seed: str = "") -> None:
-        """`seed` decides the dropout of each step."""
+        """Prepare the optimiser; `seed` determines the dropout of each step."""
         self.model = model.train()
         self.stage = stage
         self.seed = seed
@@ -86,7 +86,7 @@ class Course(Generic[Network]):
         )
 
     def take(self, loss: Callable[[Network, Batch], torch.Tensor], batch: Batch, average: Average) -> float:
-        """Take a step and return the loss; GPUs use autocast to bfloat16."""
+        """Take a step and return the loss; on GPUs, compute it with autocast to bfloat16."""
         torch.manual_seed(Random(f"{self.seed}/{self.step}").getrandbits(63))
         parameters = list(self.trained.values())
         for group in self.optimiser.param_groups:
@@ -104,7 +104,7 @@ class Course(Generic[Network]):
         return value.item()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the weights and AdamW's moments by name; of sharded weights only this worker's part."""
+        """Return the weights and AdamW's moments by name; if weights are sharded, only this worker's part of them."""
         tensors = {
             STATE["weights"] + name: get_local_part(parameter.detach()) for name, parameter in self.trained.items()
         }
@@ -114,7 +114,7 @@ class Course(Generic[Network]):
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
-        """Continue from a state after `step` steps; raise KeyError if it belongs to another network."""
+        """Continue from a state saved after `step` steps; raise KeyError if it belongs to a different network."""
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 get_local_part(parameter).copy_(tensors[STATE["weights"] + name])
@@ -140,7 +140,10 @@ def train(
     average: Average = alone,
     after: Callable[[], None] = lambda: None,
 ) -> None:
-    """Take the remaining steps of the course; `batch_of` returns a step's batch, `after` is called after each step."""
+    """Take the remaining steps of the course.
+
+    `batch_of` returns the batch for a step, and `after` is called after each step.
+    """
     began, losses = monotonic(), []
     while course.step < course.stage.steps:
         losses.append(course.take(loss, batch_of(course.step), average))

@@ -1,4 +1,4 @@
-"""Plans a training before any model loads: resolves its checkpoint, its rows and its recipe."""
+"""Plans a training before any model is loaded: resolves its checkpoint, rows and recipe."""
 
 import json
 import tempfile
@@ -43,14 +43,14 @@ TRAINED_TYPES = ("clip_t5", "llava")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedTraining:
-    """A training before any model is loaded."""
+    """A training as planned, before any model is loaded."""
 
     config: StageConfig | FinetuneConfig
     task: Task
     release: Release | None
     """People's ratings of the held-out images."""
     recipe: Mapping[str, Any]
-    """Everything that decides the result."""
+    """Everything that affects the result."""
     summary: str
     """Description of the training's data."""
 
@@ -65,13 +65,13 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
     model = resolve_model(model_config, on_gpu=config.pool.num_gpus > 0)
     if (kind := read_fields(model.parts["checkpoint"])["model_type"]) not in TRAINED_TYPES:
         known = " and ".join(TRAINED_TYPES)
-        raise ConfigError(f"model.checkpoint {model_config.checkpoint}: a {kind}; trained are {known}")
+        raise ConfigError(f"model.checkpoint {model_config.checkpoint}: cannot train a {kind}; expected {known}")
     summary = f"{sum(shard.shard.rows for shard in examples.shards)} rows of {config.data}{split_summary}"
     return _make_plan(config, model, examples, summary)
 
 
 def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
-    """If the data are conversations, return a configuration for rows of one turn, and a summary.
+    """If the data are conversations, split them into turns; return the configuration for these rows, and a summary.
 
     Raises SourceError if more conversations are left out than `max_failed` allows.
     """
@@ -81,7 +81,7 @@ def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
     split = split_conversations(source, config.storage.locate(config.output, writable=True), config.kind)
     if split.left_out > config.max_failed * split.records:
         raise SourceError(
-            f"{split.reasons[0]}; {split.left_out} of {split.records} conversations cannot be read: correct them, or "
+            f"{split.reasons[0]}; {split.left_out} of {split.records} conversations cannot be read; correct them, or "
             f"raise max_failed={config.max_failed:g}"
         )
     roots = (*config.uri_roots, source.parent.url)
@@ -89,7 +89,7 @@ def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
 
 
 def _assemble(config: StageConfig, parts: BeginConfig) -> ModelConfig:
-    """Write a checkpoint assembled from the parts into the output, and return the model with this checkpoint."""
+    """Assemble a checkpoint from its parts in the output, and return the model configured to use it."""
     if is_remote(config.output):
         raise ConfigError(f"output {config.output}: expected a local folder, because begin= writes a checkpoint there")
     folder = Path(config.storage.locate(config.output).path) / BEGUN
@@ -178,7 +178,7 @@ def _make_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> Ex
 
 
 def _list_examples(config: StageConfig) -> Examples:
-    """Return the rows of the data's Parquet files; raise ConfigError or SourceError if a column is missing."""
+    """Return the rows in the data's Parquet files; raise ConfigError or SourceError if a column is missing."""
     place = config.storage.locate(config.data)
     with readable_errors(place, "data"):
         files = list_files(place, config.kind, (".parquet",)).tables

@@ -1,4 +1,4 @@
-"""Joins people's ratings with a benchmark's images and prompts, and splits them for finetuning and evaluation."""
+"""Joins people's ratings with a benchmark's images and prompts, and splits them into finetuning and evaluation sets."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -29,18 +29,18 @@ from plumbline.plugins.training.training_config import FinetuneConfig
 
 
 class RatedShards(NamedTuple):
-    """The rated images of a benchmark, and the ratings of the held-out images."""
+    """The rated images of a benchmark, with the ratings of the held-out images."""
 
     trained: list[ExampleShard]
     held_out: list[ExampleShard]
     release: Release
     """Ratings of the held-out images only."""
     range: tuple[float, float]
-    """The ratings that are mapped to 0 and to 1."""
+    """The ratings that are mapped to 0 and 1."""
 
 
 def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
-    """Return the benchmark's rated images; raise SourceError or ConfigError if a part has no images."""
+    """Return the benchmark's rated images; raise SourceError or ConfigError if either set has no images."""
     release = open_release(config.protocol, config.storage)
     sources = open_sources(
         config.benchmark,
@@ -49,7 +49,7 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
         memory=FileMemory(None, config.benchmark),
     )
     if sources.broken:
-        raise SourceError(f"{sources.broken[0].message}; a training needs all images of its benchmark")
+        raise SourceError(f"{sources.broken[0].message}; training needs all images of its benchmark")
     images = pd.concat([_read_ids(shard, number) for number, shard in enumerate(sources.image_shards)])
     ratings = matching.complete_ids(release.ratings, images)
     match = config.protocol.match or matching.best_match(matching.rated_ids(ratings), images)
@@ -60,12 +60,14 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
         columns = matching.examples(matching.rated_ids(ratings), matching.IDS)
         raise SourceError(
             f"{config.protocol.path}: no image of the benchmark is rated; the ratings have {columns}, the benchmark "
-            f"{matching.examples(images, matching.IDS)}; write the same ids into both"
+            f"{matching.examples(images, matching.IDS)}; use the same ids in both"
         )
     rated["held_out"] = [is_held_out(prompt_id, config) for prompt_id in rated["prompt_id"]]
     for name, value in (("trained on", False), ("held out", True)):
         if not (rated["held_out"] == value).any():
-            raise ConfigError(f"held_out: of {rated['prompt_id'].nunique()} rated prompts none is {name}; set another")
+            raise ConfigError(
+                f"held_out: of {rated['prompt_id'].nunique()} rated prompts, none is {name}; set another value"
+            )
     metric = VqaScoreConfig().with_model_defaults(lambda role: profile)
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     questions = {prompt_id: metric.question(text) for prompt_id, text in zip(ids, texts, strict=True) if text}
@@ -76,14 +78,14 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
 
 
 def _read_ids(shard: Shard, number: int) -> pd.DataFrame:
-    """Return a shard's images: image_id, prompt_id, generator, the shard's number, and the index."""
+    """Return a shard's images with columns image_id, prompt_id, generator, the shard's number, and the index."""
     records = image_records(read_shard(shard, ("image_id", "prompt_id")))
     frame = pd.DataFrame([identify(record, shard.group) for record in records])
     return frame.assign(shard=number, place=range(len(frame)))
 
 
 def _find_scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, float]:
-    """Return the protocol's rating range, or the lowest and the highest rating; raise SourceError if they are equal."""
+    """Return the protocol's rating range, or the lowest and highest rating; raise SourceError if they are equal."""
     if protocol.rating_range is not None:
         return protocol.rating_range
     extremes = pc.min_max(ratings.column("rating")).as_py()
@@ -93,7 +95,7 @@ def _find_scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, flo
 
 
 def _compute_shares(ratings: pa.Table, match: Match, scale: tuple[float, float], path: str) -> pd.DataFrame:
-    """Return each image's mean rating, mapped from the scale to 0 to 1, with the columns that identify the image."""
+    """Return each image's mean rating, mapped from the scale to [0, 1], with the columns that identify the image."""
     templates = pc.unique(ratings.column("template")).to_pylist()
     if len(templates) > 1:
         raise SourceError(
@@ -106,19 +108,21 @@ def _compute_shares(ratings: pa.Table, match: Match, scale: tuple[float, float],
 
 
 def is_held_out(prompt_id: str, config: FinetuneConfig) -> bool:
-    """Return True if a prompt is not trained on; only its id and the seed decide."""
+    """Return True if a prompt is held out from training, which depends only on its id and the seed."""
     digest = hashlib.sha256(f"{config.seed}\0{prompt_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < config.held_out * 2**64
 
 
 def _select_rated(shards: Sequence[Shard], rated: pd.DataFrame, questions: Mapping[str, str]) -> list[ExampleShard]:
-    """Return the shards with rated images; raise SourceError if a rated prompt has no text."""
+    """Return the shards that contain rated images; raise SourceError if a rated prompt has no text."""
     selected = []
     for number, images in rated.groupby("shard"):
         by_index = {}
         for image in images.sort_values("place").itertuples():
             if image.prompt_id not in questions:
-                raise SourceError(f"prompt_id {image.prompt_id!r}: it is rated, but has no text; add it to the prompts")
+                raise SourceError(
+                    f"prompt_id {image.prompt_id!r}: the prompt is rated but has no text; add its text to the prompts"
+                )
             question = questions[image.prompt_id]
             by_index[image.place] = RatedImage(image.image_id, image.prompt_id, question, image.share)
         selected.append(ExampleShard(shard=shards[number], rated=by_index))
@@ -126,6 +130,6 @@ def _select_rated(shards: Sequence[Shard], rated: pd.DataFrame, questions: Mappi
 
 
 def judge_held_out(config: FinetuneConfig, release: Release, scores: pa.Table, url: str) -> Findings:
-    """Compare the agreement with people before and after the training on the held-out prompts."""
+    """Compare the agreement with people on the held-out prompts before and after training."""
     protocol = replace(config.protocol, tasks=("ratings",), agreement=())
     return judge(protocol, release, scores, config.sampling, url)

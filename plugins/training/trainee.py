@@ -1,4 +1,4 @@
-"""A network that is trained: its parts, exercises, loss and checkpoint."""
+"""A network to train: its parts, exercises, loss and checkpoint."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from plumbline.operators.models.model import ResolvedModel
 
 
 class Trainee(ABC):
-    """A network in single precision, with its tokenizer and its preprocessing."""
+    """A network in single precision, with its tokenizer and preprocessing."""
 
     prefixes: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Prefixes of the parameters' names of each part that may be trained; the vision tower is never trained."""
+    """Prefixes of parameter names, for each part that can be trained; the vision tower is never trained."""
 
     def __init__(self, network: Any, likelihood: Any, precisions: Mapping[str, torch.dtype]) -> None:
         """Wrap a network.
@@ -24,33 +24,33 @@ class Trainee(ABC):
         Args:
             network: The network to train, in single precision.
             likelihood: The same network in the form that inference uses, with its tokenizer and preprocessing.
-            precisions: Precisions of the checkpoint's parameters by name.
+            precisions: Precision of each parameter in the checkpoint, by name.
         """
         self.network = network
         self.likelihood = likelihood
         self.precisions = precisions
 
     def name_prefixes(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the prefixes of the parameters' names of these parts."""
+        """Return the prefixes of the parameter names of these parts."""
         return tuple(prefix for part in parts for prefix in self.prefixes[part])
 
     def round(self) -> None:
-        """Round each weight to the checkpoint's precision."""
+        """Round each weight to its precision in the checkpoint."""
         with torch.no_grad():
             for name, parameter in self.network.named_parameters():
                 parameter.copy_(parameter.to(self.precisions[name]))
 
     @abstractmethod
     def caption(self, image: int, pixels: Any, caption: str, rng: Random) -> Any:
-        """Return stage 1's exercise on the image with this index; raise HopelessRow if the caption cannot be used."""
+        """Return a stage 1 exercise for the image with this index; raise HopelessRow if the caption is unusable."""
 
     @abstractmethod
     def ask(self, image: int, pixels: Any, question: str, answer: str) -> Any:
-        """Return stage 2's exercise, a question in the form of inference; raise HopelessRow if it cannot be used."""
+        """Return a stage 2 exercise, a question phrased as at inference; raise HopelessRow if it is unusable."""
 
     @abstractmethod
     def batch(self, pixels: Sequence[Any], exercises: Sequence[Any]) -> Any:
-        """Return one step's input, as tensors."""
+        """Return the input of one step as tensors."""
 
     @abstractmethod
     def loss(self, network: Any, batch: Any) -> torch.Tensor:
@@ -65,6 +65,6 @@ class Trainee(ABC):
 
 
 def train_only(network: nn.Module, prefixes: Sequence[str]) -> None:
-    """Freeze all parameters except those whose names have these prefixes."""
+    """Freeze all parameters except those whose names start with these prefixes."""
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name.startswith(tuple(prefixes)))

@@ -29,7 +29,7 @@ from plumbline.plugins.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTC
 
 
 class Notices:
-    """Lines of the workers, and a fatal error; an actor, so that it outlives the workers."""
+    """Lines reported by the workers, and a fatal error. This is an actor, so that it outlives the workers."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -39,12 +39,12 @@ class Notices:
         self.lines.append(line)
 
     def take(self) -> list[str]:
-        """Return the lines since the last call."""
+        """Return the lines that were added since the last call."""
         lines, self.lines = self.lines, []
         return lines
 
     def fail(self, message: str) -> None:
-        """Note an error that makes further attempts useless."""
+        """Record an error that makes further attempts pointless."""
         self.fatal_error = self.fatal_error or message
 
     def error(self) -> str | None:
@@ -61,21 +61,21 @@ class Trained(NamedTuple):
 
     checkpoint: str
     failed: int
-    """Unreadable rows that were left out."""
+    """Number of unreadable rows that were left out."""
     findings: Findings | None
-    """VQAScore's agreement with people on held-out prompts, before and after."""
+    """VQAScore's agreement with people on held-out prompts, before and after training."""
 
 
 def run_training(planned: PlannedTraining, report: Report) -> Trained:
     """Train, or continue an interrupted training; a finished training is not repeated.
 
-    Raises ConfigError if the output contains another training, RunnerError if the workers keep failing.
+    Raises ConfigError if the output contains a different training, RunnerError if the workers keep failing.
     """
     output = planned.task.output
     checkpoint = output / CHECKPOINT
     _check_recipe(planned)
     if (checkpoint / CONFIG).exists():
-        report(f"{checkpoint.url} is trained already")
+        report(f"{checkpoint.url} is already trained")
     else:
         _run_workers(planned, report)
     outcome = json.loads((output / OUTCOME).read())
@@ -83,7 +83,7 @@ def run_training(planned: PlannedTraining, report: Report) -> Trained:
 
 
 def _check_recipe(planned: PlannedTraining) -> None:
-    """Write the recipe into the output; raise ConfigError if the output has another recipe."""
+    """Write the recipe to the output; raise ConfigError if the output already contains a different recipe."""
     output = planned.task.output
     recipe = output / RECIPE
     with write_errors(recipe):
@@ -93,7 +93,9 @@ def _check_recipe(planned: PlannedTraining) -> None:
     different = [name for name, value in planned.recipe.items() if existing.get(name) != value]
     if different:
         names = " and ".join(different)
-        raise ConfigError(f"{output.url}: contains a training with other {names}; choose another output, or remove it")
+        raise ConfigError(
+            f"{output.url}: contains a training that differs in {names}; choose another output, or remove it"
+        )
 
 
 def _measure_agreement(planned: PlannedTraining) -> Findings | None:
@@ -107,7 +109,7 @@ def _measure_agreement(planned: PlannedTraining) -> Findings | None:
 
 
 def _run_workers(planned: PlannedTraining, report: Report) -> None:
-    """Run the workers to the end; Ray Train restarts them if one dies."""
+    """Run the workers until they finish; Ray Train restarts them if one dies."""
     config, task = planned.config, planned.task
     output = task.output
     with ray_session(config.cluster) as cluster:
@@ -143,7 +145,7 @@ def _make_trainer(planned: PlannedTraining, environment: DriverEnvironment, noti
 
 
 class TrainerThread(threading.Thread):
-    """Runs Ray Train outside the main thread, because there it would handle the signals that end a job."""
+    """Thread that runs Ray Train, which would handle the signals that end a job if it ran in the main thread."""
 
     def __init__(self, trainer: Any, scratch: "tempfile.TemporaryDirectory[str]") -> None:
         super().__init__(daemon=True)
@@ -160,7 +162,7 @@ class TrainerThread(threading.Thread):
 
 
 def _wait(trainer: TrainerThread, notices: Any, report: Report) -> None:
-    """Report the workers' lines until they end; raise RunnerError if the training did not finish."""
+    """Report the workers' lines until the workers end; raise RunnerError if the training did not finish."""
     trainer.start()
     ended = False
     while not ended:
@@ -176,7 +178,7 @@ def _wait(trainer: TrainerThread, notices: Any, report: Report) -> None:
 
 
 def _work(task: Task, environment: DriverEnvironment, notices: Any) -> None:
-    """Run a worker; our own errors are fatal, because a restart would not help."""
+    """Run a worker; treat our own errors as fatal, because a restart would not help."""
     from ray.train import get_context
     from ray.train.torch import get_device
 

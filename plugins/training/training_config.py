@@ -38,20 +38,20 @@ class PaceConfig(BoundsChecked):
 
     section: ClassVar[str] = "pace."
     batch: Positive = 96
-    """Images of a step, over all workers."""
+    """Number of images per step, over all workers."""
     rate: AboveZero = 2e-5
-    """The highest learning rate, after warm-up and before cosine decay."""
+    """Peak learning rate, after warm-up and before cosine decay."""
     epochs: AboveZero = 1.0
-    """Passes over the rows."""
+    """Number of passes over the rows."""
     steps: Positive | None = None
-    """Optimiser steps, instead of `epochs`."""
+    """Number of optimiser steps, instead of `epochs`."""
     warm_up: Annotated[float, Bound("a share from 0 to below 1", lambda value: 0 <= value < 1)] = 0.03
-    """Fraction of the steps spent raising the rate to its peak."""
+    """Fraction of the steps during which the learning rate rises to its peak."""
     weight_decay: NotNegative = 0.0
-    """AdamW's weight decay."""
+    """Weight decay of AdamW."""
 
     def stage(self, rows: int) -> TrainingStage:
-        """Return the stage over this number of rows."""
+        """Return the training stage for this number of rows."""
         return TrainingStage(
             steps=self.steps or max(1, round(self.epochs * rows / self.batch)),
             peak=self.rate,
@@ -64,7 +64,7 @@ class PaceConfig(BoundsChecked):
 
 
 def _two_workers() -> ClusterConfig:
-    """Return two workers with half of this machine's CPUs each."""
+    """Return a cluster of two workers, each with half of this machine's CPUs."""
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
     pool = PoolConfig(num_cpus=0.5, min_size=2, max_size=2, threads=threads, deadline=None)
     return ClusterConfig(pools={POOL: pool})
@@ -72,25 +72,27 @@ def _two_workers() -> ClusterConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig(BoundsChecked):
-    """Options of all trainings."""
+    """Options that all trainings share."""
 
     model: AnyModel
-    """The CLIP-FlanT5 to train; in the two stages also a LLaVA."""
+    """The CLIP-FlanT5 to train; the two stages can also train a LLaVA."""
     output: str
-    """Folder or cloud prefix of the trained checkpoint, checkpoint/, and of the states that a run resumes from."""
+    """Folder or cloud prefix for the trained checkpoint (checkpoint/), and for the states that a run resumes from."""
     trained: tuple[Part, ...] = ("mm_projector", "language_model")
-    """Parts of the network to train; the vision tower is never trained."""
+    """Parts of the network to train. The vision tower is never trained."""
     pace: PaceConfig = field(default_factory=PaceConfig)
     cluster: ClusterConfig = field(default_factory=_two_workers)
-    """Its pool `training` sets the number of workers (min_size) and the resources of each."""
+    """The cluster, whose pool `training` sets the number of workers (min_size) and the resources of each."""
     seed: int = 0
-    """Decides the order of rows, the cuts of captions, the dropout and the held-out prompts."""
+    """Seed for the order of rows, the cuts of captions, the dropout and the held-out prompts."""
     mixed: Positive = 8
-    """Shards whose rows are shuffled together, and that each worker keeps in memory; all shards are shuffled too."""
+    """Number of shards whose rows are shuffled together and kept in memory by each worker. The order of shards is
+    shuffled too.
+    """
     shard_rows: Positive = 256
-    """Row groups of a file are read together up to this many rows."""
+    """Maximum number of rows per shard, into which the row groups of a file are combined."""
     save_every: Positive = 500
-    """Steps between two saved states."""
+    """Number of steps between saved states."""
     max_failed: Share = 0.01
     """Fraction of rows that may be left out because they cannot be read."""
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -123,71 +125,74 @@ class TrainingConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BeginConfig:
-    """The parts of a new CLIP-FlanT5 or LLaVA."""
+    """The parts from which a new CLIP-FlanT5 or LLaVA is assembled."""
 
     language_model: str
-    """Hub id or folder of a FlanT5 in its own layout, or of a Llama."""
+    """Hub id or folder of a FlanT5 in its original layout, or of a Llama."""
     vision_tower: str
-    """Hub id or folder of a CLIP."""
+    """Hub id or folder of a CLIP, whose vision tower is used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextColumnsConfig:
-    """Names of the columns of the training tables."""
+    """Column names of the training tables."""
 
     image: str = "image"
-    """Encoded bytes, or the {bytes, path} of Hugging Face datasets."""
+    """Images as encoded bytes, or as the {bytes, path} of Hugging Face datasets."""
     uri: str = "uri"
-    """A path or a URL, if `image` is missing or null."""
+    """Paths or URLs of images, used if `image` is missing or null."""
     caption: str = "caption"
-    """Captions of stage 1."""
+    """Captions for stage 1."""
     question: str = "question"
-    """Questions of stage 2."""
+    """Questions for stage 2."""
     answer: str = "answer"
-    """Answers of stage 2."""
+    """Answers for stage 2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageConfig(TrainingConfig):
-    """Stage 1 or 2: rows have an image with a caption, or with a question and its answer."""
+    """Stage 1 or 2: each row has an image with a caption, or with a question and its answer."""
 
     kind: Literal["captions", "questions"]
     data: str
-    """A Parquet file or a folder of them: a row per image with its caption, or per image and question. Or LLaVA's list
-    of conversations (.json), which is split into a row for each turn below `output`."""
+    """A Parquet file or a folder of them, with one row per image and caption, or per image and question. Or LLaVA's
+    list of conversations (.json), which is split into one row per turn below `output`.
+    """
     columns: TextColumnsConfig = field(default_factory=TextColumnsConfig)
     uri_roots: Roots = ()
-    """Folders and cloud prefixes of images that rows may name, besides the data's own."""
+    """Folders and cloud prefixes from which rows may load images, in addition to the data's own folder."""
     begin: BeginConfig | None = None
-    """Language model and tower to start from instead of the model's checkpoint, with a new projector (stage 1)."""
+    """Language model and vision tower to start from instead of the model's checkpoint, with a new projector (stage 1).
+    """
     sharded: bool = False
-    """Split the weights and AdamW's moments among the workers, so that an XXL fits several GPUs."""
+    """Split the weights and AdamW's moments among the workers, so that an XXL model fits on several GPUs."""
 
     def __post_init__(self) -> None:
         super(StageConfig, self).__post_init__()
         if self.sharded and isinstance(self.model, ChatModel):
-            raise ConfigError("sharded: a LLaVA's weights are not sharded; set sharded=false")
+            raise ConfigError("sharded: the weights of a LLaVA cannot be sharded; set sharded=false")
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Our names of the text columns."""
+        """Our names for the text columns."""
         return ("caption",) if self.kind == "captions" else ("question", "answer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinetuneConfig(TrainingConfig):
-    """Finetuning of VQAScore's answer on people's ratings of a benchmark's images."""
+    """Finetuning of the answers behind VQAScore on people's ratings of a benchmark's images."""
 
     kind: Literal["finetune"] = "finetune"
     benchmark: BenchmarkConfig
     """The rated images and their prompts."""
     protocol: ProtocolConfig
-    """The ratings."""
+    """People's ratings of the images."""
     held_out: Probability = 0.25
-    """Fraction of prompts that are not trained on; agreement with people is measured on their images."""
+    """Fraction of prompts to hold out from training; agreement with people is measured on their images."""
     blend: SomeShare = 0.5
-    """Fraction of the trained weights in the result; the rest are the initial weights (WiSE-FT, Wortsman et al. 2022),
-    so that training on few prompts does not destroy what the model knew."""
+    """Fraction of the trained weights in the result; the rest are the initial weights (WiSE-FT, Wortsman et al. 2022).
+    Blending prevents training on a few prompts from destroying what the model knew.
+    """
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:

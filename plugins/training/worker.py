@@ -1,4 +1,4 @@
-"""A worker of a training: reads its part of each batch, and takes steps together with the others."""
+"""A training worker, which reads its part of each batch and takes steps together with the other workers."""
 
 import json
 import re
@@ -35,7 +35,7 @@ from plumbline.plugins.training.trainee import Trainee, train_only
 STATES, CHECKPOINT, HELD_OUT, OUTCOME = "states", "checkpoint", "held_out.parquet", "outcome.json"
 CONFIG = "config.json"
 BEFORE, AFTER = "before", "after"
-NOT_SCORED = RowError("not_scored", "the image could not be read; the training's output says why")
+NOT_SCORED = RowError("not_scored", "the image could not be read; the output of the training contains the reason")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Task:
     model: ResolvedModel
     examples: Examples
     held_out: Examples | None
-    """Rated images that finetuning scores before and after."""
+    """Rated images that are scored before and after finetuning."""
     stage: TrainingStage
     trained: tuple[str, ...]
     blend: float
@@ -54,11 +54,11 @@ class Task:
     mixed: int
     save_every: int
     max_failed: int
-    """Rows that may be left out."""
+    """Maximum number of rows that may be left out."""
     output: Place
     threads: int | None
     sharded: bool = False
-    """Weights are split among the workers; held-out images are then not scored."""
+    """True if the weights are split among the workers; held-out images are then not scored."""
 
     @property
     def order(self) -> RowOrder:
@@ -66,7 +66,7 @@ class Task:
 
 
 class Seat(NamedTuple):
-    """A worker's number among all workers, which communicate by torch.distributed."""
+    """A worker's number among all workers, which communicate through torch.distributed."""
 
     number: int
     workers: int
@@ -80,8 +80,8 @@ class Seat(NamedTuple):
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace each tensor by its mean over all workers.
 
-        The tensors are averaged one by one: DistributedDataParallel's buckets change after the first step of a process,
-        and with three or more workers also the order of sums, so a resumed training would differ.
+        The tensors are averaged one by one. DistributedDataParallel's buckets change after the first step of a process,
+        which with three or more workers changes the order of sums, so a resumed training would differ.
         """
         for tensor in tensors:
             self.total(tensor)
@@ -89,7 +89,7 @@ class Seat(NamedTuple):
 
 
 def work(task: Task, seat: Seat, report: Report) -> None:
-    """Train from the newest state, or from the checkpoint; the first worker writes the results."""
+    """Train from the newest saved state, or else from the checkpoint; the first worker writes the results."""
     set_torch_threads(task.threads)
     output = task.output
     trainee = load_trainee(task.model, seat.device, sharded=task.sharded)
@@ -115,7 +115,7 @@ def work(task: Task, seat: Seat, report: Report) -> None:
 
 
 def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Report) -> int:
-    """Take the remaining steps, and return the number of rows that all workers left out."""
+    """Take the remaining steps, and return the number of rows left out by all workers together."""
     report_once = report if seat.number == 0 else lambda line: None
     train_only(trainee.network, trainee.name_prefixes(task.trained))
     course = Course(trainee.network, task.stage, seed=f"{task.seed}/{seat.number}")
@@ -168,7 +168,10 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
 
 
 def _score_held_out(task: Task, trainee: Trainee, seat: Seat) -> torch.Tensor:
-    """Return VQAScore of each held-out image in order, NaN if unreadable; each worker scores some of the shards."""
+    """Return the VQAScore of each held-out image in order, or NaN if it is unreadable.
+
+    Each worker scores some of the shards.
+    """
     shards = task.held_out.shards if task.held_out is not None else ()
     ends = list(accumulate((len(shard.places) for shard in shards), initial=0))
     scores = torch.zeros(ends[-1], dtype=torch.float64)
@@ -181,7 +184,7 @@ def _score_held_out(task: Task, trainee: Trainee, seat: Seat) -> torch.Tensor:
 
 
 def _score_shard(task: Task, trainee: Trainee, number: int) -> list[float]:
-    """Return the scores of a shard's rows, computed like in a sweep; a row of several images has their mean."""
+    """Return the scores of a shard's rows, computed as in a sweep; several images per row are averaged."""
     assert task.held_out is not None and task.model.profile is not None, "VQAScore is asked of a VQA model"
     asks, rated = DEFAULT_QUESTIONS[task.model.profile.question], task.held_out.shards[number].rated or {}
     reader = _make_reader(task, trainee, task.held_out, keep=1)
@@ -207,7 +210,7 @@ def _make_reader(task: Task, trainee: Trainee, examples: Examples, *, keep: int)
 
 
 def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor]) -> None:
-    """Write the held-out scores as a table of the schema SCORES, with a metric for each time."""
+    """Write the held-out scores before and after training to a table (schema SCORES), as one metric each."""
     assert task.held_out is not None
     images = [(shard.shard.group, image) for shard in task.held_out.shards for image in (shard.rated or {}).values()]
     table = rows.table(
@@ -223,7 +226,7 @@ def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor])
 
 
 def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
-    """Write the checkpoint's files; its configuration comes last, because its existence marks a complete checkpoint."""
+    """Write the checkpoint's files. Its configuration is written last, because it marks the checkpoint as complete."""
     folder = output / CHECKPOINT
     with tempfile.TemporaryDirectory() as drafts:
         trainee.save(task.model, Path(drafts))
@@ -238,7 +241,7 @@ STATE_NAME = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.sa
 
 
 class StatePart(NamedTuple):
-    """The part of a state that a worker writes and reads: all, or only its own weights if they are sharded."""
+    """The part of a state that a worker writes and reads: everything, or only its own weights if these are sharded."""
 
     part: int
     parts: int
@@ -248,16 +251,16 @@ class StatePart(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """A training after a number of steps."""
+    """State of a training after a number of steps."""
 
     tensors: Mapping[str, torch.Tensor]
     step: int
     failed: int
-    """Rows left out by all workers."""
+    """Number of rows left out by all workers."""
 
 
 def save_state(folder: Place, state: TrainingState, part: StatePart) -> None:
-    """Write a worker's part of a state, atomically."""
+    """Write a worker's part of a state atomically."""
     metadata = {"step": str(state.step), "failed": str(state.failed)}
     with (folder / part.name(state.step)).writing() as draft:
         save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, draft, metadata=metadata)
@@ -280,11 +283,11 @@ def newest_state(folder: Place, part: StatePart) -> TrainingState | None:
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
                 return TrainingState(tensors, int(metadata["step"]), int(metadata["failed"]))
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise SourceError(f"{newest}: not a state of a training ({error}); remove it and run again") from error
+            raise SourceError(f"{newest}: not a training state ({error}); remove it and run again") from error
 
 
 def _list_states(folder: Place) -> dict[str, tuple[int, int]]:
-    """Return the step and the number of parts of each file of a state."""
+    """Return the step and the number of parts of each state file, by name."""
     try:
         found = map(STATE_NAME.fullmatch, folder.list())
     except FileNotFoundError:
@@ -293,5 +296,5 @@ def _list_states(folder: Place) -> dict[str, tuple[int, int]]:
 
 
 def remove_states(folder: Place, *, before: int | None = None) -> None:
-    """Remove all states, or those of earlier steps."""
+    """Remove all states, or only those saved before a step."""
     folder.remove_below([name for name, (step, _) in _list_states(folder).items() if before is None or step < before])

@@ -1,4 +1,4 @@
-"""Shows a store in a web browser: runs, scores, questions, images and notes."""
+"""Viewer of a store in a web browser: runs, scores, questions, images and notes."""
 
 from pathlib import Path
 

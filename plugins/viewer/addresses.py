@@ -1,4 +1,4 @@
-"""Parses the query parameters of a page's URL, and checks that the run has the names in it."""
+"""Parses the query parameters of a page's URL, and checks that the names in it exist in the run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from plumbline.plugins.viewer.browser import BrowsedRun, NotFound
 from plumbline.plugins.viewer.run_database import ORDERS, Settings, WantedRows
 
 ROWS = 50
-"""Rows of a page."""
+"""Number of rows per page."""
 MAX_NUMBER = 10**7
-"""Largest page or image number."""
+"""Largest page or image number that is accepted."""
 SETTING = "set."
-"""Prefix of a generation setting's parameter."""
+"""Prefix of query parameters for generation settings."""
 MAX_SETTINGS = 16
 
 
 class Side(NamedTuple):
-    """One side of a comparison: a run, or only one generator of it, or only images with these settings."""
+    """One side of a comparison: a run, optionally restricted to one generator or to images with these settings."""
 
     run: str = ""
     generator: str = ""
@@ -38,12 +38,12 @@ class Choice(NamedTuple):
 
     @property
     def pair(self) -> tuple[str, str] | None:
-        """The two generators to compare; None to compare each generator with itself."""
+        """The two generators to compare, or None if each generator is compared with itself."""
         return (self.left.generator, self.right.generator) if self.right.generator else None
 
     @property
     def address(self) -> dict[str, str]:
-        """Query parameters of the comparison's page."""
+        """Query parameters for the comparison's page."""
         parameters: dict[str, str] = {}
         for name, side in self._asdict().items():
             parameters |= {name: side.run, f"{name}_generator": side.generator}
@@ -52,11 +52,11 @@ class Choice(NamedTuple):
 
 
 class BadAddress(PlumblineError):
-    """A URL with an invalid parameter."""
+    """Raised for a URL with an invalid parameter."""
 
 
 def parse_rows(request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
-    """Return the filter and the order of rows; raise BadAddress."""
+    """Parse the filter and order of rows; raise BadAddress if a parameter is invalid."""
     generator, metric, skill, kind, words, against, sort = (
         request.query_params.get(name, "")
         for name in ("generator", "metric", "skill", "kind", "words", "against", "sort")
@@ -69,7 +69,7 @@ def parse_rows(request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRo
 
 
 def parse_choice(request: Request) -> Choice:
-    """Return the sides: left=RUN, left_generator=NAME, left.cfg=7, and the same for the right."""
+    """Parse the two sides: left=RUN, left_generator=NAME, left.cfg=7, and the same for the right side."""
     parameters = request.query_params
     left, right = (
         Side(parameters.get(name, ""), parameters.get(f"{name}_generator", ""), _parse_settings(request, f"{name}."))
@@ -88,14 +88,14 @@ def _parse_settings(request: Request, prefix: str) -> Settings:
 
 
 def add_other_metric(run: BrowsedRun, wanted: WantedRows) -> WantedRows:
-    """If only `against` is set, also set `metric`, to another metric of the run."""
+    """If only `against` is set, set `metric` to another metric of the run."""
     others = [name for name in run.manifest.get("metrics") or [] if name != wanted.against]
     metric = wanted.metric or (others[0] if wanted.against and others else "")
     return wanted._replace(metric=metric, against="" if wanted.against == metric else wanted.against)
 
 
 def check_rows(run: BrowsedRun, wanted: WantedRows) -> None:
-    """Raise NotFound if the run lacks a generator, metric, skill or setting of the filter."""
+    """Raise NotFound if the filter names a generator, metric, skill or setting that the run does not have."""
     check_settings(run, wanted.settings)
     check_name("metric", wanted.against, run.manifest.get("metrics"), run.run_id)
     check_name("generator", wanted.generator, run.manifest.get("generators"), run.run_id)
@@ -104,7 +104,7 @@ def check_rows(run: BrowsedRun, wanted: WantedRows) -> None:
 
 
 def check_settings(run: BrowsedRun, settings: Settings) -> None:
-    """Raise NotFound if no image of the run has one of the settings."""
+    """Raise NotFound if one of the settings does not occur in any image of the run."""
     offered = find_settings(run.manifest)
     for name, value in settings:
         check_name("setting", name, offered, run.run_id)
@@ -112,7 +112,7 @@ def check_settings(run: BrowsedRun, settings: Settings) -> None:
 
 
 def check_name(label: str, name: str, known: Sequence[str] | Mapping[str, Any] | None, run_id: str) -> None:
-    """Raise NotFound if the name is not known; None means that the run does not list its names."""
+    """Raise NotFound if the name is unknown; `known` is None if the run does not list its names."""
     if name and known is not None and name not in known:
         raise NotFound(
             f"{label}={shorten(name, 80)}: run {run_id} has no such {label}; it has {shorten(', '.join(known), 200)}"
@@ -146,7 +146,7 @@ def _parse_real(request: Request, name: str) -> float | None:
 
 
 def parse_number(request: Request, name: str, default: int) -> int:
-    """Return a whole number of the URL; raise BadAddress."""
+    """Parse a whole number from the URL; raise BadAddress if it is not valid."""
     text = request.query_params.get(name, "") or str(default)
     if not (text.isascii() and text.isdecimal()) or len(text) > len(str(MAX_NUMBER)) or int(text) > MAX_NUMBER:
         raise BadAddress(f"{name}={text}: expected a whole number up to {MAX_NUMBER}")

@@ -1,4 +1,4 @@
-"""The HTTP application of a store's pages."""
+"""The web application that shows a store."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,21 +47,21 @@ from plumbline.plugins.viewer.sides import Comparisons
 
 PAGES = ServedPages(Path(__file__).parent / "templates", scripts=("view.js",))
 PROMPTS_PER_PAGE = 10
-"""Prompts on a page of moves."""
+"""Number of prompts on a page of score changes."""
 MAX_RUNS = 200
-"""Newest runs that are offered for a comparison."""
+"""Maximum number of runs, newest first, offered for a comparison."""
 MAX_SUITES = 5
 MAX_DIFFERENCES = 4
-"""Settings that the list of runs shows for a run that differs from its predecessor."""
+"""Maximum number of changed settings shown for each run in the list of runs."""
 MAX_ROWS_OF_PROMPT = 600
-"""Rows of one prompt: its images by all metrics."""
+"""Maximum number of rows shown for one prompt: its images' scores by all metrics."""
 MAX_QUESTIONS = 100
-"""Questions of one prompt and metric."""
+"""Maximum number of questions shown for one prompt and metric."""
 Elements = Sequence[Mapping[str, Any]]
 
 
 class Mean(NamedTuple):
-    """A generator's mean by a metric, and the bar of its interval in percent of the metric's range."""
+    """A generator's mean score by a metric, and the bar of its interval in percent of the metric's range."""
 
     mean: float | None
     low: float
@@ -74,19 +74,19 @@ class Mean(NamedTuple):
 
 
 class ShownImage(NamedTuple):
-    """An image with its scores and answers by all metrics."""
+    """An image with its scores and answers from all metrics."""
 
     score: Score
-    """One row of the image."""
+    """One of the image's rows."""
     card: Card
     failed: Sequence[Score]
-    """Rows of the image without a score."""
+    """The image's rows that have no score."""
     elements: Mapping[str, Elements]
     """Answers by metric."""
 
 
 class SharedQuestion(NamedTuple):
-    """A question with its answers about each image of a prompt."""
+    """A question and its answer for each image of a prompt."""
 
     question_id: str
     text: str
@@ -95,13 +95,13 @@ class SharedQuestion(NamedTuple):
 
 
 class RowConvertor(IntegerConvertor):
-    """The number of a row in a URL; longer numbers do not fit a row, and so match no page."""
+    """Row numbers in URLs. Numbers with too many digits match no page."""
 
     regex = "[0-9]{1,18}"
 
 
 class Pages:
-    """Renders the pages of a store."""
+    """Handlers that render the pages of a store."""
 
     def __init__(self, browser: Browser, *, may_write: bool) -> None:
         self.browser = browser
@@ -110,7 +110,7 @@ class Pages:
         self._may_write = may_write and self.notes.may_be_written()
 
     def runs(self, request: Request) -> Response:
-        """List all runs, newest first; damaged runs show the problem."""
+        """List all runs, newest first; for damaged runs, show the problem."""
         all_runs = self.browser.runs()
         words = request.query_params.get("words", "").lower().split()
         found = [run for run in all_runs if all(word in _searchable_text(run) for word in words)]
@@ -128,7 +128,7 @@ class Pages:
         return self._render("runs", request, title="Runs", **content)
 
     def run(self, request: Request) -> Response:
-        """Show a run's means from its summary, and start to read its rows in the background."""
+        """Show a run's means from its summary, and start reading its rows in the background."""
         run_id = request.path_params["run"]
         manifest = self.browser.manifest(run_id)
         self.browser.open(run_id)
@@ -179,14 +179,14 @@ class Pages:
         return page
 
     def _compare_sides(self, request: Request, choice: Choice) -> dict[str, Any]:
-        """Return the changes from one side to the other, and a page of images whose scores moved."""
+        """Return the changes from one side to the other, and a page of images whose scores changed."""
         sides, first = self.comparisons.open(choice), find_first_row(request, PROMPTS_PER_PAGE)
         wanted = self._parse_rows(request, MOVES)
         check_rows(sides.right, wanted)
         changes = self.comparisons.changes(sides)
         metrics = [*dict.fromkeys(change.duel.metric for change in changes.every)]
         if wanted.metric and wanted.metric not in metrics:
-            raise NotFound(f"metric={wanted.metric}: the two sides have no scores of it that can be compared")
+            raise NotFound(f"metric={wanted.metric}: the two sides have no comparable scores by this metric")
         content = {"wanted": wanted, "first": first, "total": 0, "moves": []}
         if metrics:
             clear_metrics = [change.duel.metric for change in changes.clear]
@@ -226,7 +226,7 @@ class Pages:
         run, prompt_id = self._open_run(request), request.query_params.get("id", "")
         scores = run.rows.read_prompt_scores(prompt_id, MAX_ROWS_OF_PROMPT)
         if not scores:
-            raise NotFound(f"run {run.run_id}: has no row of a prompt {prompt_id!r}")
+            raise NotFound(f"run {run.run_id} has no row for prompt {prompt_id!r}")
         images = self._show_images(run, scores)
         questions = {
             metric: _join_questions([image.elements.get(metric, ()) for image in images])
@@ -253,7 +253,7 @@ class Pages:
     async def add_note(self, request: Request) -> Response:
         """Add a note to the image of a row."""
         if not self._may_write:
-            raise HTTPException(403, "notes are only shown here")
+            raise HTTPException(403, "notes are read-only here")
         sent = parse_note(await read_json_body(request, "a note"))
 
         def add() -> Response:
@@ -271,7 +271,7 @@ class Pages:
         return self._render("questions", request, title="Questions", **content)
 
     def picture(self, request: Request) -> Response:
-        """Send the image of a row, or one of its sources by number, as newly encoded WebP."""
+        """Send the image of a row, or the source image with the given number, re-encoded as WebP."""
         run_id, row = request.path_params["run"], request.path_params["row"]
         try:
             if "source" in request.query_params:
@@ -284,13 +284,15 @@ class Pages:
 
     def _read_source(self, run_id: str, row: int, number: int) -> bytes:
         sources = self.browser.sources(run_id, row)
-        source = sources[number] if number < len(sources) else RowError("missing_image", "there is no such source")
+        source = (
+            sources[number] if number < len(sources) else RowError("missing_image", "there is no such source image")
+        )
         if isinstance(source, RowError):
             raise NoPicture(source.message)
         return source
 
     def _list_sources(self, run: BrowsedRun, row: int) -> list[Thumbnail]:
-        """Return the sources of an edited image; empty if the image itself cannot be shown."""
+        """Return the source images of an edited image; empty if the image itself cannot be shown."""
         try:
             sources = self.browser.sources(run.run_id, row)
         except NoPicture:
@@ -302,16 +304,16 @@ class Pages:
         ]
 
     def report(self, request: Request) -> Response:
-        """Send a run's report from the store."""
+        """Send the report that the store contains for a run."""
         run_id = request.path_params["run"]
         self.browser.manifest(run_id)
         html = self.browser.store.read_text(f"runs/{run_id}/report.html")
         if html is None:
-            raise NotFound(f"run {run_id}: has no report; make it with plumbline report run={run_id}")
+            raise NotFound(f"run {run_id} has no report; create it with plumbline report run={run_id}")
         return _send_report(html)
 
     def suite(self, request: Request) -> Response:
-        """Send the page of several benchmarks from the store."""
+        """Send the page that the store contains for a suite of benchmarks."""
         suite_id = request.path_params["suite"]
         html = self.browser.suite_page(suite_id)
         if html is None:
@@ -330,12 +332,12 @@ class Pages:
         return self.browser.open(request.path_params["run"]).result()
 
     def _parse_rows(self, request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
-        """Return the filter of the URL, including the images with notes if it asks for those."""
+        """Parse the filter in the URL; if it requests images with notes, add these to the filter."""
         wanted = parse_rows(request, orders)
         return wanted._replace(noted=self.notes.images()) if request.query_params.get("notes") else wanted
 
     def _show_images(self, run: BrowsedRun, scores: Sequence[Score]) -> list[ShownImage]:
-        """Return the images of some rows in the order of the rows."""
+        """Return the images that the rows are about, in the order of the rows."""
         images: dict[tuple[str, str | None], list[Score]] = {}
         for score in scores:
             images.setdefault((score.generator, score.image_id), []).append(score)
@@ -353,7 +355,7 @@ class Pages:
 
     def _render(self, name: str, request: Request, *, title: str, **content: Any) -> Response:
         def here(**changes: object) -> str:
-            """Return this page's URL with changed parameters; None removes a parameter."""
+            """Return this page's URL with some parameters changed; None removes a parameter."""
             values = {**request.query_params, **changes}
             return "?" + urlencode({key: value for key, value in values.items() if value not in (None, "")})
 
@@ -378,7 +380,7 @@ class Pages:
 
 
 def _send_report(html: str) -> Response:
-    """Send a page that may run its own script, but may not open other pages or use the network."""
+    """Send a page that may run its own script but may not open other pages or use the network."""
     return HTMLResponse(html, headers={"Content-Security-Policy": FILE_POLICY})
 
 
@@ -396,7 +398,7 @@ def _searchable_text(run: Run) -> str:
 
 
 def _join_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
-    """Return all questions in the order they were written; the answer is None if an image's cell is gone."""
+    """Return all questions in the order they were written; answers are None if an image's cell no longer exists."""
     by_id = [{element["question_id"]: element for element in image} for image in elements]
     first = {question_id: element for image in reversed(by_id) for question_id, element in image.items()}
     return [
@@ -413,7 +415,7 @@ def _join_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
 def _make_board(
     summary: Sequence[Mapping[str, Any]], metrics: Sequence[str], lower_is_better: frozenset[str]
 ) -> list[tuple[str, Mapping[str, Mean]]]:
-    """Return each generator's means by metric, the best generator by the first metric first."""
+    """Return each generator's means by metric, ordered from best to worst by the first metric."""
     by_metric: dict[str, list[Mapping[str, Any]]] = {metric: [] for metric in metrics}
     for row in summary:
         by_metric.setdefault(row["metric"], []).append(row)
@@ -434,7 +436,7 @@ def _make_board(
 
 
 def _find_interval(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the interval of a mean; the mean itself if it has no interval."""
+    """Return the interval of a mean, or the mean twice if it has no interval."""
     low, high = row["low"], row["high"]
     return (row["mean"], row["mean"]) if low is None or high is None else (low, high)
 
@@ -442,7 +444,7 @@ def _find_interval(row: Mapping[str, Any]) -> tuple[float, float]:
 def _read_row(run: BrowsedRun, row: int) -> Score:
     score = run.rows.read_row(row)
     if score is None:
-        raise NotFound(f"run {run.run_id}: has no row {row}")
+        raise NotFound(f"run {run.run_id} has no row {row}")
     return score
 
 
@@ -455,7 +457,10 @@ def _suggest_left(choice: Choice, manifests: Mapping[str, Mapping[str, Any]]) ->
 
 
 def make_app(browser: Browser, token: str | None, names: Sequence[str], *, notes: bool = True) -> Starlette:
-    """Return the application; `names` are the host names under which it answers, `notes` allows writing notes."""
+    """Create the application.
+
+    `names` are the host names under which it accepts requests; `notes` allows people to write notes.
+    """
     pages = Pages(browser, may_write=notes)
 
     register_url_convertor("row", RowConvertor())

@@ -1,4 +1,4 @@
-"""Reads a store for its pages: lists runs, keeps a few of them open, and decodes images."""
+"""Reads a store for the viewer: lists runs, keeps a few of them open, and decodes images."""
 
 import time
 from collections import OrderedDict
@@ -31,36 +31,36 @@ from plumbline.plugins.viewer.notes import LIST_SECONDS
 from plumbline.plugins.viewer.run_database import Database, RunRows, Score
 
 MAX_OPEN_RUNS = 8
-"""Runs whose rows are kept; the least recently used is dropped first."""
+"""Maximum number of runs whose rows are kept; the least recently used run is dropped first."""
 MAX_SMALL, MAX_LARGE = 1000, 48
-"""Cached images of each size, and as many sources as large images: about 12, 19 and 19 MB."""
+"""Maximum numbers of cached small and large images, and of sources (as for large images): about 12, 19 and 19 MB."""
 LARGE_SIDE, LARGE_BYTES = 1024, 400_000
 MAX_DECODING = 4
-"""Images that are decoded at once."""
+"""Maximum number of images decoded at the same time."""
 
 
 class NotFound(PlumblineError):
-    """A name in a URL that the store does not have."""
+    """Raised if a URL contains a name that the store does not have."""
 
 
 class NoPicture(PlumblineError):
-    """An image that cannot be shown."""
+    """Raised for an image that cannot be shown."""
 
 
 class BrowsedRun(NamedTuple):
-    """A run with everything that its pages need."""
+    """An open run with everything that its pages need."""
 
     run_id: str
     manifest: Mapping[str, Any]
     falling: frozenset[str]
-    """Metrics for which a lower score is better."""
+    """Metrics for which lower scores are better."""
     rows: RunRows
     cells: Sequence[ScoresCell]
     originals: Originals | None
     unreadable: str
     """The reason why `originals` is None."""
     usual: UsualScores
-    """The scores of all images of its benchmark that the store had when the run was opened."""
+    """Scores of all images of the benchmark that the store contained when the run was opened."""
 
 
 class _OpenRun:
@@ -72,7 +72,7 @@ class _OpenRun:
         self.run = read()
 
     def is_current(self) -> bool:
-        """Return True unless opening failed or the files of its scores changed; list them every `LIST_SECONDS`."""
+        """Return True unless opening failed or the score files have changed; they are listed every `LIST_SECONDS`."""
         if self.run.done() and self.run.exception() is not None:
             return False
         if time.monotonic() - self._listed_at < LIST_SECONDS:
@@ -82,7 +82,7 @@ class _OpenRun:
 
 
 class Browser:
-    """Reads a store for its pages; writes nothing."""
+    """Reader of a store for the viewer; it writes nothing."""
 
     def __init__(self, store: Store, database: Database) -> None:
         self.store, self._database = store, database
@@ -111,7 +111,7 @@ class Browser:
         return list_runs(self.store)[::-1]
 
     def suites(self, limit: int) -> list[Suite]:
-        """Return the newest suites, which are runs of several benchmarks."""
+        """Return the newest suites (runs of several benchmarks)."""
         return list(islice(newest_suites(self.store), limit))
 
     def suite_page(self, suite_id: str) -> str | None:
@@ -126,7 +126,7 @@ class Browser:
         return read_manifest(self.store, run_id)
 
     def open(self, run_id: str) -> "Future[BrowsedRun]":
-        """Open a run in the background unless it is open; raise like `manifest`."""
+        """Open a run in the background unless it is already open; raise the same errors as `manifest`."""
         with self._lock:
             opened = self._open.get(run_id)
             if opened is None or not opened.is_current():
@@ -148,22 +148,22 @@ class Browser:
         return BrowsedRun(run_id, manifest, lower_is_better, rows, cells, originals, unreadable, usual)
 
     def details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
-        """Return the questions, ratings and reasons in the run's cells for these images."""
+        """Return the questions, ratings and reasons that the run's cells contain for these images."""
         return read_elements(picks, run.cells, self.store)
 
     def picture(self, run_id: str, row: int, *, large: bool) -> bytes:
-        """Return the image of a row as WebP; raise NoPicture with the reason, or like `open`."""
+        """Return the image of a row as WebP; raise NoPicture with the reason, or the same errors as `open`."""
         return (self._large if large else self._small)(run_id, row)
 
     def sources(self, run_id: str, row: int) -> Sequence[bytes | RowError]:
-        """Return the sources of a row's edited image as WebP or errors; raise like `picture`."""
+        """Return the source images of a row's edited image as WebP or errors; raise the same errors as `picture`."""
         return self._sources(run_id, row)
 
     def _make(self, make: MakeImage[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
         run = self.open(run_id).result()
         score = run.rows.read_row(row)
         if score is None:
-            raise NotFound(f"run {run_id}: has no row {row}")
+            raise NotFound(f"run {run_id} has no row {row}")
         if run.originals is None or score.image_id is None:
             raise NoPicture(run.unreadable or score.message or "the row names no image")
         with self._decoding:
@@ -176,7 +176,7 @@ class Browser:
 
 
 def pick_of(scores: Sequence[Score]) -> Pick:
-    """Return the image that these rows are about, with its scores."""
+    """Return the image that these rows belong to, together with its scores."""
     first = scores[0]
     scored = [score for score in scores if score.score is not None]
     return Pick(

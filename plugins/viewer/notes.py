@@ -1,4 +1,4 @@
-"""People's notes on a store's images: each is a file that is created once and never changed."""
+"""People's notes on a store's images; each note is a file that is created once and never changed."""
 
 import hashlib
 import json
@@ -25,24 +25,24 @@ from plumbline.plugins.viewer.run_database import NamedImage, Score
 NOTES = "notes"
 FILE = re.compile(rf"{NOTES}/(?P<image>[0-9a-f]{{32}})/(?P<number>\d{{6}})\.json")
 MAX_NOTE, MAX_TAG = 2000, 24
-"""Characters of a note, and of a tag."""
+"""Maximum lengths of a note and of a tag, in characters."""
 MAX_PER_IMAGE = 1000
 MAX_READ = 5000
-"""Newest notes that are kept in memory and searched."""
+"""Maximum number of notes, newest first, that are kept in memory and searched."""
 LIST_SECONDS = 2.0
-"""Seconds after which the store is listed again."""
+"""Time in seconds after which the store is listed again."""
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_NOTE)]
 Tag = Annotated[str, Field(pattern=rf"^[\w-]{{0,{MAX_TAG}}}$")]
 
 
 class BadNote(PlumblineError):
-    """A note that does not fit its form, or cannot be added."""
+    """Raised for a note that is not valid or cannot be added."""
 
 
 @checked(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid", str_strip_whitespace=True))
 class SentNote:
-    """A note that a page sends."""
+    """A note as sent by a page."""
 
     author: str
     text: Text
@@ -51,23 +51,23 @@ class SentNote:
 
 @checked(frozen=True, kw_only=True, slots=True)
 class Note:
-    """A note as stored, with everything needed to find its image."""
+    """A note as it is stored, with everything needed to find its image."""
 
     generator: str
     image_id: str
     prompt_id: str
     run_id: str
     row: int
-    """The row of that run's scores that its author saw."""
+    """The row that the author saw, in the scores of the run."""
     author: str
     text: Text
     tag: Tag
     at: str
-    """ISO 8601, in UTC."""
+    """Time of the note in ISO 8601 (UTC)."""
 
 
 class StoredNote(NamedTuple):
-    """A note's file with its content."""
+    """A note's file and its content."""
 
     path: str
     note: Note | None
@@ -79,7 +79,7 @@ _SENT, _NOTE = TypeAdapter(SentNote), TypeAdapter(Note)
 
 
 def parse_note(body: bytes) -> SentNote:
-    """Return the note that a page sends; raise BadNote."""
+    """Parse the note that a page sends; raise BadNote if it is not valid."""
     try:
         sent = _SENT.validate_json(body, strict=True)
         return SentNote(author=clean_name(sent.author, "author"), text=sent.text, tag=sent.tag)
@@ -90,26 +90,26 @@ def parse_note(body: bytes) -> SentNote:
 
 
 def hash_image(score: Score) -> str:
-    """Return the name of the folder with an image's notes; it does not depend on the run."""
+    """Return the name of the folder for an image's notes; it does not depend on the run."""
     names = json.dumps([score.generator, score.image_id, score.prompt_id])
     return hashlib.sha256(names.encode()).hexdigest()[:32]
 
 
 class Notes:
-    """The notes in a store, by all viewers."""
+    """All notes in a store, including those written through other viewers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._listed_at = -math.inf
         self._times: Mapping[str, float] = {}
-        """Time of writing by path."""
+        """Time at which each note was written, by path."""
         self._by_image: Mapping[str, Sequence[str]] = {}
-        """Paths by image, the oldest first."""
+        """Paths of notes by image, oldest first."""
         self._lock = Lock()
         self._read = lru_cache(MAX_READ)(self._read_file)
 
     def may_be_written(self) -> bool:
-        """Return True if the store can be written."""
+        """Return True if notes can be written to the store."""
         try:
             self._store.place.writable()
         except ConfigError:
@@ -122,7 +122,7 @@ class Notes:
         return len(self._by_image.get(image, ()))
 
     def images(self) -> tuple[NamedImage, ...]:
-        """Return the images of the newest notes."""
+        """Return the images that the newest notes are about."""
         self._list()
         notes = (stored.note for stored in self._read_all(self._newest_paths()[:MAX_READ]))
         return tuple(dict.fromkeys((note.generator, note.image_id, note.prompt_id) for note in notes if note))
@@ -133,7 +133,7 @@ class Notes:
         return self._read_all(self._by_image.get(image, ())[::-1])
 
     def find(self, words: str, tag: str, first: int, limit: int) -> tuple[int, list[StoredNote]]:
-        """Return the number of notes with all words and the tag, and a page of them, newest first."""
+        """Return the number of notes that contain all words and the tag, and a page of these notes, newest first."""
         self._list()
         paths = self._newest_paths()
         if not words and not tag:
@@ -146,7 +146,7 @@ class Notes:
         """Store a note on the image of a row, unless it repeats the image's last note.
 
         Raises BadNote if the row names no image or the image has too many notes, ConfigError if the store does not
-        support create-only writes, and WriteError.
+        support create-only writes, and WriteError if writing fails.
         """
         if score.image_id is None or score.prompt_id is None:
             raise BadNote("the row names no image, so it cannot have a note")
@@ -172,13 +172,13 @@ class Notes:
                 self._list(now=True)
                 return note
             number += 1
-        raise BadNote(f"the image has {MAX_PER_IMAGE} notes already")
+        raise BadNote(f"the image already has {MAX_PER_IMAGE} notes")
 
     def _newest_paths(self) -> list[str]:
         return sorted(self._times, key=lambda path: (-self._times[path], path))
 
     def _list(self, *, now: bool = False) -> None:
-        """List the store's notes unless that was done in the last `LIST_SECONDS`."""
+        """List the store's notes, unless they were listed in the last `LIST_SECONDS` and `now` is False."""
         with self._lock:
             if not now and time.monotonic() - self._listed_at < LIST_SECONDS:
                 return

@@ -1,4 +1,4 @@
-"""Queries the rows of opened runs in DuckDB, which may not open other files.
+"""Queries the rows of opened runs in DuckDB, which is not allowed to open other files.
 
 SQL is built only from the names in this file; values from pages are always bound parameters.
 """
@@ -43,55 +43,55 @@ ORDERS = {
     "generator": "generator, row",
     "metric": "metric, row",
 }
-"""Sort orders of scores; the default is the run's order, or BY_DISAGREEMENT if two metrics are compared."""
+"""Sort orders of scores. The default is the order of the run, or BY_DISAGREEMENT if two metrics are compared."""
 BY_DISAGREEMENT = "apart DESC, row"
 MAX_ORDERS = 4
-"""Cached orders of a run by two metrics; each takes a join and a sort of all its scores."""
+"""Maximum number of cached orders by two metrics per run; each requires joining and sorting all scores of the run."""
 MOVES = {
     "": "abs(later.mean - earlier.mean) DESC NULLS LAST",
     "up": "later.mean - earlier.mean DESC NULLS LAST",
     "down": "later.mean - earlier.mean NULLS LAST",
 }
-"""Sort orders of moves; the default is by absolute difference."""
+"""Sort orders of score changes; the default is by absolute difference."""
 RANK = "(2 * worse + equal) / (2 * total)"
-"""`percentile_rank` in SQL."""
+"""SQL expression for `percentile_rank`."""
 MAX_WORDS = 16
 SETTING = "\x1f"
 """Separator before and after each setting in the `settings` column; no value contains it."""
 PART_ROWS = 1 << 15
-"""Scores that are compared at once."""
+"""Number of scores that are compared at a time."""
 MAX_ROWS_OF_PAGE = 2000
-"""Rows of the images of one side on a page of moves."""
+"""Maximum number of rows for the images of one side on a page of score changes."""
 
 
 Settings = tuple[tuple[str, str], ...]
-"""Names and values of generation settings."""
+"""Generation settings as pairs of name and value."""
 NamedImage = tuple[str, str, str]
-"""An image as generator, image id and prompt id."""
+"""An image, identified by generator, image id and prompt id."""
 
 
 class WantedRows(NamedTuple):
-    """A filter of scores, and their order."""
+    """A filter for scores, and their sort order."""
 
     generator: str = ""
     metric: str = ""
     skill: str = ""
     kind: str = ""
-    """The kind of error of rows without a score; `any` selects all kinds."""
+    """Kind of error of the rows without a score; `any` selects all kinds."""
     low: float | None = None
     high: float | None = None
     words: str = ""
-    """Words of the prompt, all required; or the id of the prompt or the image."""
+    """Words that the prompt must all contain, or the id of the prompt or image."""
     sort: str = ""
     settings: Settings = ()
     noted: tuple[NamedImage, ...] | None = None
-    """The images with notes, if only those are selected."""
+    """The images with notes, if only these are selected."""
     against: str = ""
-    """Another metric: select images with a score by both, sorted by the difference of their ranks."""
+    """Second metric: select images that both metrics scored, sorted by the difference between their ranks."""
 
 
 class Score(NamedTuple):
-    """A row of a run's scores, with its prompt."""
+    """A row of a run's scores, together with its prompt."""
 
     row: int
     image_id: str | None
@@ -103,9 +103,9 @@ class Score(NamedTuple):
     kind: str | None
     message: str | None
     settings: str | None
-    """Generation settings, with a SETTING before and after each."""
+    """Generation settings, each with SETTING before and after it."""
     text: str | None
-    """The prompt's text; None if it cannot be read."""
+    """Text of the prompt; None if it cannot be read."""
     rank: float | None = None
     """Percentile rank among the metric's rows, if requested."""
     other: float | None = None
@@ -114,23 +114,23 @@ class Score(NamedTuple):
 
     @property
     def settings_in_words(self) -> str:
-        """Settings as text, such as `cfg 7.5, steps 20`."""
+        """The settings as text, such as `cfg 7.5, steps 20`."""
         return ", ".join(setting.replace("=", " ", 1) for setting in (self.settings or "").split(SETTING) if setting)
 
 
 class Move(NamedTuple):
-    """A prompt's mean score on two sides, by one metric."""
+    """A prompt's mean scores on the two sides, by one metric."""
 
     prompt_id: str
     left_generator: str
     right_generator: str
     left: float | None
-    """The mean on the scale of the right side's metric; None without any score."""
+    """The left side's mean on the scale of the right side's metric; None if there is no score."""
     right: float | None
 
 
 class StoredQuestion(NamedTuple):
-    """A question about the images of a prompt."""
+    """A question about a prompt's images."""
 
     prompt_id: str | None
     question_id: str
@@ -141,7 +141,7 @@ class StoredQuestion(NamedTuple):
 
 
 class Fill(Protocol):
-    """Executes a statement, which may read a table as `given`."""
+    """Executes a statement, which can refer to a given table as `given`."""
 
     def __call__(self, statement: str, table: pa.Table | None = None, values: Sequence[object] = ()) -> None: ...
 
@@ -154,7 +154,7 @@ class Database:
         try:
             import duckdb
         except ImportError as error:
-            raise ConfigError(f"expected DuckDB; {install('view')}") from error
+            raise ConfigError(f"DuckDB is not installed; {install('view')}") from error
         options: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}MB",
             "temp_directory": str(folder / "spilled"),
@@ -171,7 +171,7 @@ class Database:
         self._connection.close()
 
     def number(self) -> int:
-        """Return a new number for the names of tables."""
+        """Return a new number for use in table names."""
         return next(self._numbers)
 
     def select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -183,7 +183,7 @@ class Database:
             return cursor.sql(statement, params=list(values)).to_arrow_table()
 
     def drop(self, *tables: str) -> None:
-        """Drop tables, unless the database is closed."""
+        """Drop tables, unless the database is already closed."""
         if self._closed:
             return
         with closing(self._connection.cursor()) as cursor:
@@ -192,7 +192,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Fill]:
-        """Yield a function that executes statements; roll them all back after an error."""
+        """Yield a function that executes statements; roll all of them back if an error occurs."""
         with closing(self._connection.cursor()) as cursor:
 
             def fill(statement: str, table: pa.Table | None = None, values: Sequence[object] = ()) -> None:
@@ -210,10 +210,10 @@ class Database:
 
 
 class SortedRows:
-    """Sorted rows in a table, which is dropped with this object."""
+    """Sorted rows in a table that is dropped together with this object."""
 
     def __init__(self, database: Database, rows: str, values: tuple[object, ...], order: str) -> None:
-        """`rows` is a statement with the columns row, rank, other and other_rank."""
+        """Create the table from `rows`, a statement that selects the columns row, rank, other and other_rank."""
         self.table = f"order_{database.number()}"
         weakref.finalize(self, database.drop, self.table).atexit = False
         columns = f"row, rank, other, other_rank, row_number() OVER (ORDER BY {order}) - 1 AS place"
@@ -223,18 +223,18 @@ class SortedRows:
 
 
 class RunRows:
-    """A run's rows in the database: scores are read at once, questions when they are first needed."""
+    """A run's rows in the database. Scores are read immediately, questions when first needed."""
 
     def __init__(
         self, database: Database, store: Store, run_id: str, prompts: pa.Table, lower_is_better: Collection[str]
     ) -> None:
-        """Read the scores part by part; `prompts` has the schema PROMPTS, and may be empty.
+        """Read the scores file by file; `prompts` has the schema PROMPTS and may be empty.
 
-        Raises StoreError if a part is damaged or cannot be read.
+        Raises StoreError if a file is damaged or cannot be read.
         """
         self._database, self._store, self._run_id = database, store, run_id
         self.number = number = database.number()
-        """A different number whenever a run is read."""
+        """Number that is different each time a run is read."""
         self._scores, self._prompts, self._questions = f"scores_{number}", f"prompts_{number}", f"questions_{number}"
         self._ranks, self._lower_is_better = f"ranks_{number}", sorted(lower_is_better)
         tables = (self._scores, self._prompts, self._questions, self._ranks)
@@ -265,7 +265,7 @@ class RunRows:
         return int(self._database.select(f"SELECT count(*) FROM {self._scores} WHERE {where}", values)[0][0])
 
     def find(self, wanted: WantedRows, first: int, limit: int) -> list[Score]:
-        """Return matching scores in order, from the index `first` on."""
+        """Return up to `limit` matching scores in sort order, starting at the index `first`."""
         if wanted.against:
             page = f"SELECT * FROM {self._sort_by_two(wanted).table} WHERE place >= ? AND place < ?"
             found = f"SELECT * FROM {self._scores} JOIN ({page}) USING (row)"
@@ -276,7 +276,7 @@ class RunRows:
         return self._add_texts(found, [*values, limit, first], order)
 
     def _sort_by_two(self, wanted: WantedRows) -> SortedRows:
-        """Return the matching scores whose image also has a score by the metric `against`."""
+        """Return the matching scores of images that the metric `against` scored too, in sorted order."""
         self._rank_scores()
         where, values = self._where(wanted)
         image = "o.generator = r.generator AND o.image_id = r.image_id AND o.prompt_id = r.prompt_id"
@@ -289,7 +289,7 @@ class RunRows:
         return self._cached_order(pairs, (*values, wanted.against), order)
 
     def _rank_scores(self) -> None:
-        """Create the table of percentile ranks within each metric, unless it exists; a higher rank is better."""
+        """Create the table of percentile ranks within each metric, unless it exists; higher ranks are better."""
         with self._lock:
             if self._has_ranks:
                 return
@@ -308,20 +308,20 @@ class RunRows:
             self._has_ranks = True
 
     def read_row(self, row: int) -> Score | None:
-        """Return the row with this number."""
+        """Return the row with this number, or None if there is none."""
         return next(iter(self._add_texts(f"SELECT * FROM {self._scores} WHERE row = ?", [row], "row")), None)
 
     def read_image_scores(self, score: Score) -> list[Score]:
-        """Return the scores of a row's image by all metrics, with their ranks."""
+        """Return all metrics' scores of a row's image, with their ranks."""
         same = "generator = ? AND image_id IS NOT DISTINCT FROM ? AND prompt_id IS NOT DISTINCT FROM ?"
         return self._find_ranked(same, [score.generator, score.image_id, score.prompt_id])
 
     def read_prompt_scores(self, prompt_id: str, limit: int) -> list[Score]:
-        """Return the scores of a prompt's images by all metrics, with their ranks."""
+        """Return all metrics' scores of a prompt's images, with their ranks."""
         return self._find_ranked("prompt_id = ?", [prompt_id], limit)
 
     def settings(self, wanted: WantedRows) -> dict[str, Known]:
-        """Return the generation settings of matching rows by generator, without seeds."""
+        """Return the generation settings (without seeds) of the matching rows, by generator."""
         where, values = self._where(wanted)
         split = f"SELECT generator, unnest(string_split(settings, ?)) AS setting FROM {self._scores} WHERE {where}"
         counted = (
@@ -335,7 +335,7 @@ class RunRows:
         return settings
 
     def compared(self, wanted: WantedRows, name: str = "") -> RunScores:
-        """Return matching scores for a comparison; a `name` replaces the generator's name."""
+        """Return matching scores for a comparison; a non-empty `name` replaces the generator's name."""
         where, values = self._where(wanted)
         parts = f"SELECT DISTINCT row // {PART_ROWS} AS part FROM {self._scores} WHERE {where} ORDER BY part"
         numbers = [int(number) for (number,) in self._database.select(parts, values)]
@@ -365,11 +365,11 @@ class RunRows:
         """Return the number of prompts that both this run and another scored, and a page of them.
 
         If the filters (`wanted`, one per side) name generators, these are compared with each other; otherwise each
-        generator is compared with itself. If they name a kind of error, prompts with this error on either side are
-        returned instead.
+        generator is compared with itself. If the filters name a kind of error, return prompts with this error on either
+        side instead.
 
-        The `line` maps this run's scores to the other run's. Prompts in `edited` are left out, because their texts
-        differ.
+        The `line` maps this run's scores to the other run's scale. Prompts in `edited` are left out, because their
+        texts differ.
         """
         (earlier, left_values), (later, right_values) = self._prompt_means(wanted[0]), right._prompt_means(wanted[1])
         mapped = f"SELECT * REPLACE (? + ? * mean AS mean) FROM ({earlier})"
@@ -386,7 +386,10 @@ class RunRows:
         return found[0][0] if found else 0, [Move(*row[1:]) for row in found]
 
     def _prompt_means(self, wanted: WantedRows) -> tuple[str, list[object]]:
-        """Return a statement with each prompt's mean by generator, if an image has the error, and if one has a note."""
+        """Return a statement that selects each prompt's mean by generator.
+
+        It also selects whether any of the images has the wanted error, and whether any has a note.
+        """
         where, values = self._where(wanted._replace(kind="", noted=None))
         kind = {"": "false", "any": "kind IS NOT NULL"}.get(wanted.kind, "kind = ?")
         noted, images = ("true", []) if wanted.noted is None else _match_images(wanted.noted)
@@ -398,14 +401,14 @@ class RunRows:
         return statement, [*([wanted.kind] if "?" in kind else []), *images, *values]
 
     def find_scores(self, wanted: WantedRows, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
-        """Return the matching rows of these prompts and generators, in the order of the run."""
+        """Return the matching rows for these prompts and generators, in the order of the run."""
         where, values = self._where(wanted)
         condition = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
         found = f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {MAX_ROWS_OF_PAGE}"
         return self._add_texts(found, [*values, [*generators], [*prompt_ids]], "row")
 
     def prompt_ids(self, hashes: Hashes) -> list[str]:
-        """Return the ids of scored prompts with these hashes."""
+        """Return the ids of the scored prompts that have these hashes."""
         found = self._database.select(f"SELECT DISTINCT prompt_id FROM {self._scores} WHERE prompt_id IS NOT NULL")
         ids = [prompt_id for (prompt_id,) in found]
         return [ids[place] for place in np.flatnonzero(np.isin(hash_ids(ids), hashes))]
@@ -416,9 +419,9 @@ class RunRows:
         return [skill for (skill,) in self._database.select(f"SELECT skill FROM ({unnested}) ORDER BY skill") if skill]
 
     def questions(self, words: str, first: int, limit: int) -> tuple[int, list[StoredQuestion]]:
-        """Return the number of questions with these words, and a page of them.
+        """Return the number of questions that contain these words, and a page of them.
 
-        The first call reads the cells of questions; raises StoreError if one of them is damaged or missing.
+        The first call reads the question cells; raises StoreError if one of them is damaged or missing.
         """
         self._read_questions()
         condition, values = _match_words("q.text", words)
@@ -452,7 +455,7 @@ class RunRows:
             self._has_questions = True
 
     def _where(self, wanted: WantedRows) -> tuple[str, list[object]]:
-        """Return the SQL condition of a filter, and its values."""
+        """Return a filter as an SQL condition with its values."""
         prompt = f"prompt_id IN (SELECT prompt_id FROM {self._prompts} WHERE"
         conditions: list[str] = []
         values: list[object] = []
@@ -509,19 +512,19 @@ class RunRows:
 
 
 def _match_images(images: Sequence[NamedImage]) -> tuple[str, list[object]]:
-    """Return the condition that a row is about one of the images."""
+    """Return an SQL condition that selects rows about any of the images."""
     values: list[object] = [tuple(image[column] for image in images) for column in range(3)]
     return "(generator, image_id, prompt_id) IN (SELECT unnest(?), unnest(?), unnest(?))", values
 
 
 def _match_words(column: str, words: str) -> tuple[str, list[object]]:
-    """Return the condition that a text contains all words, in any case."""
+    """Return an SQL condition that selects texts containing all words, ignoring case."""
     values: list[object] = [*words.split()[:MAX_WORDS]]
     return " AND ".join([f"contains(lower({column}), lower(?))"] * len(values)) or "true", values
 
 
 def _join_settings(part: pa.Table) -> pa.Table:
-    """Replace the settings by a text for each row; null without settings."""
+    """Replace each row's settings by a string, or by null if it has none."""
     texts = pa.nulls(len(part), pa.string())
     if has_settings(part.schema):
         column = part.column(COLUMN).combine_chunks()
@@ -536,7 +539,7 @@ def _join_settings(part: pa.Table) -> pa.Table:
 
 
 def _read_ahead(paths: Sequence[str], read: Callable[[str], Any]) -> Iterator[Any]:
-    """Yield the content of each path in order; read a few at once."""
+    """Yield the content of each path in order, reading a few paths at the same time."""
     with ThreadPoolExecutor(READERS) as pool:
         for first in range(0, len(paths), READERS):
             yield from pool.map(read, paths[first : first + READERS])

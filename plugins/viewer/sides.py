@@ -1,4 +1,4 @@
-"""Compares two runs, generators or settings: changes of means, and the images whose scores moved most."""
+"""Compares two runs, generators or settings: how means changed, and which images' scores changed most."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -22,15 +22,15 @@ from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotFound, pick
 from plumbline.plugins.viewer.run_database import Move, Score, WantedRows
 
 MAX_COMPARISONS = 32
-"""Comparisons in the cache."""
+"""Maximum number of cached comparisons."""
 MAX_ANSWERS = 12
-"""Changed answers of two images."""
+"""Maximum number of changed answers shown for two images."""
 MAX_REASON = 700
-"""Characters of a judge's reason."""
+"""Maximum length of a judge's reason, in characters."""
 
 
 class Sides(NamedTuple):
-    """The two opened sides of a comparison."""
+    """The two open sides of a comparison."""
 
     choice: Choice
     left: BrowsedRun
@@ -40,23 +40,23 @@ class Sides(NamedTuple):
     bridges: Sequence[Bridge]
     """All bridges of the benchmark."""
     between: Mapping[str, Bridge | None]
-    """Metrics whose version differs between the sides, each with the bridge from left to right, if there is one."""
+    """Metrics whose versions differ between the sides, each with its bridge from left to right, or None."""
     obstacle: str
-    """A reason why a difference may not be due to the generators; empty if none is known."""
+    """Reason why a difference may not be due to the generators; empty if none is known."""
 
     def find_bridge(self, metric: str) -> Bridge | None:
-        """Return the bridge that maps the left scores."""
+        """Return the bridge that maps the left side's scores, if there is one."""
         bridge = self.between.get(metric)
         return bridge if bridge is not None and bridge.joins else None
 
     @property
     def unbridged(self) -> list[str]:
-        """Metrics whose versions differ, without a bridge."""
+        """Metrics whose versions differ and that have no bridge."""
         return [metric for metric, bridge in self.between.items() if bridge is None]
 
 
 class ShownSide(NamedTuple):
-    """A prompt's image on one side; of several images, the image whose score is closest to their mean."""
+    """A prompt's image on one side. If there are several images, it is the one whose score is closest to their mean."""
 
     run_id: str
     score: Score
@@ -64,18 +64,18 @@ class ShownSide(NamedTuple):
     images: int
     alt: str
     mapped: float | None = None
-    """The mean on the scale of the right side's metric, if a bridge maps it."""
+    """The mean on the scale of the right side's metric, if it was mapped by a bridge."""
 
 
 class ChangedAnswer(NamedTuple):
-    """A question whose answer, or whose mark, differs between the sides."""
+    """A question whose answer or mark differs between the sides."""
 
     left: MarkedQuestion
     right: MarkedQuestion
 
 
 class ShownMove(NamedTuple):
-    """A prompt whose score moved, with its images on both sides."""
+    """A prompt whose score changed, with its images on both sides."""
 
     prompt_id: str
     text: str
@@ -83,13 +83,13 @@ class ShownMove(NamedTuple):
     sides: tuple[ShownSide, ShownSide]
     answers: FirstRows[ChangedAnswer]
     rewritten: bool
-    """True if the sides have no question in common."""
+    """True if the two sides share no question."""
     reasons: tuple[str, str] | None
-    """A judge's reasons, if they differ."""
+    """The judge's reasons on both sides, if they differ."""
 
 
 class Comparisons:
-    """Compares sides, and caches the results."""
+    """Comparisons of sides, with a cache of their results."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -97,7 +97,7 @@ class Comparisons:
         self._cached_edited = lru_cache(MAX_COMPARISONS)(self._find_edited)
 
     def open(self, choice: Choice) -> Sides:
-        """Open both sides; raise NotFound if one of them does not exist."""
+        """Open both sides; raise NotFound if either does not exist."""
         if choice.left == choice.right:
             raise NotFound("choose two runs, or two generators or settings of one run")
         opening = [self._browser.open(side.run) for side in choice]
@@ -118,7 +118,7 @@ class Comparisons:
         return self._cached_changes(sides.choice, opened, tuple(bridge.bridge_id for bridge in sides.bridges))
 
     def _compare(self, choice: Choice, opened: tuple[int, int], bridges: tuple[str, ...]) -> Changes:
-        """Compare the two sides; the last two arguments are only part of the cache's key."""
+        """Compare the two sides; the last two arguments serve only as part of the cache key."""
         sides = self.open(choice)
         left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
         return compare(
@@ -133,7 +133,7 @@ class Comparisons:
         return read_prompt_texts(self._browser.store, side.run)
 
     def _find_edited(self, choice: Choice, opened: tuple[int, int]) -> list[str]:
-        """Return the prompts whose texts differ between the two runs; `opened` is only part of the cache's key."""
+        """Return the prompts whose texts differ between the two runs; `opened` serves only as part of the cache key."""
         left, right = (self._texts(side) for side in choice)
         if left is None or right is None:
             return []
@@ -142,7 +142,7 @@ class Comparisons:
         return self.open(choice).left.rows.prompt_ids(edited) if len(edited) else []
 
     def moves(self, sides: Sides, wanted: WantedRows, first: int, limit: int) -> tuple[int, list[ShownMove]]:
-        """Return the number of prompts that match the filter, and a page of them with an image of each side."""
+        """Return the number of prompts that match the filter, and a page of them with an image from each side."""
         left, right = (
             wanted._replace(generator=side.generator or wanted.generator, settings=(*wanted.settings, *side.settings))
             for side in sides.choice
@@ -160,7 +160,7 @@ class Comparisons:
     def _show_images(
         self, run: BrowsedRun, wanted: WantedRows, pairs: Sequence[tuple[str, str]]
     ) -> list[tuple[ShownSide, ImageDetail]]:
-        """Return an image of each generator and prompt, with its answers."""
+        """Return one image per generator and prompt, with its answers."""
         rows = WantedRows(metric=wanted.metric, settings=wanted.settings)
         scores = run.rows.find_scores(rows, [generator for generator, _ in pairs], [prompt for _, prompt in pairs])
         sides = [
@@ -175,8 +175,8 @@ class Comparisons:
 def _reduce_manifest(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str, Any]:
     """Return a run's manifest as if the run had only the side's generator and settings.
 
-    Two generators both get the right generator's name. The selected settings are left out, because they are what is
-    compared.
+    If two generators are compared, both get the right generator's name. The selected settings are left out, because
+    they are what is compared.
     """
     selected = {name for either in choice for name, _ in either.settings}
     if not selected and choice.pair is None:

@@ -1,4 +1,4 @@
-"""Runs the web server of a store's pages."""
+"""Runs the web server that shows a store."""
 
 import tempfile
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from plumbline.plugins.viewer.run_database import Database
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViewConfig(BoundsChecked):
-    """The store to show, and the address."""
+    """The store to show, and the address to serve it at."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
@@ -27,13 +27,13 @@ class ViewConfig(BoundsChecked):
     """Host names to accept besides this machine's own and `host`, such as [plumbline.example.org] behind a reverse
     proxy; ["*"] accepts any."""
     port: int = 8008
-    """Port to listen on; 0 takes a free port."""
+    """Port to listen on; 0 chooses a free port."""
     token_variable: str = "PLUMBLINE_TOKEN"
-    """The environment variable that holds the token, which a browser asks for as a password."""
+    """The environment variable that contains the token, which the browser asks for as a password."""
     memory: Annotated[int, at_least(100, " megabytes")] = 1000
-    """Megabytes of memory for the rows of opened runs; further rows go to a temporary folder."""
+    """Megabytes of memory for the rows of opened runs; any further rows go to a temporary folder."""
     notes: bool = True
-    """Allow people to write notes on images into the store; existing notes are always shown."""
+    """Allow people to write notes on images to the store. Existing notes are always shown."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class ViewConfig(BoundsChecked):
 
 
 SHUTDOWN_SECONDS = 10
-"""Seconds that unfinished pages get when the server stops."""
+"""Time in seconds that unfinished requests have to complete when the server stops."""
 
 
 def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
@@ -55,7 +55,7 @@ def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
 
         from plumbline.plugins.viewer.app import make_app
     except ImportError as error:
-        raise ConfigError(f"expected {error.name}; {install('view')}") from error
+        raise ConfigError(f"module {error.name} is not installed; {install('view')}") from error
     token = take_token(config.host, config.token_variable)
     with tempfile.TemporaryDirectory(prefix="plumbline-view-") as folder:
         browser = Browser(open_existing_store(config), Database(Path(folder), config.memory))

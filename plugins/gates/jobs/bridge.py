@@ -1,4 +1,4 @@
-"""Shows whether two versions of a metric share a scale, which map joins them, or if they measure different things."""
+"""Shows whether two versions of a metric share a scale, are joined by a map, or measure different things."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,13 +41,13 @@ MAX_GROUPS = 12
 
 
 def main(config: BridgeSweepConfig) -> int:
-    """Call `_run`, and write its log."""
+    """Build a bridge, and write a log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: BridgeSweepConfig) -> int:
-    """Score the images that no run has scored, and write and show the bridge."""
+    """Score the images that have not been scored in a run, and write and show the bridge."""
     sweep = config.sweep()
     held: dict[str, Side] = {}
     if sweep is None:
@@ -70,19 +70,21 @@ def _run(console: Console, config: BridgeSweepConfig) -> int:
     say(
         console,
         f"{plural(bridge.images, 'image')} of {plural(bridge.prompts, 'prompt')} and "
-        f"{plural(len(bridge.generators), 'generator')} have a score by both",
+        f"{plural(len(bridge.generators), 'generator')} were scored by both",
     )
     for sentence in describe(bridge):
         console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
     _show_clear(console, [row for row in built.groups.to_pylist() if row["clear"]])
     if not bridge.joins:
-        warn(console, "trends and reports go on without this bridge: it does not join the means of the two")
+        warn(
+            console, "trends and reports do not use this bridge, because it does not join the means of the two versions"
+        )
     say(console, f"written to {write_bridge(store, built)}/")
     return 0
 
 
 def _show_clear(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Show the groups that are clearly off the map, the furthest first."""
+    """Show the groups that are clearly off the map, the farthest first."""
     cells = [
         [
             *(row["generator"], row["skill"], str(row["prompts"])),

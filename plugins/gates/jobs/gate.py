@@ -1,4 +1,4 @@
-"""Judges a finished run by a file of rules: lowest means, margins against another run, and coverage."""
+"""Judges a finished run by a file of rules: bounds on means, margins against another run, and coverage."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ COMMAND = Command(
     first="run",
 )
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Environment variable of GitHub workflows: the file whose Markdown is shown with the workflow run."""
+"""Environment variable in GitHub workflows: path of the file whose Markdown is shown with the workflow run."""
 MAX_SHOWN = 60
 
 
@@ -47,7 +47,7 @@ def main(config: GateConfig) -> int:
 
 
 def show_gate(console: Console, result: GateResult) -> None:
-    """Show the rules, their findings (the worst first), and the result."""
+    """Show the rules, the findings (worst first), and the result."""
     say(console, f"rules of {result.source}, one-sided alpha {result.alpha:g}:")
     for name, rule in result.rules.items():
         console.print(f"  [bold]{escape(name)}[/] {escape(rule)}", soft_wrap=True)

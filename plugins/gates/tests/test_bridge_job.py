@@ -1,4 +1,4 @@
-"""Comparison of two versions of a metric: the map, the verdict in words, and the files in the store."""
+"""A bridge between two versions of a metric has a map, a verdict in words, and files in the store."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
 
 
 def make_runs(folder: Path, new: Score) -> MadeRun:
-    """Make two runs of 60 prompts by gecko; the second has another wording."""
+    """Make two runs with gecko scores for 60 prompts; `new` scores the second run."""
     options: dict[str, Any] = {"prompts": plain_prompts(60), "metrics": ("gecko",), "asking": ()}
     make_run(folder, run_id=OLD_RUN, **options)
     return make_run(folder, run_id=NEW_RUN, score=new, **options)
@@ -46,7 +46,7 @@ def noise(generator: str, metric: str, prompt: int) -> float:
 
 
 def shifted(generator: str, metric: str, prompt: int) -> float:
-    """Return the old score halved, raised and with some noise; one generator is favoured on counting."""
+    """Return half the old score plus a constant and some noise; one generator gets a bonus on one skill (counting)."""
     favoured = 0.2 if (generator, prompt % 2) == ("cobalt", 0) else 0
     return 0.3 + noisy(generator, metric, prompt) / 2 + 0.02 * noise(generator, metric, prompt) + favoured
 
@@ -55,7 +55,7 @@ def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp
     make_runs(tmp_path, shifted)
     said = " ".join(printed("bridge", *list_arguments(tmp_path)).split())
     bridge, groups = read_bridge(tmp_path)
-    assert "180 images of 60 prompts and 3 generators have a score by both" in said
+    assert "180 images of 60 prompts and 3 generators were scored by both" in said
     assert "A map joins the old gecko and the new gecko: new = " in said and bridge["verdict"] == "joined"
     assert [bridge[side]["run_id"] for side in ("old", "new")] == [OLD_RUN, NEW_RUN]
     cobalt = groups[(groups.generator == "cobalt") & (groups.skill == "counting")].iloc[0]
@@ -65,7 +65,7 @@ def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp
 
 
 def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
-    """The curve's ranks agree completely; it explains none of the variance of noise."""
+    """On a curve, ranks agree perfectly and the map explains nearly all variance; on noise, it explains none."""
     make_runs(tmp_path / "curve", lambda *at: noisy(*at) ** 4)
     assert "A map joins the old gecko and the new gecko" in printed("bridge", *list_arguments(tmp_path / "curve"))
     curve, groups = read_bridge(tmp_path / "curve")
@@ -79,7 +79,7 @@ def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
         "the old gecko and the new gecko measure different things: the best map explains" in said
         and "goes on" not in said
     )
-    assert "warning trends and reports go on without this bridge" in said
+    assert "warning trends and reports do not use this bridge" in said
     assert read_bridge(tmp_path / "noise")[0]["verdict"] == "different"
 
 
@@ -96,12 +96,12 @@ def test_the_same_scores_are_one_scale_and_few_prompts_are_drawn(tmp_path: Path)
 def test_what_cannot_be_bridged_is_refused_in_a_line(tmp_path: Path) -> None:
     make_runs(tmp_path, lambda *at: 0.5)
     for words, said in (
-        ((), "gecko: all 180 images have the score 0.5: nothing to map"),
-        (("bridge.prompts=5",), "expected images of 20 prompts or more with a score by both versions, found 15 images"),
-        (("bridge.new=vqascore",), "bridge.new_run=2026-01-02: it has no scores by 'vqascore'"),
+        ((), "gecko: all 180 images have the score 0.5, so there is nothing to map"),
+        (("bridge.prompts=5",), "expected images of at least 20 prompts that both versions scored, found 15 images"),
+        (("bridge.new=vqascore",), "bridge.new_run=2026-01-02: the run has no scores by 'vqascore'"),
         ((f"bridge.new_run={OLD_RUN}",), "bridge.new: expected a version other than bridge.old=gecko"),
         (("bridge.new_run=lost",), "bridge.new_run=lost: no such run in"),
-        (("bridge.old_run=null",), "bridge.old: no such metric of the sweep"),
+        (("bridge.old_run=null",), "bridge.old: the sweep has no such metric"),
     ):
         wanted = [*list_arguments(tmp_path), *words, *(("metric=[clipscore]",) if "null" in str(words) else ())]
         assert said in refusal("bridge", *wanted)

@@ -1,4 +1,4 @@
-"""A run passes its gate, fails it or is undecided, by another run, by a generator of its own, and by floors."""
+"""A run passes, fails or is undecided when compared with another run, with one of its generators, or with a bound."""
 
 import os
 import re
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 PROMPTS = 60
 EARLIER, RUN = "20260101-000000-000000", "20260102-030405-000006"
 MOVED = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
-"""Mean change of each generator's scores since the earlier run; those of atlas are equal."""
+"""Mean change of each generator's scores since the earlier run; those of atlas are unchanged."""
 NOISE = np.random.default_rng(7).normal(0, 0.02, (3, PROMPTS))
 
 
@@ -35,7 +35,7 @@ def earlier(generator: str, metric: str, prompt: int) -> float:
 
 
 def later(generator: str, metric: str, prompt: int) -> float | None:
-    """Return scores of the later run; the first three images of cobalt could not be scored."""
+    """Return a score of the later run; the first three images by cobalt have no score."""
     if generator == "cobalt" and prompt < 3:
         return None
     place = list(MOVED).index(generator)
@@ -43,7 +43,7 @@ def later(generator: str, metric: str, prompt: int) -> float | None:
 
 
 class Runs(NamedTuple):
-    """Two runs of a store, and the path of the rules."""
+    """A store with two runs, and a folder for the rules."""
 
     folder: Path
 
@@ -66,7 +66,7 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Make runs with three kinds of metrics: entropy ranks nothing, and lower values of lpips are better."""
+    """Make two runs with three kinds of metrics: entropy does not rank generators, and lower is better for lpips."""
     folder = tmp_path_factory.mktemp("runs")
     given: dict[str, Any] = {"prompts": plain_prompts(PROMPTS), "metrics": ("gecko", "entropy", "lpips"), "asking": ()}
     given["lower_is_better"] = ["lpips"]
@@ -80,7 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def state_metrics(made: MadeRun, **options: Any) -> None:
-    """Has a run's manifest say what these metrics are."""
+    """Add the options of these metrics to the configuration in a run's manifest."""
     manifest = read_manifest(made.store, made.run_id)
     manifest["config"]["metrics"] |= options
     made.store.write_json(f"runs/{made.run_id}/manifest.json", manifest)
@@ -93,13 +93,13 @@ def scores_of(runs: Runs, run_id: str, generator: str) -> Floats:
 
 
 def draw_means(values: Floats, worst: float, draws: int = 100_000) -> Floats:
-    """Draw Gaffke's means: of the values and the worst value, under weights that are drawn uniformly."""
+    """Draw Gaffke's means: weighted means of the values and the worst value, with uniformly drawn weights."""
     weights = np.random.default_rng(1).dirichlet(np.ones(len(values) + 1), draws)
     return np.asarray(weights @ np.append(values, worst))
 
 
 def test_a_run_that_is_no_worse_passes_and_says_what_was_asked_and_found(runs: Runs) -> None:
-    """The p-value and the interval are Gaffke's, by drawn weights, of the prompts' differences against the margin."""
+    """The p-value and the interval agree with a simulation of Gaffke's test on the prompts' differences."""
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.06, "candidate": "borealis"}}
     ended = runs.gate(rules, "against=previous")
     assert ended.code == COMPLETE, ended
@@ -117,14 +117,14 @@ def test_a_run_that_is_no_worse_passes_and_says_what_was_asked_and_found(runs: R
 
 
 def test_a_metric_without_a_range_is_told_what_is_taken_for_granted(runs: Runs) -> None:
-    """All scores by lpips lie from 0.5 to 0.924 or thereabouts, and a cosine's own limits would say nothing."""
+    """All lpips scores lie between 0.5 and about 0.924, so the message says that this range was assumed."""
     ended = runs.gate(
         {"as good": {"metric": "lpips", "no_worse_by": 0.03, "candidate": "borealis"}}, "against=previous"
     )
     assert ended.code == COMPLETE, ended
-    assert "lpips states no range: taken to be from 0.5" in ended.words and ", as all scores here" in ended.words
+    assert "lpips declares no range: assumed to be 0.5" in ended.words and ", like all scores here" in ended.words
     known = {"as good": {"metric": "gecko", "no_worse_by": 0.06, "candidate": "borealis"}}
-    assert "taken to be" not in runs.gate(known, "against=previous").words
+    assert "assumed to be" not in runs.gate(known, "against=previous").words
 
 
 def test_a_run_that_is_worse_fails_with_an_exit_code_of_its_own(runs: Runs) -> None:
@@ -137,7 +137,7 @@ def test_a_run_that_is_worse_fails_with_an_exit_code_of_its_own(runs: Runs) -> N
 
 
 def test_where_prompts_do_not_suffice_it_is_said_how_many_would(runs: Runs) -> None:
-    """So many of the same prompts, over and over, are enough in 80% of drawn samples."""
+    """Samples of the suggested size, drawn with replacement from the same prompts, pass in 80% of cases."""
     rules = {"gain": {"metric": "lpips", "no_worse_by": 0.015, "candidate": "borealis"}}
     ended = runs.gate(rules, f"against={EARLIER}")
     assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words
@@ -157,18 +157,18 @@ def test_where_prompts_do_not_suffice_it_is_said_how_many_would(runs: Runs) -> N
 
 
 def test_no_number_of_prompts_is_enough_for_a_candidate_that_is_beyond_the_margin(runs: Runs) -> None:
-    """Cobalt fell by 0.15, and 57 prompts are too few to say that it fell by more than 0.14."""
+    """Cobalt's scores fell by 0.15, and 57 prompts are too few to show a fall of more than 0.14."""
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.14, "candidate": "cobalt"}}
     ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
     assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words
-    assert "what was seen is on the wrong side of the bound" in ended.words and "it takes" not in ended.words
+    assert "the observed mean is on the wrong side of the bound" in ended.words and "it takes" not in ended.words
 
 
 @pytest.mark.parametrize(("prompts", "outcome"), [(12, "cannot tell"), (58, "cannot tell"), (59, "passed")])
 def test_equal_scores_pass_once_so_many_prompts_would_have_shown_a_loss(
     tmp_path: Path, prompts: int, outcome: str
 ) -> None:
-    """A candidate that loses one prompt in 20 keeps all of n with probability 0.95^n, which is 0.0485 of 59."""
+    """A candidate that loses 1 prompt in 20 loses none of n with probability 0.95^n, which is 0.0485 for n = 59."""
     made: dict[str, Any] = {"prompts": plain_prompts(prompts), "metrics": ("tifa",), "asking": (), "skills": False}
     for place, run_id in enumerate((EARLIER, RUN)):
         finished = make_run(tmp_path, **made, score=lambda *_: 1.0, run_id=run_id, first_recipe=place)
@@ -190,13 +190,13 @@ def test_equal_scores_of_a_metric_without_a_range_show_nothing(tmp_path: Path) -
     for place, run_id in enumerate((EARLIER, RUN)):
         make_run(tmp_path, **made, score=lambda *_: 0.25, run_id=run_id, first_recipe=place)
     ended = Runs(tmp_path).gate({"as good": {"metric": "clipscore", "no_worse_by": 0.05}}, f"against={EARLIER}")
-    assert ended.code == GATE_FAILED and "all scores are equal, and clipscore states no range" in ended.words
+    assert ended.code == GATE_FAILED and "all scores are equal, and clipscore declares no range" in ended.words
 
 
 def test_images_that_are_the_same_byte_for_byte_pass_however_few_they_are(tmp_path: Path) -> None:
-    """The images were generated again, so their files and the cells of their scores are new.
+    """Both generators' images are written again, so their files and the cells of their scores are new.
 
-    The other generator's images were mixed up, but every score of the metric is the same.
+    Atlas has the same images as before. Flint's are replaced by those of atlas, but all scores are the same.
     """
     bench = Bench(tmp_path, "cluster=here", "metric=[clipscore]", "metrics.clipscore.variant=torchmetrics", count=8)
     write_rules = (tmp_path / "gate.yaml").write_text
@@ -219,7 +219,7 @@ def test_images_that_are_the_same_byte_for_byte_pass_however_few_they_are(tmp_pa
 
 
 def test_a_generator_is_compared_with_another_of_its_run(runs: Runs) -> None:
-    """Lower scores by lpips are better, so cobalt, which is below borealis, is better by it and worse by gecko."""
+    """Cobalt scores lower than borealis: better for lpips, where lower is better, but worse for gecko."""
     gain = {"gain": {"metric": "lpips", "better_by": 0.01}}
     ended = runs.gate(gain, "candidate=cobalt", "baseline=borealis", "settings=ignore")
     assert ended.code == COMPLETE and "−0.05" in ended.words and " against borealis" in ended.words
@@ -306,14 +306,17 @@ def test_files_are_written_and_rules_read_on_s3(runs: Runs, bucket: str) -> None
         ("{metric: gecko, at_least: .nan}", "'rules.floor.at_least': expected a finite number, got nan"),
         ("{metric: gecko, at_least: 1, at_most: 2}", "rule floor: expected exactly one of at_least, at_most, no_worse"),
         ("{metric: gecko}", "coverage, got none; add one"),
-        ("{at_least: 1}", "rule floor: metric: at_least wants one; add metric: NAME"),
-        ("{coverage: 1, surely: true}", "rule floor: surely: belongs to at_least and at_most, got it with coverage"),
-        ("{metric: entropy, no_worse_by: 1}", "entropy has no better or worse; write at_least or at_most"),
+        ("{at_least: 1}", "rule floor: metric: at_least needs a metric; add metric: NAME"),
+        ("{coverage: 1, surely: true}", "rule floor: surely: only allowed with at_least and at_most, got coverage"),
+        (
+            "{metric: entropy, no_worse_by: 1}",
+            "higher scores of entropy are neither better nor worse; use at_least or at_most",
+        ),
         (
             "{metric: gecko, no_worse_by: 1}",
             "there is nothing to compare with; name another run (against=RUN), or a g",
         ),
-        ("rules:\n  a: 3", "gate.yaml: rule a: expected keys of its own, got 3; write a: {metric: NAME, at_least: NUM"),
+        ("rules:\n  a: 3", "gate.yaml: rule a: expected a mapping, got 3; write a: {metric: NAME, at_least: NUM"),
         ("rules: 3", "gate.yaml: rules: expected rules by name, got 3; write `rules:` and a rule below it"),
         ("alpha: 0.7\nrules: {a: {coverage: 1}}", "alpha: expected a probability above 0 and below 0.5, got 0.7"),
         ("rules: {a: {coverage: 1}, a: {coverage: 1}}", "found duplicate key a"),
@@ -327,7 +330,10 @@ def test_rules_that_cannot_be_are_refused_in_one_line(runs: Runs, rules: str, sa
 def test_a_baseline_and_another_run_are_not_both_compared_with(runs: Runs) -> None:
     words = ["against=latest", "baseline=atlas"]
     said = run("gate", f"store={runs.store}", "rules=gate.yaml", *words)
-    assert said.code == 64 and "baseline=atlas: is a generator of the run itself, got against=latest too" in said.line
+    assert (
+        said.code == 64
+        and "baseline=atlas: names a generator of the same run, but against=latest is set too" in said.line
+    )
     assert "is the run itself; name another run" in runs.refusal("{coverage: 1}", f"against={RUN}")
     assert (
         "rules nowhere.yaml: not found".replace("nowhere", f"{runs.folder}/no")
@@ -336,7 +342,7 @@ def test_a_baseline_and_another_run_are_not_both_compared_with(runs: Runs) -> No
 
 
 def test_the_page_shows_the_rules_of_the_pack_and_a_workflow_that_can_only_read() -> None:
-    """And every key of a rule is in its tables."""
+    """The tables of the page also list every key of a rule."""
     page = (ROOT / "plugins/gates/README.md").read_text()
     rules, workflow = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     assert rules == yaml.safe_load((ROOT / "assets/gate.yaml").read_text())

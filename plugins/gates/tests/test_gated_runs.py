@@ -1,4 +1,4 @@
-"""Runs with edited prompts, with functions as metrics, and with a metric whose lower scores are better, are judged."""
+"""Gates can judge runs with edited prompts, with functions as metrics, and with metrics for which lower is better."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""A mean compared with a bound: Gaffke's test, the power of a number of prompts, and hard cases.
+"""Gaffke's test of a mean keeps its error rate in hard cases, and its power is reported correctly.
 
-A promised error rate is checked exactly if outcomes can be counted. Otherwise it is checked on 4,000 drawn studies, of
-which 5% and three standard errors, 1%, may be wrong.
+The error rate is computed exactly if the outcomes can be enumerated. Otherwise it is estimated from 4,000 simulated
+studies, of which at most 5% plus three standard errors (1%) may be wrong.
 """
 
 import re
@@ -30,7 +30,7 @@ WRONG = 0.05 + 0.0105
 
 
 def losses(n: int, k: int, size: float = 1.0) -> Floats:
-    """Return the values of n prompts; k of them lost `size`."""
+    """Return the values of n prompts, k of which lose `size`."""
     return np.append(np.zeros(n - k), np.full(k, -size))
 
 
@@ -67,7 +67,7 @@ def test_a_rule_passes_exactly_if_the_end_of_the_interval_is_beyond_its_bound() 
 
 
 def test_more_or_larger_losses_never_lower_the_p_value() -> None:
-    """Seven losses of 140 had p 0.024 by a t test that began at eight, and eight had 0.016."""
+    """For 140 prompts, switching to a t test from eight losses on gave p = 0.024 for seven but 0.016 for eight."""
     for margin in (0.1, 0.02):
         p_values = [p_value(as_sample(losses(140, k), -1), -margin) for k in range(141)]
         assert (np.diff(p_values) >= -1e-9).all()
@@ -81,7 +81,7 @@ def test_more_or_larger_losses_never_lower_the_p_value() -> None:
 @pytest.mark.parametrize("alpha", [0.01, 0.02, 0.05])
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.1, 0.5, 0.93])
 def test_whole_losses_at_the_margin_pass_with_at_most_alpha(rate: float, alpha: float) -> None:
-    """Exactly: by the binomial probability of each number of losses."""
+    """The probability is exact: the number of losses has a binomial distribution."""
     for n in (1, 8, 12, 30, 140, 400):
         passed = [k for k in range(n + 1) if p_value(as_sample(losses(n, k), -1), -rate) <= alpha]
         assert stats.binom.pmf(passed, n, rate).sum() <= alpha + 1e-6
@@ -90,7 +90,7 @@ def test_whole_losses_at_the_margin_pass_with_at_most_alpha(rate: float, alpha: 
 
 @pytest.mark.parametrize("n", [4, 12, 25])
 def test_two_sizes_of_losses_at_the_margin_pass_with_at_most_alpha(n: int) -> None:
-    """Exactly: over every outcome of prompts that lose 1, lose 0.2, keep their score or gain 0.5."""
+    """The probability is exact: it sums all outcomes of prompts that lose 1, lose 0.2, stay equal or gain 0.5."""
     sizes = np.array([-1.0, -0.2, 0.0, 0.5])
     counts = [(i, j, k, n - i - j - k) for i in range(n + 1) for j in range(n + 1 - i) for k in range(n + 1 - i - j)]
     for rates in ((0.02, 0.3, 0.67, 0.01), (0.1, 0.05, 0.85, 0.0), (0.05, 0.05, 0.5, 0.4), (0.3, 0.0, 0.1, 0.6)):
@@ -105,7 +105,7 @@ def test_two_sizes_of_losses_at_the_margin_pass_with_at_most_alpha(n: int) -> No
 
 
 def shares(random: np.random.Generator, n: int, of: int, rate: float) -> Floats:
-    """Return the differences of scores k/of, for `of` questions, from a full score."""
+    """Return each prompt's difference from a full score, if its score is the fraction of `of` questions it passes."""
     return random.binomial(of, 1 - rate, n) / of - 1.0
 
 
@@ -127,7 +127,7 @@ HARD: dict[str, tuple[float, Callable[[np.random.Generator, int], Floats]]] = {
     ),
     "against one that flatters most": (-0.3, lambda random, n: -(random.random(n) < 0.9).astype(float) / 3),
 }
-"""Ways of losing for a candidate, each with its true mean, which is the margin."""
+"""Distributions of a candidate's losses, each with its true mean, which is used as the margin."""
 
 
 def draw_studies(loss: str, n: int) -> Floats:
@@ -135,7 +135,7 @@ def draw_studies(loss: str, n: int) -> Floats:
 
 
 def passing(loss: str, n: int) -> float:
-    """Return the share of drawn studies (STUDIES, n) that pass; equal studies are tested once."""
+    """Return the fraction of simulated studies that pass; identical studies are tested only once."""
     mean = HARD[loss][0]
     samples, times = np.unique(np.sort(draw_studies(loss, n)), axis=0, return_counts=True)
     passed = sum(
@@ -154,7 +154,7 @@ def test_a_truly_worse_checkpoint_is_passed_in_at_most_alpha_of_studies(loss: st
 
 
 def test_the_table_of_the_page_is_what_is_drawn_here() -> None:
-    """The t test believes a study without a loss, whose p-value is 0."""
+    """For a study without a loss, the p-value of the t test is 0."""
     rows = re.findall(r"\| loses (.+) \| (\d+) \| ([\d.]+)% \| ([\d.]+)% \|", PAGE.read_text())
     assert len(rows) == 5
     for loss, n, by_t, by_gate in rows:
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_is_just_good_enough_is_called_worse_in_at_most_alpha_
 
 
 def test_what_so_many_prompts_can_show_is_told_by_the_test_itself() -> None:
-    """For equal scores it is exact: 0.95^59 is the first below 0.05, and 12 prompts show 1 - 0.05^(1/12)."""
+    """Equal scores have exact values: 0.95^n is below 0.05 from n = 59 on, and 12 prompts show 1 - 0.05^(1/12)."""
     equal = np.zeros(12)
     assert prompts_needed(equal, -0.05, 0.05, -1, 0.0) == 59
     assert smallest_shown(margin_test(equal, -0.05, 0.05, -1, 1)) == pytest.approx(1 - 0.05 ** (1 / 12), abs=1e-6)
@@ -190,7 +190,7 @@ def test_what_so_many_prompts_can_show_is_told_by_the_test_itself() -> None:
 
 @pytest.mark.parametrize("loss", ["by little on all", "wholly on 5%", "as shares of 3 questions"])
 def test_so_many_prompts_as_are_said_to_be_enough_show_it_with_80_percent(loss: str) -> None:
-    """300 studies of that size are drawn from the seen prompts; 10% are allowed because means move in steps."""
+    """300 studies of that size are drawn from the observed prompts; the tolerance is 10%, as means move in steps."""
     random = np.random.default_rng(4)
     _, draw = HARD[loss]
     seen = draw(random, 60)

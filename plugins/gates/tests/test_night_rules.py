@@ -1,4 +1,4 @@
-"""Rules decide whether a night ends well: of one benchmark, and of several."""
+"""Gate rules decide whether a nightly run succeeds, for one benchmark or several."""
 
 import json
 from xml.etree import ElementTree
@@ -12,7 +12,7 @@ nights, suite = test_nightly_job.nights, test_nightly_suite.suite
 
 
 def test_a_gate_decides_whether_a_night_ends_well(nights: Nights) -> None:
-    """A fall of 0.1 is clear; a gate that allows 0.2 lets it pass, and one that allows 0.05 does not."""
+    """A score drop of 0.1 is significant: a gate that allows 0.2 passes it, and one that allows 0.05 fails it."""
     rules = nights.folder / "gate.yaml"
     rules.write_text("rules: {as good: {metric: clipscore, no_worse_by: 0.2}}")
     ended = nights.run(f"nightly.gate={rules}")
@@ -32,7 +32,7 @@ def test_a_gate_decides_whether_a_night_ends_well(nights: Nights) -> None:
 
 
 def test_a_gate_of_several_benchmarks_has_rules_for_each_of_them(suite: Suite) -> None:
-    """Flint falls on places alone, by more than its rule allows; the night's suite can be judged again by its id."""
+    """Flint drops only on `places`, by more than its rule allows; the suite can be judged again later by its id."""
     rules = suite.folder / "gate.yaml"
     refused = {
         "{benchmark: places, metric: gecko, at_least: 0}": "rule floor: metric: places is scored by clipscore, not by",
@@ -67,4 +67,4 @@ def test_a_gate_of_several_benchmarks_has_rules_for_each_of_them(suite: Suite) -
     assert (numbers.get("failures"), places.get("failures")) == ("0", "1")
     rules.write_text(json.dumps({"rules": {"as good": {"benchmark": "places"} | as_good}}))
     ended = run("gate", *words, f"run={suite.runs()['numbers']}")
-    assert ended.code == 1 and "gate.yaml: no rule is for the benchmark 'numbers'; add one" in ended.line
+    assert ended.code == 1 and "gate.yaml: no rule applies to the benchmark 'numbers'; add one" in ended.line

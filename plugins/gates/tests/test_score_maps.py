@@ -1,4 +1,4 @@
-"""Maps between two scales of scores, worked by hand, and the simplest that the scores bear out."""
+"""Maps between two score scales agree with values worked out by hand, and the simplest adequate map is chosen."""
 
 import math
 
@@ -24,7 +24,10 @@ NOISE = RANDOM.normal(0, 0.02, 300)
 
 
 def test_lines_by_hand() -> None:
-    """Deviations of old are -1, 0, 1 and of new -2, 1, 1: least squares has the slope 3/2, equating the root of 6/2."""
+    """The old deviations are -1, 0, 1 and the new ones -2, 1, 1.
+
+    Least squares therefore has the slope 3/2, and equating has the square root of 6/2.
+    """
     old, new = np.array([1.0, 2, 3]), np.array([0.0, 3, 3])
     assert fit_line(old, new) == pytest.approx((-1, 1.5))
     assert equate(old, new) == pytest.approx((2 - 2 * math.sqrt(3), math.sqrt(3)))
@@ -32,7 +35,7 @@ def test_lines_by_hand() -> None:
 
 
 def test_a_curve_pools_what_falls_and_is_level_beyond_its_ends() -> None:
-    """The mean at 1 is 3. The values 3, 3 and 1 do not rise, so all from 1 on are pooled to (2 + 4 + 3 + 1) / 4."""
+    """The means 3, 3 and 1 (from 1 on) do not rise, so all values from 1 on are pooled to (2 + 4 + 3 + 1) / 4."""
     curve = fit_curve(np.array([0.0, 1, 1, 2, 3]), np.array([0.0, 2, 4, 3, 1]))
     assert curve(np.array([-1, 0, 0.5, 1, 2, 9])) == pytest.approx([0, 0, 1.25, 2.5, 2.5, 2.5])
     assert fit_curve(np.array([0.0, 1, 2]), np.array([4.0, 5, 0]))(np.array([0.0, 2])) == pytest.approx([4.5, 0])
@@ -53,7 +56,7 @@ def test_the_simplest_map_that_other_prompts_bear_out_is_chosen(kind: Kind, new:
 
 
 def test_versions_that_are_equally_noisy_are_joined_by_their_spread_and_not_by_the_slope_that_noise_lessens() -> None:
-    """Five generators of a true quality, whose images both versions see with as much noise again as they differ."""
+    """The five generators differ in true quality, and both versions score their images with about as much noise."""
     groups = np.repeat(np.arange(5, dtype=np.int32), 60)
     true = np.linspace(0.1, 0.9, 5)[groups]
     old, new = (true + RANDOM.normal(0, 0.3, 300) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Generates images of a benchmark's prompts with an image model, as sharded Parquet that a sweep reads."""
+"""Generates images for a benchmark's prompts with an image model, as sharded Parquet that a sweep can read."""
 
 import sys
 
@@ -29,13 +29,13 @@ COMMAND = Command(
 
 
 def main(config: GenerateConfig) -> int:
-    """Call `_run`, and write its log."""
+    """Generate the images, and write a log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
 def _run(console: Console, config: GenerateConfig) -> int:
-    """Generate missing images; return 0 if complete, 2 within and 1 over the budget of failures."""
+    """Generate missing images; return 0 if all exist, 2 if failures are within the budget, otherwise 1."""
     generated = _draw(console, config)
     return COMPLETE if generated is None else generated.exit_code
 
@@ -44,7 +44,7 @@ def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | Non
     """Generate the missing images of a sweep; return the sweep that scores them, or None after a dry run."""
     generation = generation_of(config)
     if generation is not None and _draw(console, generation) is None:
-        say(console, "the sweep is planned once the pictures are there")
+        say(console, "the sweep is planned once the images exist")
         return None
     return scoring_of(config)
 
@@ -70,7 +70,7 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
 
 
 def _show_generated(console: Console, generated: Generated) -> None:
-    """Show the number of images that were made, the number that failed, and their folder."""
+    """Show how many images were generated, how many failed, and their folder."""
     show_usage(console, generated.usage, generated.costs)
     for address in generated.mended:
         warn(console, f"{address}: was damaged and has been replaced; if this happens again, check the disk")
@@ -78,8 +78,11 @@ def _show_generated(console: Console, generated: Generated) -> None:
         warn(console, problem)
     if generated.failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in generated.kinds.items())
-        warn(console, f"{generated.failed} images could not be made{f': {kinds}' if kinds else ''} (docs/failures.md)")
-    say(console, f"{generated.pictures} pictures, {generated.made} of them made now: {generated.url}/")
+        warn(
+            console,
+            f"{generated.failed} images could not be generated{f': {kinds}' if kinds else ''} (docs/failures.md)",
+        )
+    say(console, f"{generated.pictures} images, {generated.made} of them new: {generated.url}/")
 
 
 if __name__ == "__main__":

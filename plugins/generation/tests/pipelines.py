@@ -1,10 +1,10 @@
-"""Tiny random pipelines of the true architectures of image generators, as diffusers saves them."""
+"""Tiny pipelines with random weights and the real architectures of image generators, as saved by diffusers."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import diffusers  # as a module: its classes take seconds to import, and come when they are named
+import diffusers  # a lazy module: its classes take seconds to import and are loaded on first use
 import torch
 from transformers import (
     CLIPTextConfig,
@@ -20,7 +20,7 @@ from tests.operators import tiny
 from tests.operators.tiny.rewards import clip_tokenizer
 
 SIDE = 32
-"""Default side of an image in pixels."""
+"""Default width and height of an image in pixels."""
 WIDTH = 32
 
 
@@ -65,7 +65,7 @@ def _scheduler() -> "diffusers.DDIMScheduler":
 
 
 def stable_diffusion() -> "diffusers.StableDiffusionPipeline":
-    """Build a Stable Diffusion 1.5."""
+    """Build a tiny Stable Diffusion 1.5 pipeline."""
     return diffusers.StableDiffusionPipeline(
         vae=_vae(), text_encoder=_clip_text(), tokenizer=clip_tokenizer(), unet=_unet(cross_attention_dim=WIDTH),
         scheduler=_scheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
@@ -73,7 +73,7 @@ def stable_diffusion() -> "diffusers.StableDiffusionPipeline":
 
 
 def stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
-    """Build a Stable Diffusion XL."""
+    """Build a tiny Stable Diffusion XL pipeline."""
     unet = _unet(
         cross_attention_dim=2 * WIDTH, addition_embed_type="text_time", addition_time_embed_dim=8,
         projection_class_embeddings_input_dim=6 * 8 + WIDTH,
@@ -86,7 +86,7 @@ def stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
 
 
 def stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
-    """Build a Stable Diffusion 3."""
+    """Build a tiny Stable Diffusion 3 pipeline."""
     transformer = diffusers.SD3Transformer2DModel(
         sample_size=SIDE // 2, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=4,
         caption_projection_dim=WIDTH, joint_attention_dim=WIDTH, pooled_projection_dim=2 * WIDTH, out_channels=4,
@@ -102,7 +102,7 @@ def stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
 
 
 def flux() -> "diffusers.FluxPipeline":
-    """Build a FLUX.1 with distilled guidance."""
+    """Build a tiny FLUX.1 pipeline with distilled guidance."""
     transformer = diffusers.FluxTransformer2DModel(
         in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=WIDTH, pooled_projection_dim=WIDTH, axes_dims_rope=(4, 4, 8), guidance_embeds=True,
@@ -116,7 +116,7 @@ def flux() -> "diffusers.FluxPipeline":
 
 
 def qwen_image() -> "diffusers.QwenImagePipeline":
-    """Build a Qwen-Image."""
+    """Build a tiny Qwen-Image pipeline."""
     latents = 4
     vae = diffusers.AutoencoderKLQwenImage(
         base_dim=8, z_dim=latents, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
@@ -145,7 +145,7 @@ PIPELINES: Mapping[str, Callable[[], Any]] = {
 
 
 def save_pipeline(folder: Path, kind: str = "stable_diffusion", *, seed: int = 0) -> Path:
-    """Save a pipeline of this kind with random weights."""
+    """Save a pipeline of this kind with random weights, and return its folder."""
     torch.manual_seed(seed)
     PIPELINES[kind]().save_pretrained(folder)
     return folder

@@ -1,4 +1,4 @@
-"""Images are generated once, by a pipeline or a service; failures become error rows that a sweep reports."""
+"""Images are generated only once, by a pipeline or a service; failures become error rows that a sweep reports."""
 
 import base64
 import io
@@ -57,7 +57,7 @@ def words(folder: Path, *more: str) -> tuple[str, ...]:
 
 
 def pictures(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of a generator's folder by image_id."""
+    """Return the rows in a generator's folder by image_id."""
     table = pa.concat_tables(pq.read_table(file) for file in sorted(folder.glob("*.parquet")))
     rows = {row["image_id"]: row for row in table.to_pylist()}
     assert len(rows) == len(table), "no picture stands twice"
@@ -69,7 +69,7 @@ def pixels(row: dict[str, Any]) -> np.ndarray:
 
 
 def scores(folder: Path, *more: str, code: int = 0) -> dict[str, dict[str, Any]]:
-    """Return the scores of a sweep of the existing images by image_id."""
+    """Run a sweep on the existing images, and return its scores by image_id."""
     store = folder / "store"
     printed(
         "sweep", "sweep=own_images", *words(folder, f"store={store}", "metric=edge_density", "cluster=here", *more),
@@ -82,7 +82,7 @@ def scores(folder: Path, *more: str, code: int = 0) -> dict[str, dict[str, Any]]
 def test_a_new_prompt_costs_itself_alone_and_a_sweep_reads_what_was_made(tmp_path: Path, checkpoint: Path) -> None:
     prompts_file(tmp_path, "p1", "p2")
     job = words(tmp_path, f"image_model.checkpoint={checkpoint}", "name=tiny", "cfg=3", *SMALL)
-    assert "2 pictures, 2 of them made now" in printed("generate", *job, "image_model.image_batch=1")
+    assert "2 images, 2 of them new" in printed("generate", *job, "image_model.image_batch=1")
     first = pictures(tmp_path / "images/tiny")
     assert set(first) == {"p1-0", "p2-0"}
     settings = {name: first["p1-0"][name] for name in ("prompt", "cfg", "steps", "size", "sampler", "checkpoint")}
@@ -91,12 +91,12 @@ def test_a_new_prompt_costs_itself_alone_and_a_sweep_reads_what_was_made(tmp_pat
         "checkpoint": str(checkpoint),
     }  # fmt: skip
     prompts_file(tmp_path, "p3", "p1", "p2")  # before the others
-    assert "6 pictures, 4 of them made now" in printed("generate", *job, "seeds=2")
+    assert "6 images, 4 of them new" in printed("generate", *job, "seeds=2")
     second = pictures(tmp_path / "images/tiny")
     assert set(second) == {f"{one}-{number}" for one in TEXTS for number in (0, 1)}
     assert all(second[one] == first[one] for one in first), "what stood was left as it was"
     assert len({row["seed"] for row in second.values()}) == 6
-    assert "6 pictures, 0 of them made now" in printed("generate", *job, "seeds=2")
+    assert "6 images, 0 of them new" in printed("generate", *job, "seeds=2")
     scored = scores(tmp_path)
     assert set(scored) == set(second) and all(row["score"] is not None for row in scored.values())
 
@@ -123,13 +123,13 @@ def test_a_black_picture_is_an_error_row_that_a_sweep_tells(tmp_path: Path, chec
     save_file(tensors, weights, {"format": "pt"})
     prompts_file(tmp_path, "p1")
     job = words(tmp_path, f"image_model.checkpoint={broken}", *SMALL)
-    assert "1 images could not be made: 1 blank_picture" in printed("generate", *job, code=1).replace("\n", " ")
+    assert "1 images could not be generated: 1 blank_picture" in printed("generate", *job, code=1).replace("\n", " ")
     (row,) = pictures(tmp_path / "images/black").values()
     assert row["image"] is None and row["error"]["kind"] == "blank_picture"
-    assert "0 of them made now" in printed("generate", *job, code=1), "it is not drawn again"
+    assert "0 of them new" in printed("generate", *job, code=1), "it is not drawn again"
     (scored,) = scores(tmp_path, code=1).values()
     assert scored["score"] is None
-    assert scored["error"]["kind"] == "blank_picture" and "black all over" in scored["error"]["message"]
+    assert scored["error"]["kind"] == "blank_picture" and "entirely black" in scored["error"]["message"]
 
 
 def _remove_index(folder: Path) -> None:
@@ -155,10 +155,10 @@ def _own_code(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (_remove_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that has it"),
+        (_remove_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that contains it"),
         (_pickled, "only pickled .bin weights, which are never loaded; convert it"),
         (_truncated, "or truncated; download the checkpoint again"),
-        (_own_code, "names Python code of the checkpoint's own, which is never run"),
+        (_own_code, "names Python code from the checkpoint, which is never run"),
     ],
 )
 def test_a_folder_that_is_no_safe_pipeline_is_refused_in_one_line(
@@ -201,7 +201,7 @@ def test_a_services_refusal_is_kept_and_what_may_pass_is_asked_again(tmp_path: P
     settings = ("size=32x32", "cfg=4", "image_model.takes=[cfg,seed]")
     job = make_words(tmp_path, server, *settings)
     told = printed("generate", *job, code=1)
-    assert "3 pictures, 1 of them made now" in told and "1 reply_refused, 1 model_unavailable" in told
+    assert "3 images, 1 of them new" in told and "1 reply_refused, 1 model_unavailable" in told
     first = pictures(tmp_path / "images/painter")
     body = server.bodies[0]
     assert body == {
@@ -226,26 +226,26 @@ def test_one_command_draws_and_scores_and_a_dry_run_only_plans(tmp_path: Path, s
     prompts_file(tmp_path, "p1")
     job = make_words(tmp_path, server, "pictures.name=tuesday", f"store={tmp_path}/store", "metric=edge_density")
     planned = printed("sweep", "sweep=own_images", *job, "dry_run=true")
-    assert "planned once the pictures are there" in planned and not server.bodies
+    assert "planned once the images exist" in planned and not server.bodies
     ended = printed("sweep", "sweep=own_images", *job)
-    assert "1 pictures, 1 of them made now" in ended and "tuesday" in ended
+    assert "1 images, 1 of them new" in ended and "tuesday" in ended
     again = printed("sweep", "sweep=own_images", *job)
-    assert "0 of them made now" in again and "nothing changed since run" in again
+    assert "0 of them new" in again and "nothing changed since run" in again
     assert len(server.bodies) == 1
     assert "generates no images" in refusal("nightly", "sweep=own_images", *job, "dry_run=true")
-    assert "name another folder" in refusal("sweep", "sweep=shapes", *job[3:])
+    assert "name another one" in refusal("sweep", "sweep=shapes", *job[3:])
 
 
 DAMAGE = ("flip", "truncate", "empty", "delete", *ROT)
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return the tables of images and of wanted images, in the generator's folder and in the store."""
+    """Return the tables of generated and wanted images, in the generator's folder and in the store."""
     return sorted(folder.rglob("*.parquet"))
 
 
 def assert_mended(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: Path, images: Path) -> str:
-    """Check that a job which finds a damaged file keeps the earlier images and names the file."""
+    """Check that a job that finds a damaged file keeps the earlier images and names the file."""
     told = printed("generate", *job)
     assert pictures(images / "painter") == whole, path
     assert "wanted" in path.parts or path.name in told.replace("\n", ""), path
@@ -256,7 +256,7 @@ def assert_mended(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: 
 def test_whichever_file_of_a_generation_is_damaged_the_pictures_are_those_that_were_made(
     count: int, tmp_path: Path, server: Server
 ) -> None:
-    """The damage may keep size and time, and the cell and the file may be the same on the disk."""
+    """The damage may leave size and time unchanged, and the cell and its file may be hard links to the same data."""
     server.script = lambda number, body: sent(png(8 + len(body["prompt"])))
     prompts_file(tmp_path, "p1", "p2", "p3")
     job, images, chance = (
@@ -276,7 +276,7 @@ def test_whichever_file_of_a_generation_is_damaged_the_pictures_are_those_that_w
                 printed("generate", *job)
             else:
                 assert_mended(job, whole, path, images)
-        assert "6 pictures, 0 of them made now" in printed("generate", *job) and pictures(images / "painter") == whole
+        assert "6 images, 0 of them new" in printed("generate", *job) and pictures(images / "painter") == whole
 
 
 def test_a_damaged_copy_is_replaced_by_the_other_and_only_what_has_none_is_drawn_again(
@@ -289,12 +289,12 @@ def test_a_damaged_copy_is_replaced_by_the_other_and_only_what_has_none_is_drawn
     whole = pictures(images / "painter")
     file = sorted((images / "painter").iterdir())[1]
     (cell,) = (images / ".generate/pictures").rglob(file.name)
-    for path in (cell, file):  # a new file: the other name keeps the old one
+    for path in (cell, file):  # a new file, so that a hard link still has the old content
         assert harm(path, "flip", chance)
-        assert "0 of them made now" in assert_mended(job, whole, path, images)
+        assert "0 of them new" in assert_mended(job, whole, path, images)
     assert len(server.bodies) == 3
     assert harm(file, "rot", chance) and file.read_bytes() == cell.read_bytes()
-    assert "1 of them made now" in assert_mended(job, whole, file, images)
+    assert "1 of them new" in assert_mended(job, whole, file, images)
     assert [body["prompt"] for body in server.bodies] == [*TEXTS.values(), TEXTS["p2"]]
 
 
@@ -338,7 +338,7 @@ def test_a_killed_generation_goes_on_and_makes_nothing_twice(tmp_path: Path, ser
     process.send_signal(signal.SIGKILL)
     process.wait()
     release.set()
-    assert "3 pictures, 1 of them made now" in printed("generate", *job)
+    assert "3 images, 1 of them new" in printed("generate", *job)
     assert [body["prompt"] for body in server.bodies] == [*TEXTS.values(), TEXTS["p3"]]
     assert set(pictures(tmp_path / "images/painter")) == {"p1-0", "p2-0", "p3-0"}
 
@@ -392,8 +392,8 @@ def test_workers_of_ray_draw_into_a_bucket(tmp_path: Path, server: Server, bucke
         for word in make_words(tmp_path, server, "shard_rows=2", "seeds=2")
         if word != "cluster=here"
     ]
-    assert "6 pictures, 6 of them made now" in printed("generate", *job, "cluster=local")
-    assert "6 pictures, 0 of them made now" in printed("generate", *job, "cluster=here")
+    assert "6 images, 6 of them new" in printed("generate", *job, "cluster=local")
+    assert "6 images, 0 of them new" in printed("generate", *job, "cluster=here")
     assert sorted(body["prompt"] for body in server.bodies) == sorted([*TEXTS.values()] * 2)
     place = StorageConfig().locate(f"{bucket}/images/painter")
     rows = [row for name in place.list() for row in pq.read_table(io.BytesIO((place / name).read())).to_pylist()]

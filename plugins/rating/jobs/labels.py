@@ -21,7 +21,7 @@ COMMAND = Command(
 
 
 def main(config: LabelsConfig) -> int:
-    """Show the known differences, and write the images to rate next; return 0 if every pair is decided, else 2."""
+    """Show the known differences, and write the images to rate next; return 0 if every pair is decided, otherwise 2."""
     console = make_console()
     plan = plan_labels(config)
     table = tabulate_pairs(config, plan)
@@ -33,16 +33,16 @@ def main(config: LabelsConfig) -> int:
 
 
 def _conclude(console: Console, plan: LabelPlan, output: str) -> int:
-    """Show the undecided pairs with the remedy, and return the exit code."""
+    """Show how many pairs are undecided and what to do, and return the exit code."""
     undecided = [pair for pair in plan.pairs if pair.better is None]
     if not undecided:
         return 0
     unrated = sum(not pair.rated for pair in undecided)
-    nobody = f" (of {unrated} nobody has rated both generators on one prompt)" if unrated else ""
+    nobody = f" (for {unrated}, nobody has rated both generators on the same prompt)" if unrated else ""
     warn(
         console,
         f"exit code 2: {len(undecided)} of {plural(len(plan.pairs), 'pair')} are undecided{nobody}; have people rate "
-        f"the images of {output} and run this again, or name the generators to be told apart, as in generators=[A,B]",
+        f"the images of {output} and run this again, or name only the generators to compare, as in generators=[A,B]",
     )
     return 2
 

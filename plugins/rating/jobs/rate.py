@@ -32,7 +32,7 @@ def main(config: RateConfig) -> int:
 
     def ready(study: str, address: str) -> None:
         say(console, f"study {study}: {address}")
-        say(console, f"its progress, for you: {address}/progress")
+        say(console, f"progress (for you): {address}/progress")
 
     report = partial(warn, console)
     if config.export_to is not None:
@@ -41,12 +41,12 @@ def main(config: RateConfig) -> int:
             report(note)
         for file in exported.files:
             say(console, f"written: {file}")
-        say(console, "after people have rated there, import their answers: the same command with import_from=FILE")
+        say(console, "after people have rated there, import their answers with the same command and import_from=FILE")
     elif config.import_from is not None:
         imported = import_answers(open_study(config, report), config.storage.locate(config.import_from))
         for note in imported.notes:
             report(note)
-        say(console, f"{plural(imported.kept, 'answer')} kept, {imported.known} known before")
+        say(console, f"{plural(imported.kept, 'answer')} added, {imported.known} already known")
     else:
         rate(config, ready, report)
     return 0

@@ -18,7 +18,7 @@ COMMAND = Command(
 
 
 def main(config: RehearseConfig) -> int:
-    """Show the tables, write them as a page if one is configured, and show the answer in a sentence."""
+    """Show the tables, write them to a page if one is configured, and summarise the result in a sentence."""
     console = make_console()
     found = rehearse_all(config)
     for table in found.tables:

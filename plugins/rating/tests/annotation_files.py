@@ -1,4 +1,4 @@
-"""Small exports of annotation tools, in all their forms."""
+"""Small exports of annotation tools in all supported formats."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
 def make_annotation(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **said: Any) -> dict[str, Any]:
-    """Return an annotation of Label Studio; each result is the name and kind of its tag, and its value."""
+    """Return a Label Studio annotation; each result is its tag's name, its type and its value."""
     result = [{"from_name": name, "to_name": "x", "type": kind, "value": value} for name, kind, value in results]
     return {"id": 1, "completed_by": rater, "was_cancelled": False, "result": result, "lead_time": 3.5, **said}
 
@@ -49,7 +49,7 @@ ARGILLA_RECORDS: Rows = [
 
 
 def convert_to_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record in the form of Argilla's version 1, with an additional draft."""
+    """Return a record in Argilla 1's format, with an additional draft response."""
     by_user: dict[str, Any] = {}
     for question, responses in record["responses"].items():
         for response in responses:
@@ -60,7 +60,7 @@ def convert_to_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record in the form of Argilla's `to_list(flatten=True)`."""
+    """Return a record in the format of Argilla's `to_list(flatten=True)`."""
     flat = {"id": record["id"], **record["fields"], **record["metadata"]}
     for question, responses in record["responses"].items():
         flat[f"{question}.responses"] = [response["value"] for response in responses]
@@ -70,7 +70,7 @@ def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_to_hub_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as a row of the table that Argilla's version 1 writes for the Hub."""
+    """Return a record as a row of the table that Argilla 1 writes for the Hub."""
     said = {
         name: [{**one, "status": "submitted"} for one in responses] for name, responses in record["responses"].items()
     }

@@ -1,4 +1,4 @@
-"""Simulated raters of a study, who ask for tasks and answer them by its addresses."""
+"""Simulated raters who request a study's tasks and submit answers over HTTP."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from plugins.rating.tests.served import Served
 
 MEANS = {"atlas": 4.4, "borealis": 1.9}
 Says = Callable[[str, np.random.Generator], int]
-"""A grade of an image by this generator."""
+"""Returns a grade for an image by this generator."""
 
 
 def honest(generator: str, random: np.random.Generator) -> int:
@@ -21,10 +21,10 @@ def random_grade(generator: str, random: np.random.Generator) -> int:
 
 
 class Rated(Served):
-    """A study that is rated."""
+    """A served study with simulated raters."""
 
     def rate(self, rater: str, says: Says = honest, most: int = 1000) -> list[dict[str, Any]]:
-        """Rate until no task is left, and return the answers."""
+        """Answer tasks as a rater, up to `most` or until none is left, and return the tasks."""
         asked: list[dict[str, Any]] = []
         random = np.random.default_rng(len(rater))
         while len(asked) < most and (tasks := self.tasks(rater, count=1)):

@@ -1,4 +1,4 @@
-"""Studies of runs that are made by hand, asked over HTTP within the test's process."""
+"""Studies of synthetic runs, served over HTTP within the test process."""
 
 import asyncio
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def run_id_of(folder: Path, **options: Any) -> MadeRun:
 
 
 class Served:
-    """A study with requests from this machine; `told` has the lines that it printed."""
+    """A study that receives requests from this machine; `told` contains the warnings it reported."""
 
     def __init__(self, token: str | None = None, **config: Any) -> None:
         self.told: list[str] = []

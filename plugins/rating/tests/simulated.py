@@ -1,4 +1,4 @@
-"""Studies whose raters are simulated: tasks of a few generators, and what honest, random and lazy raters say."""
+"""Studies with simulated raters: tasks for a few generators, and answers by honest and random raters."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from plumbline.plugins.rating.tasks import ImagePlace, Task, TaskQuestion, task_
 BEGAN = datetime(2026, 1, 2, tzinfo=UTC)
 Random = np.random.Generator
 Rater = Callable[[Task, float, Random], Any]
-"""Returns a rater's answer from a task's true number, which is about 0 with a spread of 1."""
+"""Returns a rater's answer to a task, given the task's true value (mean about 0, standard deviation 1)."""
 
 
 def likert_tasks(prompts: int, generators: Sequence[str] = ("atlas", "cobalt")) -> list[Task]:
@@ -47,7 +47,7 @@ def answer_to(
 
 
 def honest(task: Task, truth: float, random: Random) -> int:
-    """Return a grade of the truth with this rater's error; two such raters correlate by about 0.6."""
+    """Return a grade for the true value with this rater's error; two such raters have a correlation of about 0.6."""
     return int(np.clip(round(3 + 1.2 * (truth + random.normal(0, 0.7))), 1, 5))
 
 
@@ -56,7 +56,7 @@ def random_rater(task: Task, truth: float, random: Random) -> int:
 
 
 def answers_of(tasks: Sequence[Task], raters: dict[str, Rater], seed: int, **fields: Any) -> list[Answer]:
-    """Every rater's answer to every task."""
+    """Return every rater's answer to every task."""
     random = np.random.default_rng(seed)
     truths = random.normal(0, 1, len(tasks))
     return [

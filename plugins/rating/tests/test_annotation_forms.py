@@ -1,4 +1,4 @@
-"""All forms of an annotation tool's export hold the same judgements, and none ends in a traceback if it is damaged."""
+"""All formats of an annotation tool's export contain the same judgements; damaged exports never cause a traceback."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Studies in Label Studio or Argilla: exported tasks and imported answers."""
+"""A study's tasks can be exported to Label Studio or Argilla, and the answers imported from there."""
 
 import base64
 import io
@@ -37,7 +37,7 @@ def scored_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 @pytest.fixture
 def study(scored_run: MadeRun, tmp_path: Path) -> list[str]:
-    """Return the arguments of jobs.rate for a study with all templates."""
+    """Return the arguments of jobs.rate for a study with several templates."""
     return [f"store={scored_run.store.place.url}", f"study={tmp_path}/study", f"templates=[{','.join(TEMPLATES)}]"]
 
 
@@ -49,7 +49,7 @@ def exported(study: Sequence[str], tool: str, folder: Path) -> dict[str, Records
 
 
 def rated_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
-    """Return an export of the project with one person's answers to all tasks."""
+    """Return an export of the Label Studio project in which one person has answered all tasks."""
     result: list[tuple[str, str, dict[str, Any]]] = [(template, "choices", {"choices": [CHOSEN[template]]})]
     result.append(("note", "textarea", {"text": ["hm"]}))
     if template == "words":
@@ -59,7 +59,7 @@ def rated_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
 
 
 def minimal(rated: Records) -> Records:
-    """Return the same export as JSON-MIN: values by the names of tags, a single choice as text."""
+    """Return the same export as JSON-MIN: values by tag name, with a single choice as a plain string."""
     return [
         {
             **task["data"],
@@ -76,7 +76,7 @@ def minimal(rated: Records) -> Records:
 
 
 def rated_in_argilla(records: Records, template: str, rater: str) -> Records:
-    """Return records in the form of `records.to_json`, with one person's responses."""
+    """Return records in the format of `records.to_json`, with one person's responses."""
     values: dict[str, Any] = {template: CHOSEN[template], "note": "hm"}
     if template == "words":
         values["wrong_words"] = [{"start": 2, "end": 5, "label": "wrong"}]
@@ -97,11 +97,11 @@ def test_answers_in_another_tool_are_imported_as_answers_of_the_study(
     tasks = exported(study, tool, tmp_path)
     for template, records in tasks.items():
         answers = put(tmp_path / f"{template}.json", TOOLS[tool](records, template, "ann@example.org"))
-        assert "6 answers kept, 0 known before" in printed("rate", *study, f"import_from={answers}")
-        assert "0 answers kept, 6 known before" in printed("rate", *study, f"import_from={answers}")
+        assert "6 answers added, 0 already known" in printed("rate", *study, f"import_from={answers}")
+        assert "0 answers added, 6 already known" in printed("rate", *study, f"import_from={answers}")
         if tool == "label_studio":
             put(answers, minimal(TOOLS[tool](records, template, "ann@example.org")))
-            assert "0 answers kept, 6 known before" in printed("rate", *study, f"import_from={answers}")
+            assert "0 answers added, 6 already known" in printed("rate", *study, f"import_from={answers}")
     place = StorageConfig().locate(f"{tmp_path}/study")
     answers_kept = read_answers(place)
     assert {(one.rater, one.note, one.repeat, one.gold) for one in answers_kept if one.template != "questions"} == {
@@ -177,7 +177,7 @@ def test_unknown_tasks_are_noted_and_a_file_with_an_invalid_answer_adds_nothing(
     (good, other, *_) = rated_in_label_studio(tasks["likert"], "likert", "ann")
     other["annotations"] = [make_annotation("ann", ("likert", "choices", {"choices": ["7"]}))]
     assert "export.json, record 1: answer: expected a whole number from 1 to 5" in refused(good, other)
-    assert "record 0: no task_id, so it is not a study's task" in refused({**good, "data": {"image_id": "i"}})
+    assert "record 0: no task_id, so it is not a task of a study" in refused({**good, "data": {"image_id": "i"}})
     named = {**good, "annotations": [make_annotation("a/b", ("likert", "choices", {"choices": ["3"]}))]}
     assert "record 0: rater: expected a name of up to 48 characters" in refused(named)
     late = {**good, "annotations": [{**good["annotations"][0], "updated_at": "yesterday"}]}
@@ -187,6 +187,6 @@ def test_unknown_tasks_are_noted_and_a_file_with_an_invalid_answer_adds_nothing(
     half = rated_in_label_studio(tasks["questions"][:1], "questions", "ann")
     file = put(tmp_path / "export.json", [good, gone, *half])
     ended = run("rate", *study, f"import_from={file}")
-    assert "1 answer kept" in ended.out
+    assert "1 answer added" in ended.out
     assert "1 answer to tasks that version 1 of the study does not ask, left out" in ended.out + ended.err
     assert "1 answer not complete, left out" in ended.out + ended.err

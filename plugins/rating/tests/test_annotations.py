@@ -1,4 +1,4 @@
-"""Exports of Label Studio and Argilla are read with guessed and configured meanings, or refused."""
+"""Exports of Label Studio and Argilla are read with guessed or configured meanings, or rejected."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def rated(release: Release) -> list[tuple[str, str, float | None]]:
 
 
 def test_json_min_is_read_with_the_choices_that_columns_name(tmp_path: Path) -> None:
-    """The records are as label-studio-sdk writes them: a single choice as text, other values in lists."""
+    """The records are as label-studio-sdk writes them: a single choice is a string, and other values are in lists."""
     (first, second, _) = LABEL_STUDIO[0]["annotations"]
     common = {"id": 1, "created_at": "2026-01-01", "updated_at": "2026-01-01", "lead_time": 3.5}
     records = [
@@ -80,7 +80,7 @@ def test_columns_assign_numbers_to_custom_labels(tmp_path: Path) -> None:
 
 
 def test_unknown_labels_are_refused_with_the_option_that_assigns_numbers_to_them(tmp_path: Path) -> None:
-    """The option works as printed once it has numbers."""
+    """The suggested option works once its numbers are filled in."""
     labels = ["Good", "Poor ", "very poor", "Good"]
     records = [
         {"id": place, "data": {**ATLAS, "image_id": f"i{place}"}, "annotations": [
@@ -99,7 +99,7 @@ def test_unknown_labels_are_refused_with_the_option_that_assigns_numbers_to_them
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_task_without_annotations_does_not_affect_other_tasks(tmp_path: Path, place: int) -> None:
-    """In such a task, Label Studio leaves out `annotations`, or writes an empty list, or only predictions."""
+    """For tasks without annotations, Label Studio omits `annotations` or writes an empty list or only predictions."""
     records = [
         *task(("likert", "rating", {"rating": 5})),
         *task(("likert", "rating", {"rating": 2}), data={**ATLAS, "image_id": "i2"}),
@@ -123,7 +123,7 @@ def test_the_last_annotation_of_a_task_by_a_person_counts(tmp_path: Path) -> Non
     )
     release = opened(tmp_path, records)
     assert rated(release) == [("7", "likert", 5)]
-    assert "1 annotation replaced by a later one of the same person" in release.notes
+    assert "1 annotation replaced by a later one by the same person" in release.notes
 
 
 def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
         ),
         (
             [*task(("q", "choices", {"choices": ["yes"]})), *task(("q", "choices", {"choices": ["maybe"]}))],
-            r"record 1: 'q' is answered by 'maybe', and elsewhere by 'yes'; correct it",
+            r"record 1: 'q' is answered with 'maybe' here, but with 'yes' elsewhere; correct it",
         ),
         (
             task(("w", "labels", {**RED, "text": "blue"})),
-            r"record 0, w: 'blue' is not at 2 to 5 of 'a red dog'; set prot",
+            r"record 0, w: characters 2 to 5 are not 'blue' in 'a red dog'; set prot",
         ),
         (task(("w", "labels", {**RED, "start": None})), "record 0, w: expected the first and last character"),
         (
@@ -175,7 +175,7 @@ def test_a_file_without_ratings_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_scores(tmp_path: Path) -> None:
-    """Only the scores name the images' generators; people's order names them too."""
+    """The images' generators come from the scores alone, also for people's ranking of the generators."""
     records = [
         {"id": n, "data": {"prompt_id": f"p{n}", "image_a": f"p{n}/x", "image_b": f"p{n}/y"}, "annotations": [
             make_annotation(rater, ("better", "pairwise", {"selected": "left"})) for rater in ("ann", "bob")

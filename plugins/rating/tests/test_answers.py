@@ -1,4 +1,4 @@
-"""Valid answers to each template, and damaged files of answers."""
+"""Each template accepts only its valid answers, and damaged answer files are rejected."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The test of raters keeps its error rate in 2,000 simulated studies of each hard case, and finds random raters."""
+"""The test of raters keeps its error rate in 2,000 simulated studies of each hard case, and detects random raters."""
 
 from collections.abc import Callable
 
@@ -19,13 +19,16 @@ def rare_twos(random: np.random.Generator) -> np.ndarray:
 
 
 def few_bad_images(random: np.random.Generator) -> np.ndarray:
-    """Return three raters' answers to 40 tasks; a tenth show a bad image, which a rater sees in six of ten cases."""
+    """Return three raters' answers to 40 tasks.
+
+    A tenth of the images are bad, which a rater notices six times out of ten.
+    """
     seen = np.where(random.random(40) < 0.1, 0.6, 0.01)[:, None]
     return np.where(random.random((40, 3)) < seen, 2.0, 5.0)
 
 
 def few_tasks_with_gaps(random: np.random.Generator) -> np.ndarray:
-    """Return four raters' answers to 14 tasks; each rater leaves out a fifth."""
+    """Return four raters' answers to 14 tasks; each rater skips a fifth of them."""
     truth = random.normal(size=(14, 1))
     answers = np.clip(np.round(3 + truth + random.normal(0, 0.8, (14, 4))), 1, 5)
     return np.where(random.random((14, 4)) < 0.2, np.nan, answers)

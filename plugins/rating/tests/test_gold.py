@@ -1,4 +1,4 @@
-"""Gold questions: rows of a table that match a study's tasks, and refused rows."""
+"""Each row of a gold table must match one task of the study; other rows are rejected."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ TASKS = [
 
 
 def gold_of(*rows: dict[str, Any]) -> list[Any]:
-    """Return the right answers that a table's rows give the tasks."""
+    """Return the correct answer of each task after adding these rows of a gold table."""
     return [task.gold for task in with_gold(TASKS, [read_gold(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])]
 
 

@@ -1,4 +1,4 @@
-"""The plan of labels: which pairs are decided, and which images to rate next for the others."""
+"""The labelling plan decides clear pairs and lists the images to rate next for the others."""
 
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def test_ratings_of_several_templates_are_not_mixed(folder: Path) -> None:
 
 
 def test_votes_between_two_images_count_as_differences(folder: Path) -> None:
-    """People prefer best's image on all 40 prompts; close and last win on half of the prompts each."""
+    """People prefer the image by `best` on all 40 prompts; `close` and `last` each win on half of the prompts."""
     pairs = [("best", "close", 1.0), ("last", "best", 0.0), ("close", "last", 0.5)]
     tasks = [
         {"data": {"prompt_id": f"p{n:03d}", "generator_a": a, "generator_b": b}, "annotations": [
@@ -115,7 +115,7 @@ def test_mostly_equal_ratings_have_a_wide_interval(folder: Path) -> None:
         (pair,) = plan.pairs
         assert pair.found is not None and pair.better is None
         ends.append(pair.found.interval(pair.level, pair.widest))
-        assumed = "if ratings lie from 2.000 to 3.000, as all so far (protocol.rating_range says so)"
+        assumed = "if ratings range from 2.000 to 3.000, as they do so far (set protocol.rating_range to change this)"
         assert (assumed in tabulate_pairs(chosen, plan).caption) == (not words)
     assert ends[1][0] < ends[0][0] < -0.1 and 0.2 < ends[0][1] < ends[1][1]
 
@@ -124,7 +124,7 @@ def test_equal_ratings_need_a_configured_range(folder: Path) -> None:
     ratings = pd.read_csv(folder / "ratings.csv").assign(rating=3.0)
     ratings.to_csv(folder / "ratings.csv", index=False)
     with pytest.raises(
-        SourceError, match=r"all ratings are 3\.000, which does not show how far .* set protocol.rating_range="
+        SourceError, match=r"all ratings are 3\.000, which does not show how much .* set protocol.rating_range="
     ):
         plan_labels(config(folder, f"scores={folder}/scores.csv"))
     plan = plan_labels(config(folder, f"scores={folder}/scores.csv", "protocol.rating_range=[1,5]"))
@@ -140,7 +140,9 @@ def test_exit_code_2_comes_with_the_numbers_of_undecided_and_unrated_pairs(
     ended = run("labels", *given, f"output={folder}/next.csv")
     shown = ended.words
     assert ended.code == 2
-    assert "exit code 2: 2 of 3 pairs are undecided (of 2 nobody has rated both generators on one prompt)" in shown
+    assert (
+        "exit code 2: 2 of 3 pairs are undecided (for 2, nobody has rated both generators on the same prompt)" in shown
+    )
     assert f"have people rate the images of {folder}/next.csv" in shown and shown.count("nobody rated both") == 2
     assert "exit code" not in printed("labels", *given, "generators=[best,last]", f"output={folder}/next.csv")
 
@@ -157,7 +159,7 @@ def test_the_metric_does_not_count_if_everything_is_rated(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("generators=[best,other]",), "generators: gecko scored none of 'other'; it scored best, close, last"),
+        (("generators=[best,other]",), "generators: gecko has no scores of 'other'; it scored best, close, last"),
         (("generators=[best]",), "generators: expected two or more, got 'best' alone"),
         (("chance=1",), "chance: expected a probability between 0 and 1, got 1.0"),
         (("scores=null",), "scores: long has none; set run=latest, or scores=PATH to a table"),
@@ -171,7 +173,7 @@ def test_missing_generators_and_scores_are_refused(folder: Path, overrides: tupl
 def test_ratings_of_other_images_are_refused(folder: Path) -> None:
     ratings = pd.read_csv(folder / "ratings.csv")
     ratings.assign(prompt_id="x" + ratings["prompt_id"]).to_csv(folder / "ratings.csv", index=False)
-    with pytest.raises(SourceError, match="rates no image that gecko scored; write the same ids into both"):
+    with pytest.raises(SourceError, match="none of the rated images was scored by gecko; use the same ids in both"):
         plan_labels(config(folder, f"scores={folder}/scores.csv"))
 
 

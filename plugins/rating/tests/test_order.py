@@ -1,4 +1,4 @@
-"""The order of each rater's tasks: random, balanced, with hidden repeats and gold questions."""
+"""Each rater's tasks are in a random, balanced order with hidden repeats and gold questions."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ PLAIN = Sequencing(seed=0, raters=3, repeats=0.0)
 
 
 class Study:
-    """A study that is answered as its raters are asked."""
+    """A study whose tasks are answered as soon as they are asked."""
 
     def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, urgent: Collection[str] = ()) -> None:
         self.tasks, self.sequencing = tasks, sequencing
@@ -40,7 +40,7 @@ class Study:
         return choose_turns(self.tasks, self.rounds, self.history(), rater, count, self.sequencing)
 
     def rate(self, rater: str, most: int = 1000) -> list[Turn]:
-        """Answer as a rater until no task is left."""
+        """Answer as this rater until no task is left or `most` tasks are answered."""
         turns: list[Turn] = []
         while len(turns) < most and (asked := self.next(rater)):
             turns += asked
@@ -66,7 +66,7 @@ def test_the_next_tasks_do_not_depend_on_how_many_are_requested() -> None:
 
 
 def test_tasks_get_their_answers_round_by_round_and_no_more() -> None:
-    """Four raters in turn, two answers wanted: when a task of a round is asked, none of an earlier round wants any."""
+    """Four raters take turns, and each task needs two answers; a round starts when the earlier ones are complete."""
     study = Study(likert_tasks(24), PLAIN._replace(raters=2))
     places = {task.task_id: place for place, part in enumerate(rounds_of(study.tasks, 0)) for task in part}
     asked: list[int] = []

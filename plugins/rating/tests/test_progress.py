@@ -1,4 +1,4 @@
-"""A study while raters work on it: gold questions and repeats among the tasks, a queue that ends, and its progress."""
+"""While raters work, a study mixes in gold questions and repeats, shows its progress, and stops when it is done."""
 
 from collections import Counter
 from pathlib import Path
@@ -28,7 +28,7 @@ def study_of(scored_run: MadeRun, folder: Path, **config: Any) -> Rated:
 
 
 def write_gold(path: Path, answer: object = 5, generator: str = "atlas") -> str:
-    """Write a table of four prompts with known answers."""
+    """Write a table of gold questions about four prompts."""
     rows = [
         {"template": "likert", "prompt_id": f"p{at:04d}", "generator": generator, "answer": answer} for at in range(4)
     ]
@@ -80,7 +80,7 @@ def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(scored_run
     [
         ({"metrics": ("dsg",)}, "dsg"),
         ({"metrics": ("gecko", "dsg")}, "metrics: expected one, such as .*, got gecko, dsg"),
-        ({"stop": True}, "stop: it needs queue=labels"),
+        ({"stop": True}, "stop: needs queue=labels"),
         ({"repeats": 2.0}, "repeats: expected a fraction between 0 and 1, got 2"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_gold_question_that_fits_no_task_is_refused_with_its_row(scored_run: M
 
 
 def test_what_is_asked_first_is_what_jobs_labels_would_ask_for(scored_run: MadeRun, tmp_path: Path) -> None:
-    """One rated round is too little for an estimate; the four prompts that are still needed come first."""
+    """One rated round is not enough for an estimate; the four prompts that are still needed come first."""
     study = study_of(scored_run, tmp_path, queue="labels", raters=1, repeats=0.0)
     study.rate("ann", most=16)
     run = f"{scored_run.store.place.url}/runs/{scored_run.run_id}"

@@ -1,4 +1,4 @@
-"""Progress of a study: decided pairs of generators, remaining effort, and the most urgent tasks."""
+"""A study's progress reports decided pairs of generators, the remaining effort, and the most urgent tasks."""
 
 import math
 
@@ -37,7 +37,7 @@ def graded(tasks: list[Task], raters: tuple[str, ...] = ("ann", "bob"), seconds:
 
 
 def make_begun_study() -> tuple[list[Task], list[list[Task]], list[Answer]]:
-    """Return 100 prompts by three generators; two raters have rated the first 40 in order."""
+    """Return a study with three generators in which two raters have rated the first 40 of 100 prompts."""
     tasks = likert_tasks(100, GENERATORS)
     rounds = rounds_of(tasks, 0)
     return tasks, rounds, graded([task for part in rounds[:5] for task in part])
@@ -62,7 +62,7 @@ def test_a_clear_pair_is_decided_and_a_close_pair_has_an_estimated_cost() -> Non
 
 
 def test_minutes_count_all_raters_at_their_pace() -> None:
-    """12 prompts are the fewest: 7 further ones of two images by three raters, each in 6 seconds."""
+    """An estimate needs 12 prompts: 7 more, each with two images rated by three raters in 6 seconds."""
     tasks = likert_tasks(40, ("best", "last"))
     answers = graded(tasks[:10])
     study = collect_ratings(answers, tasks)

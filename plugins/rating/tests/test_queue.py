@@ -1,4 +1,4 @@
-"""A queue that starts with tasks about undecided pairs of generators, and ends when all pairs are decided."""
+"""A queue can start with tasks about undecided pairs of generators, and stop when all pairs are decided."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ SEQUENCING = Sequencing(seed=0, raters=1, repeats=0.0)
 
 
 def rate(queue: Queue, answers: list[Answer], most: int) -> list[Turn]:
-    """Answer all tasks of a rater whose answers are the generators' means."""
+    """Answer up to `most` tasks as a rater who gives each generator its mean grade."""
     random, turns = np.random.default_rng(len(answers)), list[Turn]()
     while len(turns) < most and (asked := queue.next(answers, "ann", 1)):
         (turn,) = asked

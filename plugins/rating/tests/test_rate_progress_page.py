@@ -1,4 +1,4 @@
-"""The page with a study's progress in a real browser: it reloads itself, fits a phone, and is accessible."""
+"""In a real browser, the progress page reloads itself, fits on a phone, and is accessible."""
 
 from collections.abc import Callable, Iterator
 from threading import Thread

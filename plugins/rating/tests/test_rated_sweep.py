@@ -1,4 +1,4 @@
-"""A sweep, people who rate its images in a study on S3, and the same sweep judged by them at its end."""
+"""A sweep's images are rated in a study on S3, and the same sweep then judges its metrics by these ratings."""
 
 from pathlib import Path
 from typing import Any

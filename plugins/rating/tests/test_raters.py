@@ -1,4 +1,4 @@
-"""Statistics of raters, flags of unusual raters, and find_agreement."""
+"""Raters get statistics, and unusual raters are flagged; agreement has an interval over prompts."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ def judged(answers: list[Answer], tasks: list[Task]) -> dict[str, RaterQuality]:
 
 
 def test_a_random_rater_is_found_in_95_of_100_studies_and_an_honest_one_in_5_at_most() -> None:
-    """80 tasks, three honest raters (two of them correlate by about 0.6), and one who answers at random."""
+    """80 tasks are rated by three honest raters (any two correlate by about 0.6) and one who answers at random."""
     tasks, found, wronged = likert_tasks(40), 0, 0
     for seed in range(SEEDS):
         qualities = judged(answers_of(tasks, {**HONEST, "zed": random_rater}, seed), tasks)
@@ -52,7 +52,7 @@ def test_nobody_is_called_random_with_too_few_answers_or_raters_who_disagree() -
 
 
 def test_an_honest_rater_is_named_in_5_of_100_studies_at_most_though_answers_are_nearly_all_the_same() -> None:
-    """Three raters who grade 2 instead of 5 in 7% of the tasks."""
+    """Each of the three raters grades 2 instead of 5 in 7% of the tasks."""
 
     def content(task: Task, truth: float, random: Random) -> int:
         return 2 if random.random() < 0.07 else 5
@@ -87,8 +87,8 @@ def test_hasty_slow_constant_and_wrong_raters_are_flagged_with_numbers() -> None
     flags = {name: " | ".join(quality.flags) for name, quality in judged(answers, [*tasks, *gold]).items()}
     assert flags["ann"] == flags["bob"] == flags["cy"] == ""
     assert flags["hal"].startswith("hasty: 60 of 60 answers took less than 1 s; p = ")
-    assert flags["sue"].startswith("slow: 30 s an answer in the median, the others 5 s; p = ")
-    assert "same: 60 of 60 answers by likert are 3, of the others' " in flags["lou"]
+    assert flags["sue"].startswith("slow: 30 s per answer in the median, the others 5 s; p = ")
+    assert "same: 60 of 60 answers to likert are 3, but only " in flags["lou"]
     assert "gold: right on 0 of 20 (0% to 17%) gold questions, the others on 60 of 60 (94% to 100%)" in flags["lou"]
     assert "random: " in flags["lou"], "who says the same of everything has looked at nothing"
 

@@ -1,4 +1,4 @@
-"""Rating in a real browser, of a study that the command serves: by keys and touch, with the server killed meanwhile."""
+"""In a real browser, a served study can be rated by keyboard and touch, even while its server is down."""
 
 import io
 import subprocess
@@ -36,12 +36,12 @@ ROOT = Path(__file__).parents[3]
 TEMPLATES = ("likert", "words", "questions", "side_by_side", "vote")
 QUESTIONS = ("is there a star?", "is it <b>red</b>?", "how many cups are there: more than two?")
 SECONDS = 60
-"""Seconds that a page may take on a busy machine."""
+"""Timeout in seconds for a page on a busy machine."""
 READY = "return document.querySelector('#rating')?.getAttribute('aria-busy') === 'false'"
 
 
 class Server:
-    """`jobs.rate` in a process of its own, which is killed and begins again at the same address."""
+    """`jobs.rate` in a separate process, which can be killed and restarted at the same address."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         (port,) = free_ports(1)
@@ -69,13 +69,13 @@ class Server:
 
 
 def sources_of(prompt: int) -> list[bytes]:
-    """Return a source image for every third prompt, which is an edit."""
+    """Return a source image for every third prompt (these are edits), and none for the others."""
     return [png(500 + prompt)] if prompt % 3 == 0 else []
 
 
 @contextmanager
 def serving(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -> Iterator[Server]:
-    """Serve a study about a run."""
+    """Serve a study of a run."""
     server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(templates)}]", "repeats=0")
     try:
         yield server
@@ -85,7 +85,7 @@ def serving(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Plan a study with hostile prompts and edits."""
+    """Serve a study with hostile prompts and edited images."""
     folder = tmp_path_factory.mktemp("study")
     made = make_run(folder, prompts=HOSTILE, generators=("atlas", "<b>bold"), sources=sources_of, questions=QUESTIONS)
     with serving(folder, made) as served:
@@ -113,7 +113,7 @@ def until_ready(page: WebDriver) -> None:
 
 
 def template_of(page: WebDriver) -> str:
-    """Return the template of the current task, or nothing if all tasks are done."""
+    """Return the template of the current task, or an empty string if all tasks are done."""
     return str(script(page, "return document.querySelector('#rating').dataset.template"))
 
 
@@ -126,7 +126,7 @@ def press(page: WebDriver, *keys: str) -> None:
 
 
 def answer_by_keys(page: WebDriver) -> None:
-    """Rate the current task without a pointer."""
+    """Answer the current task using only the keyboard."""
     until_ready(page)
     keys = {
         "likert": "4",
@@ -146,7 +146,7 @@ def tap(page: WebDriver, element: WebElement) -> None:
 
 
 def answer_by_touch(page: WebDriver) -> None:
-    """Rate the current task without a keyboard."""
+    """Answer the current task using only touch."""
     until_ready(page)
     template = template_of(page)
     for question in find(page, ".asked"):
@@ -158,7 +158,7 @@ def answer_by_touch(page: WebDriver) -> None:
 
 
 def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: bool = True) -> None:
-    """Rates everything that is left, and looks at each template once."""
+    """Answer all remaining tasks, and check the page's layout and accessibility once per template."""
     seen: set[str] = set()
     while template := template_of(page):
         if template not in seen and with_axe:
@@ -210,7 +210,7 @@ def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server:
 
 
 def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDriver, tmp_path: Path) -> None:
-    """The key 0 means 0 errors, or 10 in templates without 0."""
+    """The key 0 means 0 errors, or the grade 10 in templates without a grade 0."""
     graded = ("genai_bench", "gecko_likert", "llmscore_overall", "llmscore_errors")
     with serving(tmp_path, make_run(tmp_path, prompts=plain_prompts(1), generators=("atlas",)), graded) as server:
         page = rate(browser, server, "ann", PHONE)
@@ -228,14 +228,14 @@ def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDr
 
 
 def give_whole(page: WebDriver, label: str) -> None:
-    """Answer a task of any template as a whole."""
+    """Answer the current task with a button that applies to the task as a whole."""
     until_ready(page)
     tap(page, next(button for button in find(page, "#whole button") if button.text == label))
     until_ready(page)
 
 
 def earlier_answer(page: WebDriver) -> list[str]:
-    """Return the earlier answer that undo shows."""
+    """Undo, and return the earlier answer that is then shown."""
     press(page, "z")
     until_ready(page)
     return [button.text for button in find(page, "#whole [aria-pressed=true]")]
@@ -260,7 +260,7 @@ def test_undo_shows_the_earlier_answer_and_another_one_corrects_it(browser: WebD
 
 
 def until_ahead(page: WebDriver, server: Server, rater: str) -> None:
-    """Until the images of the next tasks are here."""
+    """Wait until the images of the next tasks are loaded."""
     tasks = httpx.get(f"{server.address}/tasks", params={"rater": rater, "count": 3}).json()
     wanted = {server.address + picture for task in tasks for picture in (*task["pictures"], *task["sources"])}
     loaded = "return performance.getEntriesByType('resource').map(one => one.name)"
@@ -269,7 +269,7 @@ def until_ahead(page: WebDriver, server: Server, rater: str) -> None:
 
 @contextmanager
 def go_offline(page: WebDriver) -> Iterator[None]:
-    """No request of the page reaches its server meanwhile."""
+    """Block all requests of the page inside the context."""
     page.execute_cdp_cmd("Network.enable", {})
     page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*"]})
     yield
@@ -277,7 +277,7 @@ def go_offline(page: WebDriver) -> Iterator[None]:
 
 
 def forgive(page: WebDriver) -> None:
-    """Discard the browser's messages about requests that were expected to fail."""
+    """Discard the browser's error messages about requests that were expected to fail."""
     page.get_log("browser")  # type: ignore[no-untyped-call]
 
 
@@ -365,18 +365,18 @@ return Array.from(document.querySelectorAll("#pictures img"), image => {
   return canvas.getImageData(0, 0, 1, 1).data[0];
 });
 """
-"""Brightness of each image, 0 to 255."""
+"""JavaScript that returns the brightness of each image, 0 to 255."""
 
 
 def grey_png(number: int) -> bytes:
-    """Draw an image of a prompt by a generator; the first generator's is the brightest."""
+    """Return a grey image for a prompt and generator; images by the first generator are the brightest."""
     buffer = io.BytesIO()
     Image.new("L", (48, 48), 230 - 70 * (number // 100) - 9 * (number % 100)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def answer_by_looking(page: WebDriver, mood: int) -> None:
-    """Rate the current task by its brightness and the rater's mood."""
+    """Answer the current task depending on its images' brightness and the rater's mood."""
     until_ready(page)
     looks = [look + mood for look in script(page, BRIGHTNESS)]
     bright = looks[0] > 128
@@ -394,7 +394,7 @@ def answer_by_looking(page: WebDriver, mood: int) -> None:
 def test_three_raters_rate_all_tasks_nothing_is_lost_or_doubled_and_the_ratings_come_back_in_the_report(
     browser: WebDriver, tmp_path: Path
 ) -> None:
-    """Each in a window of their own, in turns; the server is killed in the middle, and one turn is without it."""
+    """The raters take turns in separate windows; halfway through, the server is killed and is down for one turn."""
     made = make_run(
         tmp_path, prompts=plain_prompts(12), generators=("atlas", "cobalt"), picture=grey_png, questions=QUESTIONS
     )
@@ -450,7 +450,7 @@ def test_an_edited_study_is_told_with_the_answer_that_it_no_longer_asks_for(brow
         answer_by_keys(page)
         until(page, lambda seen: template_of(seen) == "likert")
         assert (
-            "was not kept: version 1 of the study asked this; now version 2 is asked"
+            "was not kept: version 1 of the study asked this, but the current version is 2"
             in page.find_element("id", "refused").text
         )
         answer_by_keys(page)

@@ -1,4 +1,4 @@
-"""Several servers of one study and many raters at once: a killed server loses nothing, and nothing is kept twice."""
+"""Several servers serve one study to many raters; killing a server loses no answer, and no answer is stored twice."""
 
 import re
 import signal
@@ -27,7 +27,7 @@ PROMPTS = ("a red star", "two blue cups", "a cat on a mat")
 
 
 class Server(NamedTuple):
-    """A server of a study in a process of its own."""
+    """A server of a study in a separate process."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -36,7 +36,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def serving(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a server, and end this process only."""
+    """Start a server process, and terminate only this process at the end."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "jobs.rate", "port=0", *words], stdout=stream, stderr=stream, cwd=ROOT
@@ -58,7 +58,7 @@ def once_ready(process: subprocess.Popen[bytes], log: Path) -> Server:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write image files of two generators, each with a file of its prompt."""
+    """Write image files by two generators, each with a file that contains its prompt."""
     folder = tmp_path_factory.mktemp("taken") / "outputs"
     for place, generator in enumerate(("atlas", "borealis")):
         (folder / generator).mkdir(parents=True)
@@ -74,15 +74,15 @@ def study(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Rater(NamedTuple):
-    """Rates all tasks through both servers in turn, and retries if a server is down."""
+    """A rater who answers all tasks through both servers in turn, and retries if a server is down."""
 
     name: str
     servers: tuple[Server, Server]
     half: Event
-    """Set once half of a rater's tasks are answered."""
+    """Set once half of the rater's tasks are answered."""
 
     def rate(self) -> dict[str, Any]:
-        """Return the confirmed answers by task."""
+        """Answer all tasks, and return the confirmed answers by task."""
         kept: dict[str, Any] = {}
         with requests.Session() as session:
             while tasks := self._ask(session, "get", "/tasks", params={"rater": self.name, "count": 2}).json():
@@ -96,7 +96,7 @@ class Rater(NamedTuple):
         answer = "tie" if task["template"] == "vote" else 1 + len(kept) % 5
         body = {name: task[name] for name in ("task_id", "repeat", "version")}
         body |= {"revision": 0, "rater": self.name, "answer": answer, "note": "", "seconds": 1.0}
-        for _ in range(2):  # a page that does not know whether its answer came asks again, here or there
+        for _ in range(2):  # a page that does not know whether its answer arrived sends it again, to either server
             reply = self._ask(session, "post", "/answers", json=body)
             assert reply.status_code in (200, 201), reply.text
         kept[task["task_id"]] = answer
@@ -139,7 +139,7 @@ def test_what_the_command_cannot_ask_is_one_line(images: Path, tmp_path: Path) -
     asked = (f"images={images}", f"study={tmp_path}/study", f"store={tmp_path}/store")
     assert "templates: expected one of likert, genai_bench" in refusal("rate", *asked, "templates=[gut]")
     told = refusal("rate", *asked, "templates=[questions]")
-    assert "templates: questions need a run's metric" in told
+    assert "templates: questions need a metric of a run" in told
     (tmp_path / "empty").mkdir()
     assert "expected image files" in refusal("rate", f"images={tmp_path}/empty", *asked[1:])
     assert "expected a token in the environment" in refusal("rate", *asked, "host=0.0.0.0")

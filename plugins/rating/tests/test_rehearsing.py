@@ -1,4 +1,4 @@
-"""Rehearsals of finished scores show how many prompts would have been enough."""
+"""Rehearsals of finished scores show how many prompts would have been enough to decide the pairs."""
 
 import re
 from dataclasses import replace
@@ -95,7 +95,7 @@ def test_a_missing_source_is_refused_with_the_options_that_set_it() -> None:
 
 def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> None:
     pd.DataFrame({"prompt_id": ["p", "q"], "generator": ["a", "b"], "gecko": [0.1, 0.2]}).to_csv(tmp_path / "s.csv")
-    with pytest.raises(ConfigError, match="no two generators have scores of 30 prompts in common"):
+    with pytest.raises(ConfigError, match="no two generators share 30 scored prompts"):
         rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv"))
 
 

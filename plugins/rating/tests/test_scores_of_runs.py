@@ -1,4 +1,4 @@
-"""Planning accepts runs and metrics in the same words as other jobs."""
+"""Label planning and rehearsals accept runs and metrics under the same option names as other jobs."""
 
 from pathlib import Path
 

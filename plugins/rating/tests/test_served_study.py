@@ -1,4 +1,4 @@
-"""A study over HTTP: tasks, stored answers, and hostile requests."""
+"""Over HTTP, a study sends tasks, stores answers, and rejects hostile requests."""
 
 import io
 import json
@@ -45,7 +45,7 @@ def study(run: MadeRun, tmp_path: Path) -> Iterator[Served]:
 
 
 def everything(study: Served, rater: str = "ann") -> list[dict[str, Any]]:
-    """All tasks of a rater, who answers each."""
+    """Answer all tasks of a rater, and return the tasks."""
     asked = []
     while tasks := study.tasks(rater):
         for task in tasks:
@@ -95,7 +95,7 @@ def test_the_same_answer_is_kept_once_and_another_is_refused_with_the_one_that_i
     assert again.status_code == 200 and again.json()["seconds"] == 2.5
     refused = study.post(task, other)
     assert refused.status_code == 409
-    assert refused.json()["error"] == "another answer is kept as revision 0; to change it, send revision 1"
+    assert refused.json()["error"] == "another answer is already stored as revision 0; to change it, send revision 1"
     assert refused.json()["kept"]["answer"] == right
     corrected = study.post(task, other, revision=1, note="I looked again")
     assert corrected.status_code == 201 and corrected.json()["revision"] == 1
@@ -127,7 +127,7 @@ def test_a_task_with_enough_answers_is_asked_no_more(run: MadeRun, tmp_path: Pat
         ({"answer": None}, 400, "answer: expected"),
         ({"task_id": "0" * 16}, 404, "version 1 of the study has no such task"),
         ({"task_id": "../../etc"}, 400, "task_id"),
-        ({"version": 7, "task_id": "0" * 16}, 409, "version 7 of the study asked this; now version 1 is asked"),
+        ({"version": 7, "task_id": "0" * 16}, 409, "version 7 of the study asked this, but the current version is 1"),
         ({"rater": "../ann"}, 400, "rater: expected a name"),
         ({"rater": " ann"}, 400, "rater: expected 'ann'"),
         ({"repeat": -1}, 400, "repeat"),
@@ -214,13 +214,16 @@ def test_an_edited_study_is_a_new_version_which_is_told_and_keeps_the_answers_to
     likert = before.tasks()
     assert before.post(likert[0], 2).status_code == 201
     after = Served(store=run.store.place.url, study=place, templates=("likert", "vote"), repeats=0.0)
-    assert after.told == ["the study was edited: version 2 is asked from now on, and its answers say so"]
+    assert after.told == ["the study was edited: version 2 is served from now on, and new answers record it"]
     assert after.tasks(count=1)[0]["version"] == 2
     assert len(everything(after)) == 5 + 6
     assert Counter(answer.version for answer in read_answers(after.study.place)) == {1: 1, 2: 11}
     only = Served(store=run.store.place.url, study=place, templates=("vote",))
     refused = only.post(likert[1], 3)
-    assert refused.status_code == 409 and "version 1 of the study asked this; now version 3" in refused.json()["error"]
+    assert (
+        refused.status_code == 409
+        and "version 1 of the study asked this, but the current version is 3" in refused.json()["error"]
+    )
     assert read_study(only.study.place).version == 3
 
 
@@ -257,7 +260,7 @@ def test_a_picture_that_has_gone_is_told_and_its_tasks_are_left_out(tmp_path: Pa
     asked = everything(study)
     assert len(asked) == 5 and asked[-1]["total"] == 5
     (told,) = study.told
-    assert told.startswith("task ") and "is left out, an image is missing: " in told
+    assert told.startswith("task ") and "is left out because an image is missing: " in told
     (gone,) = study.study.gone
     assert gone in study("/progress").text
     refused = study.post({"task_id": gone, "repeat": 0, "version": 1}, 3)
@@ -291,7 +294,7 @@ def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
         ({"templates": ()}, "templates: expected some of"),
         ({"run": "20200101-000000-000000"}, "no such run"),
         ({"generators": ("atlsa",)}, "has no 'atlsa'; did you mean atlas"),
-        ({"generators": ("atlas",), "templates": ("vote",)}, "vote has nothing to ask .* images of two generators"),
+        ({"generators": ("atlas",), "templates": ("vote",)}, "vote has no task for .* images of two generators"),
         ({"questions": "clipscore", "templates": ("questions",)}, "has no metric with questions"),
         ({"questions": "gut", "templates": ("questions",)}, "has no such metric; it has gecko, clipscore"),
         ({"run": "latest", "images": "somewhere"}, "expected a run or images"),
@@ -341,7 +344,7 @@ def test_which_of_a_pair_is_the_first_does_not_follow_the_generators_names(tmp_p
     run = run_id_of(tmp_path / "made", prompts=[f"a cup beside {number} stars" for number in range(24)])
     for file in (tmp_path / "made/bench/images").rglob("*.parquet"):
         table = pq.read_table(file)
-        ids = pa.array([f"{number:05}" for number in range(len(table))])  # alike for all generators
+        ids = pa.array([f"{number:05}" for number in range(len(table))])  # the same for all generators
         pq.write_table(table.set_column(table.schema.get_field_index("image_id"), "image_id", ids), file)
     study = Served(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
     first = [task.generators == tuple(sorted(task.generators)) for task in study.study.opened.tasks.values()]

@@ -1,4 +1,4 @@
-"""A study's folder: reading its files, and damaged files."""
+"""Answers are read from a study's folder, and damaged files are reported."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A study's answers as human judgements, also compared with a metric."""
+"""A study's answers become human judgements, against which metrics can be compared."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,7 +52,10 @@ def study(tmp_path: Path) -> Place:
 
 
 def test_every_template_has_its_own_judgements(study: Place) -> None:
-    """The image shows 1 of 2 sure words of "a red cube"; 1 of 2 questions is answered."""
+    """Words and questions that a rater is unsure about do not count.
+
+    Of "a red cube", the rater is sure about two words and finds one of them shown. Of two questions, one is answered.
+    """
     said: dict[str, tuple[Task, Any]] = {
         "ann": (LIKERT, 4), "bob": (LIKERT, "unsure"), "cy": (WORDS, {"wrong": [1], "unsure": [0]}),
         "di": (WORDS, "cannot_tell"), "ed": (QUESTIONS, {"q1": "yes", "q2": "cannot_tell"}), "flo": (SIDES, "b"),
@@ -88,7 +91,7 @@ def test_every_template_has_its_own_judgements(study: Place) -> None:
 
 
 def test_grades_of_the_papers_templates_become_ratings_whose_higher_values_are_better(study: Place) -> None:
-    """Two counted errors of at most nine make a rating of seven; subjective and invalid replies do not count."""
+    """Two errors out of at most nine become a rating of seven; subjective and invalid replies do not count."""
     said = {"genai_bench": 2, "gecko_likert": 5, "llmscore_overall": 10, "llmscore_errors": 2}
     tasks = {name: make_task(name, "p1", ("atlas",)) for name in said}
     write_version(study, [*tasks.values(), QUESTIONS])
@@ -124,13 +127,15 @@ def test_the_last_revision_counts_and_gold_repeats_and_removed_tasks_are_noted(s
 
 
 def test_a_study_without_answers_is_refused_with_the_remedy(study: Place) -> None:
-    with pytest.raises(SourceError, match=r"the study has no answers yet; rate at plumbline rate study=.*study"):
+    with pytest.raises(
+        SourceError, match=r"the study has no answers yet; collect some with plumbline rate study=.*study"
+    ):
         read_study(study)
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty prompts by two generators, by whose votes, grades and words and by `hits`, atlas is always better."""
+    """Write ratings and scores of 20 prompts in which atlas always beats flint, except in some votes."""
     folder = tmp_path_factory.mktemp("judged")
     place, tasks = StorageConfig().locate(str(folder / "study")), list[Task]()
     scores = []
@@ -175,7 +180,7 @@ def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
 
 
 def any_answer(task: Task, random: np.random.Generator) -> Any:
-    """Return a random answer to a task, sometimes unsure about a part or about everything."""
+    """Return a random answer to a task, which is sometimes unsure in part or as a whole."""
     if random.random() < 0.1:
         return "unsure"
     if grades := TEMPLATES[task.template].grades:
@@ -212,7 +217,7 @@ def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path)
 
 
 def test_raters_who_each_reject_another_word_do_not_agree(tmp_path: Path) -> None:
-    """All reject one word of three; of the prompts whose name begins with `same` all three the same."""
+    """Each rater rejects one of three words: the same one for prompts named `same...`, otherwise different ones."""
     random, place = np.random.default_rng(3), StorageConfig().locate(str(tmp_path / "study"))
     tasks = [
         make_task("words", f"{kind}{number}", (name,))
@@ -245,7 +250,7 @@ def test_jobs_labels_decides_pairs_by_one_template_of_a_study(judged: Path, temp
 
 
 def test_marked_words_of_a_study_judge_the_questions_of_a_run(tmp_path: Path) -> None:
-    """The rater misses red in cobalt's images, as gecko does; a note names the task without answers."""
+    """The rater marks "red" as wrong in cobalt's images, which gecko also scores low."""
     texts = plain_prompts(4)
     names = ("atlas", "cobalt")
     run = make_run(tmp_path, prompts=texts, generators=names, score=lambda name, *_: 0.9 if name == "atlas" else 0.1)

@@ -1,4 +1,4 @@
-"""Label Studio's and Argilla's own packages read our exports, and we read theirs."""
+"""The Label Studio and Argilla packages can read our exports, and we can read theirs."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def study(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def argilla() -> Any:
-    """Argilla's package with a client whose server knows one user and nothing else."""
+    """Return Argilla's package with a client whose server knows one user and nothing else."""
     rg = pytest.importorskip("argilla")
     user = {"id": str(ANN), "username": "ann", "role": "owner", "first_name": "Ann"}
     server = httpx.MockTransport(lambda request: httpx.Response(200, json=user))
@@ -67,8 +67,8 @@ def test_label_studio_takes_configurations_tasks_and_annotations(
     rated_file = str(tmp_path / "rated.json")
     Converter(view, project_dir=str(tmp_path)).convert_to_json_min(rated_file, str(tmp_path), is_dir=False)
     minimal = [f"import_from={tmp_path}/result.json"]
-    assert "6 answers kept, 0 known" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
-    assert "0 answers kept, 6 known" in printed("rate", *study, *minimal), "JSON-MIN says the same"
+    assert "6 answers added, 0 already known" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
+    assert "0 answers added, 6 already known" in printed("rate", *study, *minimal), "JSON-MIN says the same"
 
 
 def test_label_studios_own_json_min_is_read_as_its_json(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_argilla_takes_settings_and_records_and_its_answers_come_back(
         assert set(record.fields) == shown
         record.responses.add(argilla.Response(template, chosen, user_id=ANN, status="submitted"))
     JsonIO.to_json(records, tmp_path / "rated.json")
-    assert "6 answers kept" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
+    assert "6 answers added" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
 
 
 def test_argillas_own_records_are_read_nested_and_flattened(argilla: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An answer costs work in proportion to its length at most."""
+"""The work for parsing an answer grows at most in proportion to its length."""
 
 from contextlib import suppress
 

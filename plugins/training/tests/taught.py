@@ -1,4 +1,4 @@
-"""Small tables to train on: drawn scenes with captions, and with questions and their answers."""
+"""Small training tables: synthetic scenes with captions, questions and answers."""
 
 from pathlib import Path
 from random import Random
@@ -19,7 +19,7 @@ VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    """Scenes, each with a caption, a question and its answer."""
+    """Return synthetic scenes, each with a caption, a question and its answer."""
     rng = Random("taught")
     scenes = [random_scene(rng) for _ in range(count)]
     questions = [training_questions(rng, scene, MIXTURES["question"], 1)[0] for scene in scenes]
@@ -35,7 +35,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
-    """Write the rows to files with about two row groups each, and return the folder."""
+    """Write the rows to files of about two row groups each, and return the folder."""
     folder.mkdir()
     for number in range(files):
         table = pa.Table.from_pylist(taught[number::files])
@@ -44,13 +44,13 @@ def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
 
 
 def training_config(*overrides: str) -> Any:
-    """Return a training's configuration with tiny steps on one thread."""
+    """Return the configuration of a training with small shards and one thread."""
     small = ("shard_rows=1", "mixed=2", "cluster.pools.training.threads=1")
     return config_of("train", *small, *overrides)
 
 
 def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
-    """Return stage 1 or 2 on the embedded world's model, by default with two steps of four images."""
+    """Return the configuration of stage 1 or 2 for the embedded world's model; by default two steps of four images."""
     model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
     return training_config(
         f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides
@@ -58,7 +58,7 @@ def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
 
 
 def run_together(task: Task) -> None:
-    """Two workers as threads of this process, which add up their tensors by turns."""
+    """Run two workers as threads of this process, which sum their tensors in lockstep."""
     sums: list[torch.Tensor] = []
     barrier = Barrier(2, timeout=600)
 

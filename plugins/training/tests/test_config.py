@@ -1,4 +1,4 @@
-"""Invalid configurations of a training are refused in one line."""
+"""Invalid training configurations are rejected with a one-line message."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_the_kind_of_training_is_chosen_by_name() -> None:
         ),
         (
             ("training=questions", "output=out", "data=data", "model.family=vlm", "model.checkpoint=x", "sharded=true"),
-            "sharded: a LLaVA's weights are not sharded; set sharded=false",
+            "sharded: the weights of a LLaVA cannot be sharded; set sharded=false",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""LLaVA's conversations are trained on turn by turn; what cannot be read is left out with its file and row."""
+"""LLaVA's conversations are trained on turn by turn; unreadable ones are left out and reported with file and row."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.files import put
 
 
 def converse(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return a record in LLaVA's form: the image's mark is before or after the first question."""
+    """Return a record in LLaVA's format, with the image token before or after the first question."""
     (first, answer), *others = turns
     marked = f"<image>\n{first}" if rng.random() < 0.5 else f"{first}\n<image>"
     texts = [text for turn in [(marked, answer), *others] for text in turn]
@@ -25,7 +25,7 @@ def converse(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> di
 
 
 def lay_out(folder: Path, seed: int, count: int = 12) -> tuple[Path, list[tuple[str, str, str]]]:
-    """Write images and conversations about them, and some about none; return the file and all turns about images."""
+    """Write images and a file of conversations, some without an image; return the file and all turns about images."""
     rng, rows = Random(seed), taught.rows(count)
     records, turns = [], []
     for number, row in enumerate(rows):
@@ -49,7 +49,7 @@ def rows_of(output: Path) -> list[tuple[str, ...]]:
 def test_conversations_are_trained_on_as_their_single_turns(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever part of the file is read at once, and however many rows a file has."""
+    """The result does not depend on how much of the file is read at a time, or on the number of rows per file."""
     monkeypatch.setattr(conversations, "MAX_RECORD", Random(seed).randint(3_000, 9_000))
     monkeypatch.setattr(conversations, "ROWS_OF_A_FILE", 7)
     file, turns = lay_out(tmp_path / "llava", seed)
@@ -75,12 +75,12 @@ def test_answers_are_the_captions_of_the_first_stage(tmp_path: Path) -> None:
         ({"image": 7}, "expected the image's path as image, found 7"),
         ({"conversations": []}, "expected conversations as a list of questions, each with its answer"),
         ({"conversations": [{"from": "human", "value": "a"}]}, "expected conversations as a list of questions"),
-        ({"conversations": [{"from": "gpt", "value": "a"}] * 2}, "expected a text by human as part 0 of conv"),
+        ({"conversations": [{"from": "gpt", "value": "a"}] * 2}, "expected a text by human as item 0 of conv"),
         (
             {"conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "a"}]},
-            "part 0 .* found none",
+            "item 0 .* found none",
         ),
-        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": 3}]}, "by gpt as part 1"),
+        ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": 3}]}, "by gpt as item 1"),
         ({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}] * 1001}, "found 1,001"),
         ({"image": "\ud800.png"}, "not UTF-8"),
     ],

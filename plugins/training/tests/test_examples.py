@@ -1,4 +1,4 @@
-"""The rows of a training and their order: each once an epoch, the same for any number of workers."""
+"""Each training row occurs once per epoch, and the order is the same for any number of workers."""
 
 from collections import Counter
 from pathlib import Path
@@ -91,5 +91,7 @@ def test_a_row_that_cannot_be_read_is_left_out_by_file_and_row(
 def test_a_batch_of_which_no_row_can_be_read_ends_the_training(tmp_path: Path) -> None:
     damaged = [row | {"image": b"no image"} for row in taught.rows(4)]
     made = batches(tmp_path, "captions", taught.write(tmp_path / "data", damaged))
-    with pytest.raises(SourceError, match=r"no row of a worker's 4 in step 0 can be read; first .*parquet, row"):
+    with pytest.raises(
+        SourceError, match=r"none of a worker's 4 rows in step 0 can be read; first problem: .*parquet, row"
+    ):
         made.batch(0)

@@ -1,4 +1,4 @@
-"""CLIP-FlanT5's exercises: captions cut in two, questions in the form of inference, ratings as shares of Yes."""
+"""CLIP-FlanT5 is trained on captions split in two, on questions phrased as at inference, and on people's ratings."""
 
 from pathlib import Path
 from random import Random

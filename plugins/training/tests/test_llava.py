@@ -1,4 +1,4 @@
-"""A LLaVA is trained by the stages of CLIP-FlanT5 (VQAScore paper, table 12), to a checkpoint that `vlm` loads."""
+"""A LLaVA is trained in the same stages as CLIP-FlanT5 (VQAScore paper, table 12); `vlm` can load the checkpoint."""
 
 import io
 import math
@@ -47,7 +47,7 @@ def served(checkpoint: Path) -> Any:
 
 
 def mean_logprob(checkpoint: Path, rows: list[dict[str, Any]]) -> float:
-    """Return the mean over the tokens of all answers, as production computes them."""
+    """Return the mean log-probability over the tokens of all answers, as computed in production."""
     model = served(checkpoint)
     features = model.encode([model.preprocess(picture(row)) for row in rows])
     asked = [Question(image, row["question"], (row["answer"],)) for image, row in enumerate(rows)]
@@ -75,7 +75,7 @@ def test_the_two_stages_train_the_projector_and_then_all_but_the_tower(tmp_path:
 
 
 def test_the_loss_is_what_production_says_of_the_trained_checkpoint(tmp_path: Path) -> None:
-    """In one batch of questions and answers of several lengths, no padding is learnt and no question."""
+    """In a batch of texts of different lengths, neither padding nor question tokens contribute to the loss."""
     rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
     data = taught.write(tmp_path / "data", rows)
     train(stage("questions", data, tmp_path / "out", first, "pace.rate=1e-3"))
@@ -93,7 +93,7 @@ def test_stage_1_begins_with_a_llama_and_a_tower_and_gives_a_llava_that_answers(
     rows = taught.rows(8)
     data = taught.write(tmp_path / "data", rows)
     llama = tiny.save_causal_lm(tmp_path / "llama", template=None)
-    tiny.edit_json(llama / "generation_config.json", temperature=0.6)  # as Llama 2's and Vicuna's, without sampling
+    tiny.edit_json(llama / "generation_config.json", temperature=0.6)  # without sampling, as in Llama 2 and Vicuna
     tower = tiny.save_clip(tmp_path / "clip")
     begin = (f"begin={{language_model: {llama}, vision_tower: {tower}}}", "model.checkpoint=begun")
     config = stage("captions", data, tmp_path / "1", Path("begun"), *begin, "pace.rate=1e-2", "pace.steps=1")
@@ -130,8 +130,10 @@ def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
     data = taught.write(tmp_path / "data", taught.rows(4))
     t5, clip = tiny.save_true_nli(tmp_path / "t5"), tiny.save_clip(tmp_path / "clip")
     begin = (f"begin={{language_model: {t5}, vision_tower: {clip}}}", "model.checkpoint=begun")
-    with pytest.raises(ModelError, match=r"a t5; a LLaVA is made of a Llama, so set begin\.language_model to one"):
+    with pytest.raises(
+        ModelError, match=r"its type is t5, but a LLaVA is built from a Llama; set begin\.language_model to a Llama"
+    ):
         train(stage("captions", data, tmp_path / "begun", Path("begun"), *begin))
     gemma = chat_vlms.save_gemma3(tmp_path / "gemma")
-    with pytest.raises(ConfigError, match="a gemma3; trained are clip_t5 and llava"):
+    with pytest.raises(ConfigError, match="cannot train a gemma3; expected clip_t5 and llava"):
         run_training(plan_training(stage("questions", data, tmp_path / "out", gemma)), lambda line: None)

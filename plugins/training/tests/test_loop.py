@@ -1,4 +1,4 @@
-"""The loop of optimiser steps: its pace, and that a training resumed goes on as if nothing had happened."""
+"""The optimiser loop follows its learning rate schedule, and a resumed training equals an uninterrupted one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A training from its configuration to a checkpoint that production loads, also after an interruption."""
+"""A configured training yields a checkpoint that production can load, even if the training is interrupted."""
 
 import json
 from collections.abc import Callable
@@ -48,11 +48,11 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
 
 
 class Killed(BaseException):
-    """Stands for the end of a process."""
+    """Simulates the death of the process."""
 
 
 def run(config: object, *, killed_after: int | None = None) -> list[str]:
-    """Train, stop after a number of steps, and return the reported lines."""
+    """Train, optionally stopping after a number of steps, and return the reported lines."""
     lines: list[str] = []
     planned = plan_training(config)  # type: ignore[arg-type]
     if killed_after is None:
@@ -98,13 +98,13 @@ def test_a_finished_training_is_not_done_again_and_another_one_finds_its_place_t
 ) -> None:
     config = taught.stage_config("captions", data, tmp_path / "out")
     run(config)
-    assert run(config) == [f"{tmp_path}/out/checkpoint is trained already"]
-    with pytest.raises(ConfigError, match="contains a training with other stage and seed; choose another output"):
+    assert run(config) == [f"{tmp_path}/out/checkpoint is already trained"]
+    with pytest.raises(ConfigError, match="contains a training that differs in stage and seed; choose another output"):
         run(taught.stage_config("captions", data, tmp_path / "out", "seed=1", "pace.rate=0.1"))
 
 
 def test_two_workers_take_the_mean_of_their_gradients_and_stay_the_same(tmp_path: Path, data: str) -> None:
-    """Threads replace processes; that these do the same is shown by the test of workers on Ray."""
+    """The workers are threads here; test_workers.py shows that processes on Ray do the same."""
     tasks = {}
     for name in ("two", "again"):
         task = plan_training(taught.stage_config("questions", data, tmp_path / name, "pace.rate=1e-3")).task
@@ -171,7 +171,7 @@ def test_data_output_and_states_may_be_on_s3(tmp_path: Path, bucket: str, alone:
 
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train for a few steps on the embedded world's raters."""
+    """Finetune for a few steps on the ratings of the embedded world's raters, and return the folder."""
     output = tmp_path_factory.mktemp("finetuned") / "out"
     planned = plan_training(
         taught.training_config("training=finetune", f"output={output}", "shard_rows=256", "pace.steps=8")

@@ -1,4 +1,4 @@
-"""Two workers on Ray: they may share the weights, and if one is killed the training ends as an undisturbed one does."""
+"""Two workers on Ray can share the weights, and a killed worker does not change the result."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ def test_a_killed_worker_changes_no_weight(sharded: bool, tmp_path: Path) -> Non
 
 
 def rows_in_order(tmp_path: Path, settings: tuple[str, ...]) -> list[int]:
-    """Return the row at each position, found in tables of the same shape."""
+    """Return the row trained on at each position, determined from tables of the same shape."""
     plain = taught.write(tmp_path / "plain", taught.rows(24), FILES)
     task = plan_training(taught.stage_config("questions", plain, tmp_path / "planned", *settings)).task
     found = []
@@ -80,7 +80,7 @@ def rows_in_order(tmp_path: Path, settings: tuple[str, ...]) -> list[int]:
 
 
 def kill_who_takes(note: Path) -> None:
-    """End the process that writes its id into the note."""
+    """Kill the process that writes its id to the note."""
     waiting = threading.Event()
     while not note.exists():
         waiting.wait(0.1)

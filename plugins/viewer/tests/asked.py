@@ -1,4 +1,4 @@
-"""Requests pages of a store within the test's process."""
+"""Requests for pages of a store, made within the test process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from plumbline.plugins.viewer.run_database import Database
 
 
 class Asking:
-    """Requests pages like a browser on this machine."""
+    """Client that requests pages like a browser on this machine."""
 
     def __init__(self, browser: Browser, token: str | None = None, *, notes: bool = True) -> None:
         self.browser, self.app = browser, make_app(browser, token, allowed_hosts("127.0.0.1", ()), notes=notes)
@@ -32,7 +32,7 @@ class Asking:
 
 @contextmanager
 def asking(store: Store, folder: Path, token: str | None = None, *, notes: bool = True) -> Iterator[Asking]:
-    """Yield the pages of a store; the database is in the folder."""
+    """Yield a client for the pages of a store; `folder` contains the database."""
     folder.mkdir(exist_ok=True)
     browser = Browser(store, Database(folder, 100))
     try:

@@ -1,4 +1,4 @@
-"""Edits among the pages of a store, in a real browser."""
+"""In a real browser, the viewer shows edited images with their source images."""
 
 from collections.abc import Iterator
 from threading import Thread

@@ -1,4 +1,4 @@
-"""Prompts that were edited under their ids say nothing of a change of images, on the page of two runs, too."""
+"""When two runs are compared, prompts whose text changed under the same id do not count as changes of the images."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Two runs side by side, between which the judge changed."""
+"""Two runs can be compared even if the judge changed between them."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Notes on a store's images: kept for good, seen by all its viewers, and taken from its own pages alone."""
+"""Notes on images are permanent, visible in all viewers of the store, and accepted only from the viewer's own pages."""
 
 from collections.abc import Iterator
 from pathlib import Path

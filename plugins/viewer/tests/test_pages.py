@@ -1,4 +1,4 @@
-"""The pages of a store: contents, one-line refusals, and hostile input."""
+"""The pages of a store show its content, reject bad requests in one line, and resist hostile input."""
 
 import gc
 import io
@@ -77,7 +77,7 @@ def ask(made: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask
 
 
 class Read(HTMLParser):
-    """A page's elements, links and text, scripts and styles left out."""
+    """A page's elements, links and text, without scripts and styles."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def read(ask: Asking, path: str) -> Read:
 
 
 def found(page: Read) -> list[str]:
-    """Return the rows that a page of scores links to, in order."""
+    """Return the row numbers that a page of scores links to, in order."""
     return [link.partition("?")[0].rpartition("/")[2] for link in page.links if "/scores/" in link][::2]
 
 
@@ -199,7 +199,7 @@ def test_an_image_has_all_its_scores_questions_and_reasons_and_its_neighbours(as
 
 @pytest.mark.parametrize("seed", range(2))
 def test_lists_pages_gallery_and_usual_scores_give_a_score_the_same_percentile_rank(seed: int, tmp_path: Path) -> None:
-    """Scores tie, and by clipscore a lower one is better."""
+    """Some scores are tied, and lower scores are better for clipscore."""
     rng = Random(seed)
     drawn = {
         (name, metric, prompt): rng.choice([0.1, 0.25, 0.5, 0.85])

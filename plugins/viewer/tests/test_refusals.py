@@ -1,4 +1,4 @@
-"""Configurations that jobs.view rejects."""
+"""jobs.view rejects invalid configurations with a clear message."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Two runs, generators or settings side by side: changes, images that moved most, and broken links."""
+"""Two runs, generators or settings are compared: mean changes, and the images whose scores changed most."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LEFT, RIGHT = "20250101-000000-000000", "20260102-030405-000006"
 BOTH = f"/compare?left={LEFT}&right={RIGHT}"
 PROMPTS = plain_prompts(12)
 ATLAS = (0.30, -0.02, 0.04, -0.06, 0.08, -0.10, 0.12, -0.14, 0.16, -0.18, 0.20, None)
-"""Change of each prompt's score; the last prompt's image fails in the later run."""
+"""Change of each prompt's score; the last prompt's image has no score in the later run."""
 
 
 def score_left(generator: str, metric: str, prompt: int) -> float:
@@ -38,7 +38,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
 
 
 def text_of(ask: Asking, path: str, status: int = 200) -> str:
-    """Return a page without markup, style and script."""
+    """Return the text of a page without markup, style and script."""
     answer = ask(path)
     assert answer.status_code == status, answer.text
     plain = re.sub(r"<(style|script)>.*?</\1>", "", answer.text, flags=re.DOTALL)
@@ -46,7 +46,7 @@ def text_of(ask: Asking, path: str, status: int = 200) -> str:
 
 
 def moves(text: str) -> list[str]:
-    """Return the moves on a page, in order."""
+    """Return the score changes shown on a page, in order."""
     return re.findall(r"([+−]?\d\.\d{3}) by gecko", text.partition("Images whose scores changed")[2])
 
 
@@ -110,7 +110,10 @@ def test_two_settings_of_a_run_are_compared_prompt_by_prompt(tmp_path: Path) -> 
 
 
 def run_with_two_settings(folder: Path) -> MadeRun:
-    """Every image once more, at cfg 7 with a better score, by cobalt with more steps too."""
+    """Make a run that contains every image twice.
+
+    The second copy, at cfg 7, has a better score; cobalt's copies were also made with more steps.
+    """
     run = make_run(
         folder, prompts=PROMPTS, generators=("atlas", "cobalt"), metrics=("gecko",), asking=(), score=score_left,
         made_with=lambda prompt: {"cfg": "4", "steps": "20"},

@@ -1,4 +1,4 @@
-"""The page of a suite among the pages of a store."""
+"""The viewer shows the page of a suite."""
 
 from pathlib import Path
 

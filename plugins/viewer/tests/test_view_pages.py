@@ -1,4 +1,4 @@
-"""The pages of a store in a real browser: nothing on the console, choices that ask at once, images that are seen."""
+"""In a real browser, the viewer's pages log no errors, apply choices immediately, and load their images."""
 
 from collections.abc import Callable, Iterator
 from threading import Thread
@@ -32,7 +32,7 @@ pytestmark = NEEDS_BROWSER
 RUN = "/runs/20260102-030405-000006"
 SIDES = "/compare?left=20260102-030405-000006&right=20260102-030405-000006&left_generator=cobalt&right_generator=atlas"
 SECONDS = 60
-"""Seconds that a page may take on a busy machine."""
+"""Timeout in seconds for a page on a busy machine."""
 
 
 def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
@@ -50,7 +50,7 @@ def made_with(prompt: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a store with hostile prompts and names."""
+    """Serve a store with hostile prompts and names, and yield its address."""
     import uvicorn
 
     folder = tmp_path_factory.mktemp("view")
@@ -74,7 +74,7 @@ PAGES = ("/", RUN, BESIDE, f"{RUN}/scores/70?at=71", f"{RUN}/scores/7", f"{RUN}/
          f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report", SIDES,
          "/notes")  # fmt: skip
 OF_OTHERS = ("/trends", f"{RUN}/report")
-"""Prefixes of pages that other tests cover."""
+"""Prefixes of pages that are covered by other tests."""
 
 
 @DESKTOP_SLOW

@@ -1,4 +1,4 @@
-"""A note costs work in proportion to its length at most."""
+"""The work for parsing a note grows at most in proportion to its length."""
 
 from contextlib import suppress
 
