@@ -250,7 +250,7 @@ def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[
 
 
 def _verdicts(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
-    """Count the planted questions, the writer's mistakes and the right questions, and how many of each were dropped."""
+    """Count the planted, mistaken and correct questions, and how many of each were dropped."""
     verdicts: dict[str, list[bool]] = {"planted": [], "slip": [], "right": []}
     origins = [sheet.origin(question) for sheet in sheets for question in sheet.written]
     for origin, drop in zip(origins, dropped, strict=True):

@@ -317,13 +317,13 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
                 warnings.append(
                     f"{len(outside)} of {len(rows)} ratings ({template}) are outside {scale[0]} to {scale[1]}, the "
                     f"range of the others (first: {first.rating:g} for image {first.image_id} by {first.rater}); all "
-                    "were counted; correct them, or set protocol.rating_range=[least,greatest]"
+                    "were counted; correct them, or set protocol.rating_range=[min,max]"
                 )
         elif len(np.unique(negative)) == 1 and values.max() > 1:
             warnings.append(
                 f"{len(negative)} of {len(rows)} ratings ({template}) are {negative[0]:g}, the only negative value, "
                 "which may stand for a missing answer; all were counted; leave these cells empty, or set "
-                "protocol.rating_range=[least,greatest] and protocol.out_of_range=left_out"
+                "protocol.rating_range=[min,max] and protocol.out_of_range=left_out"
             )
     return warnings
 

@@ -111,7 +111,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
 
 
 def conclude(agreement: Agreement) -> list[Sentence]:
-    """Return sentences on the best metric per template, undefined statistics, and people's order of generators."""
+    """Return sentences about the best metric per template, undefined statistics, and how people rank the generators."""
     sentences: list[Sentence] = []
     for judgements in _overall_by_template(agreement.judgements).values():
         sentences += [_best_metric_sentence(judgements, agreement.comparisons), *_explain_missing_values(judgements)]

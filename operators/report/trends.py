@@ -244,7 +244,7 @@ def _bridge_means(frame: pd.DataFrame, breaks: Sequence[Break]) -> pd.DataFrame:
 
 
 def _order_generators(frame: pd.DataFrame, lower_is_better: Container[str]) -> list[str]:
-    """Return the generators, most recent last run first, and then by their mean rank over the metrics."""
+    """Return the generators sorted by the time of their last run, newest first, then by mean rank over the metrics."""
     overall = frame[frame["skill"] == OVERALL]
     towards = overall["metric"].map(lambda metric: direction(metric, lower_is_better))
     overall = overall.assign(mean=overall["mean"] * towards)

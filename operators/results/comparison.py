@@ -160,7 +160,7 @@ class Duel(NamedTuple):
 
     @property
     def is_contrary(self) -> bool:
-        """Return True if the difference is clear but the means differ in the opposite direction, or not at all."""
+        """Return True if the test finds a clear difference, but the means do not differ or differ the other way."""
         return self.better is not None and self.direction * self.difference * self.effect <= 0
 
     def swapped(self) -> "Duel":

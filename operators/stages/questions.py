@@ -1,4 +1,4 @@
-"""The questions stage, which asks about the images of each prompt, by template or with a language model."""
+"""The questions stage, which writes questions about each prompt, from a template or with a language model."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -216,7 +216,7 @@ class BenchmarkConfig(PackConfig):
             )
         if self.skills is not None and (not self.skills.lower().endswith(".json") or "/" in self.skills):
             raise ConfigError(
-                f"benchmark.skills: expected a .json file by its name in benchmark.prompts' folder, got {self.skills!r}"
+                f"benchmark.skills: expected a .json file in the folder of benchmark.prompts, got {self.skills!r}"
             )
         if self.columns.words is not None and (self.prompts is None or self.questions is not None):
             # a question pack would replace the questions about words

@@ -309,7 +309,7 @@ class PartMaker:
 
 
 def write_missing_part(shared: SharedInputs, part: tuple[str, Sequence[MissingRows]]) -> CountedPart:
-    """Write a part of null rows that are in no cell, and return its counts. The part may be empty."""
+    """Write a part, which may be empty, with null scores for rows that no cell contains; return its counts."""
     path, groups = part
     tables = [schemas.SCORES.empty_table()]
     locations: list[_RowLocation] = []

@@ -61,7 +61,7 @@ class GenerateConfig(BoundsChecked):
             )
         if not self.generator or "/" in self.generator or self.generator[0] in "._":
             raise ConfigError(
-                f"pictures.name: expected a folder's name that does not begin with '.' or '_', got {self.generator!r}"
+                f"pictures.name: expected a folder name that does not begin with '.' or '_', got {self.generator!r}"
             )
 
     @property

@@ -121,8 +121,8 @@ def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, flo
     ratings = pc.min_max(release.ratings.column("rating")).as_py()
     if ratings["min"] == ratings["max"]:
         raise SourceError(
-            f"{protocol.path}: all ratings are {number(ratings['min'])}, which does not show how much two could "
-            "differ; set protocol.rating_range=[least,greatest]"
+            f"{protocol.path}: all ratings are {number(ratings['min'])}, which does not show how far the scale "
+            "goes; set protocol.rating_range=[min,max]"
         )
     return ratings["min"], ratings["max"]
 

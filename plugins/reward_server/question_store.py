@@ -27,7 +27,7 @@ class QuestionStore:
         self.seen: set[str] = set()
 
     def unread(self, metric: str) -> Sequence[pa.Table]:
-        """Return the tables added since the last call, newest first; return none if the store cannot be read."""
+        """Return the tables added since the last call, newest first, or no tables if the store cannot be read."""
         recipe = self.recipes[metric]
         try:
             listed = self.store.listing(recipe.folder)

@@ -89,7 +89,7 @@ def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
     written += _flush(rows, folder, written)
     if not written:
         reason = reasons[0] if reasons else f"{source.url}: no conversation is about an image"
-        raise SourceError(f"{reason}; expected LLaVA's list of conversations with an image")
+        raise SourceError(f"{reason}; expected a list of conversations in LLaVA's format, each with an image")
     return SplitConversations(folder.url, records, written, without_image, left_out, reasons)
 
 

@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
     @property
     def pair(self) -> tuple[str, str] | None:
-        """The two generators to compare, or None if each generator is compared with itself."""
+        """The two generators to compare with each other, or None to compare each generator between the two runs."""
         return (self.left.generator, self.right.generator) if self.right.generator else None
 
     @property

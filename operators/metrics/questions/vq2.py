@@ -89,8 +89,8 @@ class Vq2Config(WriterConfig):
         WriterConfig.__post_init__(self)
         if self.steps.samples > 1 and not self.temperature:
             raise ConfigError(
-                f"vq2 temperature: convention={self.convention} samples {self.steps.samples} questions for each "
-                "phrase, expected a value above 0 (1 in the release), got 0"
+                "vq2 temperature: expected a value above 0 (1 in the release), got 0; "
+                f"convention={self.convention} draws {self.steps.samples} questions for each phrase"
             )
 
     @property

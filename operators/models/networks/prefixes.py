@@ -22,7 +22,7 @@ class KeysAndValues(NamedTuple):
 
 
 class LayerState(NamedTuple):
-    """Memory of a linear-attention layer: a sum over all tokens that it has read, of constant size."""
+    """State of a linear-attention layer: a constant-size sum over all tokens read so far."""
 
     convolved: torch.Tensor
     """Inputs of the layer for the last few tokens, (channels, tokens)."""

@@ -43,10 +43,11 @@ HEAD_ROWS = 256
 
 
 class ChatVlm:
-    """Conversations about images with a network that sees them.
+    """A vision-language model that answers questions about images in a chat.
 
-    Each of `image_batch` prefixes, and of `pair_batch` copies with their questions, takes memory for keys and values:
-    70 MB in a Qwen2.5-VL-7B with 1,200 tokens per image, 320 MB in a LLaVA-1.5-7B, both in bfloat16.
+    Each of the `image_batch` image prefixes, and each of the `pair_batch` copies of a prefix with a question, needs
+    memory for its keys and values: 70 MB in a Qwen2.5-VL-7B with 1,200 tokens per image, 320 MB in a LLaVA-1.5-7B, both
+    in bfloat16.
     """
 
     side_by_side = False

@@ -124,7 +124,7 @@ def test_equal_ratings_need_a_configured_range(folder: Path) -> None:
     ratings = pd.read_csv(folder / "ratings.csv").assign(rating=3.0)
     ratings.to_csv(folder / "ratings.csv", index=False)
     with pytest.raises(
-        SourceError, match=r"all ratings are 3\.000, which does not show how much .* set protocol.rating_range="
+        SourceError, match=r"all ratings are 3\.000, which does not show how far .* set protocol.rating_range="
     ):
         plan_labels(config(folder, f"scores={folder}/scores.csv"))
     plan = plan_labels(config(folder, f"scores={folder}/scores.csv", "protocol.rating_range=[1,5]"))
