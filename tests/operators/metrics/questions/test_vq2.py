@@ -50,7 +50,7 @@ def test_the_release_samples_five_questions_for_each_phrase_and_all_of_them_coun
 
 
 def test_sampling_questions_needs_a_temperature() -> None:
-    with pytest.raises(ConfigError, match="vq2 temperature: expected a value above 0 .* convention=released draws 5 questions"):
+    with pytest.raises(ConfigError, match=r"vq2 temperature: .* convention=released draws 5 questions"):
         Vq2Config(convention="released")
 
 
