@@ -165,13 +165,16 @@ def test_the_sources_of_a_benchmark_are_found_in_its_images_tables(folder: Path)
 
 def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> None:
     for words, complaint in (
-        ((), "captions, images: expected one of them"),
+        ((), "captions, images: expected at least one of them"),
         (
             (f"images={folder}/training", "kinds=[near]"),
             "kinds: expected some of source, image for images, got near",
         ),
         ((f"images={folder}/captions.txt",), "no file there ends in .parquet, .tar"),
-        ((f"images={folder}/training", "image_column=pic"), "expected a column pic, found id, image; name it"),
+        (
+            (f"images={folder}/training", "image_column=pic"),
+            "expected a column pic, found id, image; set image_column=NAME",
+        ),
     ):
         ended = run("leaks", f"store={folder}/store", "cluster=here", *words)
         assert ended.code and complaint in ended.line

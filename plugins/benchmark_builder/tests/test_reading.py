@@ -52,7 +52,7 @@ def test_a_line_is_a_prompt_whose_id_is_a_hash_of_it(tmp_path: Path) -> None:
             "prompt_id,text\na,two cats\na,a dog\n",
             "p.csv, row 1: prompt_id 'a' is not unique; make ids unique",
         ),
-        ("p.csv", "id,title\na,two cats\n", "found id, title; name the column by prompt_columns.text=COLUMN"),
+        ("p.csv", "id,title\na,two cats\n", "found id, title; set prompt_columns.text=COLUMN"),
         ("p.jsonl", '{"text": 3}\n', "p.jsonl, row 0: expected a prompt in column text, found 3"),
         (
             "p.jsonl",

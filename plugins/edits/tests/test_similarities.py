@@ -116,7 +116,7 @@ def test_what_is_wanted_and_absent_is_refused_before_anything_runs(tmp_path: Pat
     named = r"metrics\.clip_direction: .* benchmark\.columns\.target_caption and benchmark\.columns\.source_caption "
     with pytest.raises(ConfigError, match=named):
         plan_bench(folder, tmp_path / "store", "metric=[clip_direction]", SOURCE)
-    with pytest.raises(ConfigError, match=r"metrics\.clip_t: .* by benchmark\.columns\.target_caption "):
+    with pytest.raises(ConfigError, match=r"metrics\.clip_t: .* with benchmark\.columns\.target_caption "):
         plan_bench(folder, tmp_path / "store", "metric=[clip_t]", CAPTIONS[0])
     with pytest.raises(ConfigError, match="compares=source of a model that takes prompt or caption"):
         model = f"+models.m={{family: blip_itm, checkpoint: {folder}}}"

@@ -244,7 +244,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(
     [
         ({"ln_final.weight": None}, "lacks text_model.final_layer_norm.weight; check that this is the release"),
         ({"head.weight": torch.zeros(2)}, "also has head.weight; check that this is the release"),
-        ({"logit_scale": torch.zeros(2)}, r"logit_scale is \(2,\), where `base` has \(\)"),
+        ({"logit_scale": torch.zeros(2)}, r"logit_scale is \(2,\), but \(\) in `base`"),
     ],
 )
 def test_weights_that_are_not_those_of_the_base_are_refused_by_name(

@@ -145,7 +145,7 @@ def test_an_animation_with_too_many_images_or_one_outside_its_canvas_is_refused(
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_animation_is_refused_as_a_mask_and_as_a_drawn_image(kind: str) -> None:
     error = decode_bytes(animate(kind, range(20, 220, 10)), ImageLimits())
-    assert isinstance(error, RowError) and error.kind == "too_many_images" and "save the one" in error.message
+    assert isinstance(error, RowError) and error.kind == "too_many_images" and "save the intended one" in error.message
 
 
 def test_a_tiff_of_several_pages_is_refused_unless_they_are_smaller_copies() -> None:

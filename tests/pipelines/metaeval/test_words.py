@@ -97,7 +97,7 @@ def test_what_words_cannot_be_judged_by_is_said(tmp_path: Path, run: MadeRun) ->
         judged(folder, str(run.folder), "metrics=[clipscore]")
     put(folder / "prompts.csv", (folder / "prompts.csv").read_text().replace("a red star", "A tall man"))
     with pytest.raises(
-        SourceError, match=r"gecko asks about 'red' of image 'atlas-p0000', where 'tall' was rated; the"
+        SourceError, match=r"gecko asks about 'red' for image 'atlas-p0000', but 'tall' was rated there; the"
     ):
         judged(folder, str(run.folder))
     (folder / "prompts.csv").unlink()

@@ -30,4 +30,4 @@ def test_without_these_names_a_warning_is_logged_and_nothing_is_called(
         monkeypatch.setitem(sys.modules, name, None)
     call_while_actors_wait(lambda: None, 1.0)
     assert getattr(DataContext.get_current(), CALLBACKS) == [] and list_drivers() == []
-    assert "waits for others" in caplog.text and caplog.records[0].name == ray_internals.__name__
+    assert "waits for new ones" in caplog.text and caplog.records[0].name == ray_internals.__name__

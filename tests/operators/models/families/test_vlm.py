@@ -873,7 +873,7 @@ def test_a_chat_template_that_opens_a_thought_is_refused(tmp_path: Path, engine:
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     hidden = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n{{ '<thi' + 'nk>' }}{% endif")
     tiny.save_byte_tokenizer(folder, template=hidden)
-    with pytest.raises(ModelError, match=r"a thinking model: .*Instruct"):
+    with pytest.raises(ModelError, match=r"a thinking model, .*Instruct"):
         load(folder, engine=engine)
 
 
