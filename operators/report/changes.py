@@ -187,12 +187,8 @@ def compare(
     changes = _correct(sorted(found, key=lambda change: after.generators.index(change.generator)))
     overall = _overall(changes)
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
-    only_before, only_after = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
-    for metric, (_, lone_scores) in zip(measured, by_metric, strict=True):
-        for generator, counts in lone_scores.items():
-            only_before[metric, generator], only_after[metric, generator] = counts
-    alone = _alone_sentences("Only in this run:", after, before, only_after)
-    alone += _alone_sentences("Only in the earlier run:", before, after, only_before)
+    lone_scores = {metric: counts for metric, (_, counts) in zip(measured, by_metric, strict=True)}
+    alone = _lone_score_sentences(before, after, lone_scores)
     edited = before.shared_prompts(after).edited
     partial = bool(alone or edited or len(altered) > len(joined))
     clear = _change_sentences(overall, _count_comparisons(changes), partial=partial)
@@ -209,6 +205,18 @@ def compare(
         can_tell=_can_tell(overall, _count_comparisons(changes)),
         edited=edited,
     )
+
+
+def _lone_score_sentences(
+    before: RunScores, after: RunScores, lone_scores: Mapping[str, Mapping[str, tuple[int, int]]]
+) -> list[Sentence]:
+    """Describe what only one run has; `lone_scores` counts both runs' unpaired scores by metric and generator."""
+    only_before, only_after = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
+    for metric, by_generator in lone_scores.items():
+        for generator, counts in by_generator.items():
+            only_before[metric, generator], only_after[metric, generator] = counts
+    alone = _alone_sentences("Only in this run:", after, before, only_after)
+    return alone + _alone_sentences("Only in the earlier run:", before, after, only_before)
 
 
 def clear_first(changes: Sequence[Change]) -> FirstRows[Change]:

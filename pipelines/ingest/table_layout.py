@@ -7,7 +7,7 @@ folder above the file. A whole table uses one column and one of these ways: the 
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -39,6 +39,9 @@ UNSCORED = frozenset({*EDIT_SOURCES, "mask"})
 ID_COLUMNS = ("prompt_id", "id", "item_id", "index", "idx", "number", "unnamed: 0", "")
 """Names of id columns, in any case; the last two are pandas' index."""
 FILE_PARTS, FOLDERS, NUMBERS = "images' names", "folders' names", "images' numbers"
+
+Way = tuple[str, Mapping[str, Sequence[str]], Callable[[str], str]]
+"""A way to match images: its name, the names of each image, and a function that turns a cell into such a name."""
 
 
 class RowMatch(NamedTuple):
@@ -313,6 +316,24 @@ def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
 
 
+def _list_ways(images: Sequence[str], generators_in_names: Container[str]) -> list[Way]:
+    """Return the ways to match images to the cells of a column, the likeliest first."""
+    paths = {image: PurePosixPath(normalize("NFC", image)) for image in images}
+    stems = {image: [*_stems(path, str(path)), *_stems(path)] for image, path in paths.items()}
+    folded = {image: [stem.casefold() for stem in own] for image, own in stems.items()}
+    numbers = {
+        image: [] if isinstance(number, str) else [str(number)]
+        for image, number in find_numbers(images, generators_in_names).items()
+    }
+    folders = {image: [above.name for above in path.parents] for image, path in paths.items()}
+    return [
+        (FILE_PARTS, stems, str),
+        (FILE_PARTS, folded, str.casefold),
+        (NUMBERS, numbers, lambda text: str(int(text)) if _is_number(text) else text),
+        (FOLDERS, folders, str),
+    ]
+
+
 def match_rows(
     images: Sequence[str],
     rows: Sequence[Row],
@@ -326,21 +347,7 @@ def match_rows(
     is `asked` for, no other column is tried. Raises ConfigError if two columns match equally many images and disagree.
     """
     generators_in_names = folder.find_generators_in_names([_cell(row, names.prompt or "") for row in rows])
-    paths = {image: PurePosixPath(normalize("NFC", image)) for image in images}
-    stems = {image: [*_stems(path, str(path)), *_stems(path)] for image, path in paths.items()}
-    folded = {image: [stem.casefold() for stem in own] for image, own in stems.items()}
-    numbers = {
-        image: [] if isinstance(number, str) else [str(number)]
-        for image, number in find_numbers(images, generators_in_names).items()
-    }
-    folders = {image: [above.name for above in path.parents] for image, path in paths.items()}
-    # The likeliest way first. Each way has the image names to match, and a function that turns a cell into such a name.
-    ways: list[tuple[str, Mapping[str, Sequence[str]], Callable[[str], str]]] = [
-        (FILE_PARTS, stems, str),
-        (FILE_PARTS, folded, str.casefold),
-        (NUMBERS, numbers, lambda text: str(int(text)) if _is_number(text) else text),
-        (FOLDERS, folders, str),
-    ]
+    ways = _list_ways(images, generators_in_names)
     image_generators = {image: folder.generator(image) for image in images}
     named_generators = {_cell(row, names.generator) for row in rows} if names.generator else set()
     by_generator = not named_generators.isdisjoint(image_generators.values())
