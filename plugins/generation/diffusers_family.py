@@ -25,7 +25,6 @@ from plumbline.operators.models.model import LocalModel, ResolvedModel
 
 INDEX = "model_index.json"
 """The file that names a pipeline's class and its components."""
-LIBRARIES = ("diffusers", "transformers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
