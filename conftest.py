@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from plumbline.jobs.table import PLUGIN_JOBS
 from tests.environment import ROOT, set_environment
+from tests.releases import CHAT_MODEL_TESTS, CHAT_MODELS, TOO_OLD, is_older
 from tests.s3 import S3Server, run_server
 
 if TYPE_CHECKING:
@@ -22,10 +23,13 @@ TRAINED = ("nli", "questions", "training", "world", "writer")
 """Tests of assets whose models the plugin `training` trains."""
 WHOLE = ("commands_run", "models_page", "pages", "papers", "plugins", "python_page")
 """Tests of the pages and of the example package, which are about the core and all plugins."""
+collect_ignore: list[str] = []
 if any(not (ROOT / "plugins" / plugin).is_dir() for plugin in PLUGIN_JOBS.values()):
     collect_ignore = [
         *(f"tests/assets/test_{name}.py" for name in TRAINED), *(f"tests/test_{name}.py" for name in WHOLE)
     ]  # fmt: skip
+if is_older(CHAT_MODELS):
+    collect_ignore = [*collect_ignore, *CHAT_MODEL_TESTS]
 # for machines that others use too; nothing is written next to the code
 settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -35,6 +39,17 @@ settings.load_profile("untimed")
 def pytest_xdist_auto_num_workers() -> int:
     """Return the number of cores plus one: a worker that waits for Ray, a server or a lease frees its core."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: "pytest.CallInfo[None]"
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a test as skipped if it chose a model family that the installed transformers is too old for."""
+    report = yield
+    if call.excinfo is not None and TOO_OLD.search(str(call.excinfo.value)):
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, str(call.excinfo.value))
+    return report
 
 
 LONG = ("tests/test_commands", "tests/jobs/test_sweep_job", "tests/test_plugins", "tests/faults", "tests/jobs",

@@ -16,7 +16,8 @@ import pytest
 import requests
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoTokenizer, ChineseCLIPConfig, ChineseCLIPModel
+from transformers import AutoTokenizer, ChineseCLIPConfig, ChineseCLIPModel
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from tests.bench_of import images, write_benchmark
 from tests.operators import tiny

@@ -14,6 +14,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from packaging.version import Version
+
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, install
 
 T = TypeVar("T")
@@ -144,3 +146,12 @@ def require_extra(extra: str, what: str) -> None:
     """Raise ConfigError if a package of the extra is not installed; the message says that `what` needs it."""
     if missing := missing_packages(extra):
         raise ConfigError(f"{what} needs {', '.join(missing)}; {install(extra)}")
+
+
+def require_release(package: str, oldest: str, what: str) -> None:
+    """Raise ConfigError if the installed package is older than `oldest`; the message says that `what` needs it."""
+    if Version(metadata.version(package)) < Version(oldest):
+        raise ConfigError(
+            f"{what} needs {package} {oldest} or later, found {metadata.version(package)}; "
+            f"upgrade it: pip install '{package}>={oldest}'"
+        )

@@ -55,6 +55,8 @@ class Family(Generic[Config]):
     """Loaders for `engine=vllm`; empty if vLLM does not run the family."""
     extra: str | None = None
     """Name of the extra with the packages that the family needs."""
+    oldest_transformers: str | None = None
+    """Oldest release of transformers that runs the family; None if the project's own lower bound does."""
     endpoint_variable: str = ""
     """Environment variable with the address of a service, used if a model's `endpoint` is null."""
     weights_file: str | None = None

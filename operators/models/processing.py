@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.nn.functional import interpolate, pad
-from transformers import AutoImageProcessor, AutoTokenizer
+from transformers import AutoTokenizer
+from transformers.models.auto.image_processing_auto import AutoImageProcessor  # from the top, 5.6 needs torchvision
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from plumbline.operators.base.errors import ModelError

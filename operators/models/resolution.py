@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.base.extensions import require_extra
+from plumbline.operators.base.extensions import require_extra, require_release
 from plumbline.operators.models.checkpoints.parts import (
     Checkpoint,
     Fields,
@@ -67,10 +67,12 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
 
 
 def check_installed(config: ModelConfig) -> None:
-    """Raise ConfigError if a package that the model's family needs is not installed."""
+    """Raise ConfigError if a package that the model's family needs is not installed, or its release is too old."""
     family = FAMILIES[config.family]
     if family.extra is not None:
         require_extra(family.extra, f"family {config.family}")
+    if family.oldest_transformers is not None and config.engine == "transformers":
+        require_release("transformers", family.oldest_transformers, f"family {config.family}")
 
 
 def find_vqa_profile(config: ModelConfig) -> VqaProfile:

@@ -1,14 +1,15 @@
-"""The private Ray APIs that we use: the purpose of each, and how a sweep behaves without it.
+"""The APIs of Ray that are private, or that differ between releases: their purpose, and how a sweep does without them.
 
-Ray may change these APIs in any release, which is why pyproject.toml pins Ray to one minor version.
+Tested with Ray 2.54 to 2.60; `make test-oldest` tests 2.54.
 """
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ray.data import DataContext
+from ray.data import ActorPoolStrategy, DataContext
 
 LOG = logging.getLogger(__name__)
 CALLBACKS = "custom_execution_callback_classes"
@@ -55,3 +56,19 @@ def call_while_actors_wait(poll: Callable[[], None], interval: float) -> None:
                     poll()
 
     setattr(DataContext.get_current(), CALLBACKS, [Watch])
+
+
+def arguments_of_pool(min_size: int, max_size: int, calls: int) -> dict[str, Any]:
+    """Return arguments of Ray Data's `map_batches` for a pool of actors with `calls` concurrent calls per actor.
+
+    Releases up to 2.57 expect the number of calls among the actor's own arguments.
+    """
+    options: dict[str, Any] = {
+        "min_size": min_size,
+        "max_size": max_size,
+        "max_tasks_in_flight_per_actor": 2 * calls,
+        "enable_true_multi_threading": True,
+    }
+    if "max_concurrent_calls_per_actor" in inspect.signature(ActorPoolStrategy).parameters:
+        return {"compute": ActorPoolStrategy(**options, max_concurrent_calls_per_actor=calls)}
+    return {"compute": ActorPoolStrategy(**options), "max_concurrency": calls}

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import ray
-from ray.data import ActorPoolStrategy, DataContext
+from ray.data import DataContext
 from ray.data.exceptions import SystemException, UserCodeException
 from ray.exceptions import RayError
 from ray.util.annotations import RayDeprecationWarning
@@ -34,7 +34,7 @@ from plumbline.pipelines.running.in_process import compute_first
 from plumbline.pipelines.running.machines import SWEEPS, NoRoom, Room, next_wave, take_room
 from plumbline.pipelines.running.process import stopped_between_batches
 from plumbline.pipelines.running.progress import ProgressLog
-from plumbline.pipelines.running.ray_internals import call_while_actors_wait
+from plumbline.pipelines.running.ray_internals import arguments_of_pool, call_while_actors_wait
 from plumbline.pipelines.running.session import ray_session
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.store.cells import Outcome, Work
@@ -143,13 +143,7 @@ class Runner:
                 fn_constructor_args=(self.nodes[name], pool, settings),
                 batch_size=None,
                 batch_format="numpy",
-                compute=ActorPoolStrategy(
-                    min_size=pool.min_size,
-                    max_size=pool.max_size,
-                    max_tasks_in_flight_per_actor=2 * CALLS_PER_ACTOR,
-                    max_concurrent_calls_per_actor=CALLS_PER_ACTOR,
-                    enable_true_multi_threading=True,
-                ),
+                **arguments_of_pool(pool.min_size, pool.max_size, CALLS_PER_ACTOR),
                 num_cpus=pool.num_cpus,
                 num_gpus=pool.num_gpus,
                 accelerator_type=pool.accelerator_type,

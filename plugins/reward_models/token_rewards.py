@@ -37,6 +37,7 @@ def _token_reward(name: str, *instructions: str, **options: Any) -> Family[Local
     files = ("preprocessor_config.json", *instructions)
     return Family(
         config=LocalModel,
+        oldest_transformers="5.16",
         loads={"similarity": lambda model: resolve_name(f"{__package__}.reward_tokens:{name}Similarity.load")(model)},
         form=f"a {name} folder from jobs.convert",
         suits=lambda fields: architecture(fields) == name,

@@ -88,6 +88,7 @@ class GroundingDino(LoadedImageModel):
 
 
 GROUNDING_DINO = Family(
+    oldest_transformers="5.16",  # earlier releases fail in bfloat16
     loads={"detect": GroundingDino.load},
     form="a GroundingDinoForObjectDetection",
     suits=lambda fields: fields.get("model_type") == "grounding-dino",

@@ -339,6 +339,7 @@ def _options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, 
 
 
 FAMILY = Family(
+    oldest_transformers="5.16",
     config=ChatModel,
     loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer, "ocr": as_reader(_load)},
     vllm={

@@ -14,7 +14,8 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity, normalize
-from transformers import AutoImageProcessor, AutoTokenizer, CLIPImageProcessor, Florence2Processor
+from transformers import AutoTokenizer, CLIPImageProcessor, Florence2Processor
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from plumbline.operators.models.calls import Box, Call, DetectionRequest, Measure, Pair, Question, Region
 from plumbline.operators.models.families import image_to_text
