@@ -264,6 +264,6 @@ def test_the_container_image_has_the_files_of_a_sweep_in_their_places(tmp_path: 
 def test_the_container_image_is_pinned_and_runs_without_root() -> None:
     said = instructions()
     (base,) = (text for word, text in said if word == "FROM")
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?", base)
+    assert re.fullmatch(r"python:\$\{PYTHON\}-slim-\w+(@sha256:[0-9a-f]{64})?", base)
     assert [text for word, text in said if word == "USER"][-1] == "1000"
     assert not [text for word, text in said if word in ("ADD", "ENV", "ARG") and re.search("KEY|SECRET|TOKEN", text)]
