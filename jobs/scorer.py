@@ -9,7 +9,7 @@ from plumbline.jobs.command import Command, load_values
 from plumbline.jobs.overrides import expand_key, load_functions
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.rows import list_values
-from plumbline.operators.metrics.function import Given, Source
+from plumbline.operators.metrics.function import GivenFunction, Source
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.plans.sweep_config import read_config
 
@@ -36,7 +36,9 @@ def open_scorer(*words: str, metrics: Metrics | None = None, metric: Metrics | N
     """
     chosen = choose_metrics(metrics, metric)
     entries = [] if chosen is None else list_metrics(chosen)
-    given = [entry if isinstance(entry, Source) else Given(entry) for entry in entries if not isinstance(entry, str)]
+    given = [
+        entry if isinstance(entry, Source) else GivenFunction(entry) for entry in entries if not isinstance(entry, str)
+    ]
     names = [entry for entry in entries if isinstance(entry, str)]
     named = options if chosen is None else {"metric": names, **options}
     all_words = [*words, *(f"{name}={_write_value(value)}" for name, value in named.items())]

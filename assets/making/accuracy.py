@@ -29,7 +29,7 @@ from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Scene,
 from plumbline.assets.making.tables import prompts_table
 from plumbline.assets.making.text_training import TextPair, sample_pair
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
-from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.operators.models.calls import (
     EntailmentModel,
     GenerateModel,
@@ -39,7 +39,7 @@ from plumbline.operators.models.calls import (
     SimilarityModel,
 )
 from plumbline.operators.stages.entailment import write_hypothesis
-from plumbline.operators.stages.questions import write
+from plumbline.operators.stages.questions import write_questions
 
 YES_NO = ("Yes", "No")
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -209,13 +209,13 @@ class Sheet(NamedTuple):
 
 def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -> list[Sheet]:
     """Have the model write the metric's questions about every prompt by running the questions stage."""
-    records = write(prompts_table(prompts), METRICS[metric], model).to_pylist()
+    records = write_questions(prompts_table(prompts), METRICS[metric], model).to_pylist()
     written = {
         prompt_id: [_question(record) for record in group if not record["error"]]
         for prompt_id, group in groupby(records, key=itemgetter("prompt_id"))
     }
     return [
-        Sheet(prompt, written[prompt.prompt_id], identified(GoldWriter(prompt).write(metric).questions))
+        Sheet(prompt, written[prompt.prompt_id], assign_ids(GoldWriter(prompt).write(metric).questions))
         for prompt in prompts
     ]
 

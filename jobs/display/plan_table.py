@@ -12,7 +12,7 @@ from plumbline.operators.base.sentences import plural
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
-from plumbline.operators.stages.graph import need_sources
+from plumbline.operators.stages.graph import list_source_metrics
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimate_costs, list_unpriced_nodes
 from plumbline.pipelines.plans.plan import NodePlan
@@ -137,7 +137,7 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
             f"{sources.unknown.prompt_id!r}, and will fail for every metric that reads the prompt; "
             "set benchmark.require_every_image=false to leave them out",
         )
-    blind = [name for name in config.metrics if name not in need_sources(config.metrics)]
+    blind = [name for name in config.metrics if name not in list_source_metrics(config.metrics)]
     if config.benchmark.columns.sources and blind:
         warn(console, f"{', '.join(blind)}: scores edited images without looking at their sources")
     for problem in sources.pack_problems[:MAX_PROBLEMS]:

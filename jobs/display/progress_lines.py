@@ -177,5 +177,5 @@ def minutes(seconds: float) -> str:
 def describe_rate(node: str, rows: int, seconds: float) -> str:
     """Format the speed of a stage with its unit, such as images/s; the unit is rows/s if the stage is not installed."""
     stage = node.partition(":")[0]
-    unit = f"{STAGES[stage].over}/s" if stage in STAGES else "rows/s"
+    unit = f"{STAGES[stage].row_kind}/s" if stage in STAGES else "rows/s"
     return f"{rows / seconds:.1f} {unit}" if seconds > 0 and rows else f"- {unit}"

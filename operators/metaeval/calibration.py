@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.metaeval.judgement import Judgement, undefined
 from plumbline.operators.statistics.bootstrap import Scale
-from plumbline.operators.statistics.shares import Share, share
+from plumbline.operators.statistics.shares import Share, estimate_share
 
 CALIBRATION = {
     "sensitivity": "of the images that people pass, the share that the metric passes",
@@ -81,7 +81,7 @@ def calibrate(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share, Share
     prompts = frame["prompt_id"].factorize()[0]
     good = (frame["human"] >= thresholds.rating).to_numpy()
     passes = (frame["score"] >= thresholds.score).to_numpy()
-    return share(passes[good], prompts[good]), share(~passes[~good], prompts[~good])
+    return estimate_share(passes[good], prompts[good]), estimate_share(~passes[~good], prompts[~good])
 
 
 def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, thresholds: Thresholds) -> Judgement:

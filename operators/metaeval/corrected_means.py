@@ -31,11 +31,11 @@ from plumbline.operators.statistics.prediction_powered import (
     MIN_DIFFERENT_LABELS,
     MIN_LABELS,
     count_different,
-    enough_labels,
+    has_enough_labels,
     powered_mean,
-    widening,
+    widening_factor,
 )
-from plumbline.operators.statistics.shares import corrected_share, exact_interval, share
+from plumbline.operators.statistics.shares import correct_share, estimate_share, exact_interval
 
 Floats = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ class Estimate(NamedTuple):
     @property
     def error(self) -> float:
         """Standard error, slightly widened to account for the fitted parameters."""
-        return math.sqrt(float(self.shares @ self.shares)) * float(widening(self.prompts))
+        return math.sqrt(float(self.shares @ self.shares)) * float(widening_factor(self.prompts))
 
     def interval(self, level: float) -> Interval:
         """Return Student's interval; undefined for fewer than three prompts, or if nearly all values are equal."""
@@ -118,7 +118,7 @@ def correct(data: Labelled) -> Corrected:
     labels, predictions, others = data.labels[rated], data.predictions[rated], data.others[other]
     people = _mean(data.labels, rated)
     predicted = _mean(np.where(rated, data.predictions, data.others), rated | other)
-    if not enough_labels(labels):
+    if not has_enough_labels(labels):
         note = f"not enough ratings: {len(labels)} prompts, at least {MIN_LABELS} are needed"
         if len(labels) >= MIN_LABELS:
             equal = len(labels) - int(count_different(labels))
@@ -257,11 +257,11 @@ def correct_shares(
             own = scored.generator == code
             if not generator or not own.any():
                 continue
-            predicted = share(passes[own], scored.prompt[own].view(np.int64))
+            predicted = estimate_share(passes[own], scored.prompt[own].view(np.int64))
             labelled = frame[frame["generator"] == generator]
             passed = (labelled["human"] >= thresholds.rating).to_numpy()
-            people = share(passed, labelled["prompt_id"].factorize()[0])
-            found = corrected_share(predicted, sensitivity, specificity)
+            people = estimate_share(passed, labelled["prompt_id"].factorize()[0])
+            found = correct_share(predicted, sensitivity, specificity)
             yield CorrectedMean(
                 template, metric, "passing", generator, "",
                 found.value, *found.interval, people.value, *people.interval, predicted.value, *predicted.interval,

@@ -20,11 +20,11 @@ from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
     B_BETTER,
-    NOBODY,
+    NO_PROMPT,
+    Indices,
     PairEvidence,
-    Places,
+    compute_evidence,
     decide,
-    evidence,
     order_differences,
 )
 
@@ -123,7 +123,7 @@ class _Pair(NamedTuple):
 
 def decide_pairs(
     scores: RunScores,
-    order: Places,
+    order: Indices,
     looks: int,
     prompt_ids: Sequence[str],
     generators: Sequence[str],
@@ -142,12 +142,14 @@ def decide_pairs(
         for a, b in combinations(range(len(generators)), 2):
             pairs.append(_Pair(metric, generators[a], generators[b], means[:, a] - means[:, b]))
     every = [
-        evidence(order_differences(pair.differences, order), options, options.indifference_of(pair.metric), len(pairs))
+        compute_evidence(
+            order_differences(pair.differences, order), options, options.indifference_of(pair.metric), len(pairs)
+        )
         for pair in pairs
     ]
     verdicts, decided_at = decide([PairEvidence(*(log_e[:looks] for log_e in pair)) for pair in every], options.alpha)
-    n_seen = [int((order[:end] != NOBODY).sum()) for end in range(looks + 1)]
-    seen = order[:looks][order[:looks] != NOBODY]
+    n_seen = [int((order[:end] != NO_PROMPT).sum()) for end in range(looks + 1)]
+    seen = order[:looks][order[:looks] != NO_PROMPT]
     records = []
     for pair, verdict, look in zip(pairs, verdicts.tolist(), decided_at.tolist(), strict=True):
         differences = pair.differences[seen]

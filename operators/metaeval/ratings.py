@@ -33,7 +33,7 @@ from plumbline.operators.statistics.bootstrap import (
     pairwise_accuracy,
 )
 from plumbline.operators.statistics.options import MATCH_COLUMNS, PAIRWISE, Match, Sampling
-from plumbline.operators.statistics.ordering import permutation, permuted_correlations
+from plumbline.operators.statistics.ordering import correlation_p_value, permutation
 from plumbline.operators.statistics.rounding import merge_equal
 from plumbline.operators.statistics.ties import calibrate_ties
 
@@ -209,7 +209,7 @@ def _correlate(
         equal = varying if np.ptp(human) > 0 else "ratings"
         return undefined(metric, statistic, len(human), f"all {equal} are equal")
     scale = SHARES if statistic == "auroc" else CORRELATIONS
-    interval = prompts.interval(compute, scale) if prompts.all_differ(human, score) else UNDEFINED
+    interval = prompts.interval(compute, scale) if prompts.all_vary(human, score) else UNDEFINED
     return Judgement(metric, statistic, value, interval, len(human), prompts.describe(interval))
 
 
@@ -272,7 +272,7 @@ def _compare_correlations(a: Rated, b: Rated, statistic: str, sampling: Sampling
     human, scores_a, scores_b = (values.rank() if statistic == "spearman" else values).to_numpy(np.float64).T
     correlate = STATISTICS[statistic]
     difference = correlate(human, scores_a) - correlate(human, scores_b)
-    p_value = permuted_correlations(
+    p_value = correlation_p_value(
         human, scores_a, scores_b, rows["prompt_id"].to_list(), resamples=sampling.permutations, seed=sampling.seed
     )
     scores = "ranks" if statistic == "spearman" else "standardised scores"

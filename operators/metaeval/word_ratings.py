@@ -150,7 +150,7 @@ def _judge_auroc(metric: str, asked: pd.DataFrame, prompts: Prompts) -> Judgemen
     if math.isnan(value):
         return undefined(metric, "auroc", len(asked), "all words are rated alike")
     interval = UNDEFINED
-    if prompts.all_differ(aligned, levels.astype(np.float64)):
+    if prompts.all_vary(aligned, levels.astype(np.float64)):
         drawn = [_area(levels, aligned, times[prompts.codes]) for times in prompts.multiplicities()]
         interval = student_interval(value, np.asarray(drawn), prompts.count, SHARES)
     words = f"{WORDS['auroc']}; {prompts.describe(interval)}"

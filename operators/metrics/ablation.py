@@ -15,7 +15,7 @@ from PIL import Image
 from plumbline.operators.base.errors import SourceError
 
 Ablation = Literal["shuffled_images", "blank_images", "shuffled_words"]
-"""Input that the metric is denied.
+"""Kind of ablation.
 
 `shuffled_images`: each row gets the image of another prompt, from its own shard and generator; `blank_images`: each row
 gets the same grey image; `shuffled_words`: the words of each question, or of the text that is compared with the image,
@@ -46,7 +46,7 @@ def _shuffle_images(rows: pa.Table) -> pa.Table:
     """Give each row the image of another prompt, using each image once.
 
     The rows form a ring, sorted by the hashes of their prompts. If the most frequent prompt has N rows, each row gets
-    the image of the row N steps ahead. All rows with the same prompt are closer than that.
+    the image of the row N steps ahead. Rows with the same prompt are at most N - 1 steps apart.
     """
     prompts = [str(prompt) for prompt in rows.column("prompt_id").to_pylist()]
     if not prompts:

@@ -25,7 +25,7 @@ from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.metric import Evidence, Metric, Scored, ScoreRange
 
 Better = Literal["higher", "lower", "neither"]
-"""Which of two scores is better."""
+"""Direction of the scores: whether the higher or the lower of two scores is better, or neither."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 DECLARATION = "__plumbline_metric__"
 """Name of the function attribute that contains its Declaration."""
@@ -118,10 +118,10 @@ class FunctionConfig(Metric):
     def score_range(self) -> ScoreRange | None:
         return self.code.score_range
 
-    def computing(self) -> Mapping[str, Any]:
+    def function_options(self) -> Mapping[str, Any]:
         return {"function": self.function, "code": self.code.digest, "score_range": self.code.score_range}
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
@@ -138,7 +138,7 @@ class Source(NamedTuple):
     file: str
     """Path of the source file, for tracebacks and `__file__`."""
     package: str = ""
-    """The package to which relative imports refer."""
+    """Package that contains the file, for relative imports."""
 
     @property
     def digest(self) -> str:
@@ -158,7 +158,9 @@ class Source(NamedTuple):
         return function
 
 
-class Given(NamedTuple):
+class GivenFunction(NamedTuple):
+    """A function that was passed as a Python object, with the same properties as a Source."""
+
     function: Callable[..., Any]
 
     @property
@@ -181,11 +183,11 @@ class Given(NamedTuple):
         return self.function
 
 
-Origin = Source | Given
+Origin = Source | GivenFunction
 
 
 class UserCode(Code):
-    """A function that can be called.
+    """Code of a function that can be called.
 
     Pickling a function from a file sends the file's text, which is executed on arrival.
     """
@@ -307,7 +309,7 @@ def read_function_options(origin: Origin) -> dict[str, Any]:
 def require_runnable(code: Code) -> UserCode:
     """Return the code if it can be run; raise ConfigError if it comes from a record, which contains only the digest."""
     if not isinstance(code, UserCode):
-        raise ConfigError("records do not contain the code of functions; give its file, as in metric=FILE.py:FUNCTION")
+        raise ConfigError("records do not contain a function's code; give its file, as in metric=FILE.py:FUNCTION")
     return code
 
 

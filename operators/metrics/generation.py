@@ -18,7 +18,7 @@ class GenerationChain(Metric):
 
     ranks: ClassVar[bool] = False
 
-    def scoring(self) -> Mapping[str, Any]:
+    def score_options(self) -> Mapping[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:

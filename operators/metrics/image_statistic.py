@@ -14,7 +14,7 @@ Statistic = Literal["edge_density", "entropy", "saturation"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageStatisticConfig(Metric):
     kind: Literal["image_statistic"] = "image_statistic"
-    story: ClassVar[str] = "measures the image itself, whatever its prompt; neither more nor less of it is better"
+    story: ClassVar[str] = "measures the image alone, without its prompt; neither higher nor lower values are better"
     chain: ClassVar[tuple[str, ...]] = ("image_statistics", "scores")
     role_keys: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[bool] = False
@@ -31,7 +31,7 @@ class ImageStatisticConfig(Metric):
     def score_range(self) -> ScoreRange | None:
         return (0.0, 8.0) if self.statistic == "entropy" else SHARES
 
-    def scoring(self) -> dict[str, str]:
+    def score_options(self) -> dict[str, str]:
         return {"statistic": self.statistic}
 
     def score(self, evidence: Evidence) -> Scored:

@@ -1,4 +1,4 @@
-"""Base class of metrics (chains of stages that end in a score), and the answers from which scores are computed."""
+"""Base class of metrics, which are chains of stages that end in a score, and the inputs of scores."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,18 +12,18 @@ from plumbline.operators.metrics.ablation import Ablation, shuffle_words
 from plumbline.operators.metrics.writing import WrittenQuestion
 
 if TYPE_CHECKING:
-    from plumbline.operators.metrics.modules import LookResult
+    from plumbline.operators.metrics.modules import QueryResult
     from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 Prior = Literal["blank_image"]
-"""How to remove a model's bias from its answers. `blank_image`: divide each choice's likelihood by its likelihood for a
-grey image. Language models are calibrated in the same way with a content-free input (Zhao et al. 2021, Calibrate Before
-Use). No released metric does this.
+"""Method that removes a model's bias from its answers. `blank_image` divides each choice's likelihood by its likelihood
+for a grey image. Language models are calibrated in the same way with a content-free input (Zhao et al. 2021, Calibrate
+Before Use). No released metric does this.
 """
 View = Literal["result", "source", "edit"]
-"""The images that a model sees in one question: `result` is the scored image, `source` is the image from which it was
-edited, and `edit` is both, source first.
+"""The images that a model sees in one question: `result` is the scored image, `source` is the image before the
+edit, and `edit` is both, source first.
 """
 ScoreRange = tuple[float, float]
 """Lowest and highest score."""
@@ -50,8 +50,8 @@ class Answered(NamedTuple):
     """The choice that corresponds to the reply."""
     p_entail: float | None = None
     """Probability that the prompt entails the question and its answer, if it was computed."""
-    seen: "tuple[LookResult, ...]" = ()
-    """Results of the looks, if the question is answered by modules (operators/metrics/modules.py)."""
+    query_results: "tuple[QueryResult, ...]" = ()
+    """Results of the queries, if the question is answered by modules (operators/metrics/modules.py)."""
     prior: Logprobs = ()
     """Log probabilities of the choices' tokens for a blank image, if the metric removes the prior."""
 
@@ -124,7 +124,7 @@ class CallEstimate(NamedTuple):
 class Metric(BoundsChecked, ABC):
     """Base class of metrics: the options, the questions for the models of each stage, and the arithmetic of the score.
 
-    A stage may require further methods, given by the protocol in its `needs` (operators/stages).
+    A stage may require further methods: those of its `metric_type` (operators/stages).
     """
 
     kind: str
@@ -163,6 +163,7 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def image_ablation(self) -> Ablation | None:
+        """The ablation if it replaces the images."""
         return None if self.ablation == "shuffled_words" else self.ablation
 
     @property
@@ -189,7 +190,7 @@ class Metric(BoundsChecked, ABC):
         return shuffle_words(text) if self.ablation == "shuffled_words" else text
 
     @abstractmethod
-    def scoring(self) -> Mapping[str, Any]:
+    def score_options(self) -> Mapping[str, Any]:
         """Return all options that determine the score, given the input tables."""
 
     @abstractmethod
@@ -222,16 +223,16 @@ class PackedMetric(Protocol):
 
 
 @runtime_checkable
-class WantingMetric(Protocol):
+class TextInImageMetric(Protocol):
     """Protocol of metrics that check texts in the image: from the benchmark, the caller, or else the prompt."""
 
-    def want(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
+    def make_questions(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
         """Return a question for each given text or, if none are given, for each text in the prompt; or an error."""
 
 
 def takes_questions(metric: Metric) -> bool:
     """Return True if the metric uses questions or texts that are shipped with the benchmark or sent with an image."""
-    return isinstance(metric, PackedMetric | WantingMetric)
+    return isinstance(metric, PackedMetric | TextInImageMetric)
 
 
 def insert_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
@@ -253,14 +254,14 @@ def repeats_of(metric: Metric) -> int:
     return int(getattr(metric, "repeats", 1))
 
 
-def element(answered: Answered, *, given: str | None, score: float | None) -> Element:
+def make_element(answered: Answered, *, given: str | None, score: float | None) -> Element:
     question = answered.question
     return Element(
         question.question_id, question.text, question.span, question.start, question.end, question.answer, given, score
     )
 
 
-def mean_scored(elements: Sequence[Element]) -> Scored:
+def average_elements(elements: Sequence[Element]) -> Scored:
     """Return the mean of the elements that have a score, or an error if none has."""
     scores = [element.score for element in elements if element.score is not None]
     if not scores:
@@ -268,7 +269,7 @@ def mean_scored(elements: Sequence[Element]) -> Scored:
     return Scored(math.fsum(scores) / len(scores), tuple(elements), n_questions=len(scores))
 
 
-def mean_over_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
+def average_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
     """Return the score of a row with several images: the mean over its images, for each question and rating too.
 
     Videos are scored frame by frame in this way (vqascore_genai_bench.txt, sec. 6). If an image has an error, so does
@@ -304,7 +305,7 @@ def _mean_element(images: Sequence[Element]) -> Element:
     )
 
 
-def incomplete(stage: str, what: str) -> RowError:
+def incomplete_cell(stage: str, what: str) -> RowError:
     """Return the error for a row whose inputs do not match because a stage's cell was computed from other questions."""
     message = f"the cell of {stage} {what}; run again; if the error persists, delete the folder {stage}/ of the store"
     return RowError("incomplete_cell", message, retryable=True)

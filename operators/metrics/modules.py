@@ -20,11 +20,11 @@ from plumbline.operators.models.calls import Box
 MAX_STATEMENTS = 256
 MAX_STATEMENT = 1000
 """Maximum number of characters in a statement."""
-PIXELS = 5
+MIN_DISTANCE = 5
 """Minimum distance in pixels between the centres of two boxes for one to be left of, right of, above or below the other
 (as in the release).
 """
-SHARE = 0.05
+MIN_AREA_DIFFERENCE = 0.05
 """Minimum relative difference between the areas of two boxes for one to be bigger than the other (as in the release).
 """
 
@@ -178,10 +178,10 @@ def write_statement(statement: Statement) -> str:
             return f"{module}Eval(image, '{first},{rest[0]},{rest[1]}')"
 
 
-# Questions about the image that a statement needs
+# Queries about the image that a statement needs
 
 
-class Look(NamedTuple):
+class ImageQuery(NamedTuple):
     """One call to a model about an image: find an object, read the text, or answer a question."""
 
     model: Literal["detector", "reader", "model"]
@@ -193,7 +193,7 @@ class Look(NamedTuple):
     """Possible answers to a question."""
 
 
-class LookResult(NamedTuple):
+class QueryResult(NamedTuple):
     boxes: tuple[Box, ...] = ()
     text: str | None = None
     """The text that was found in the image, or the VQA model's answer."""
@@ -203,32 +203,32 @@ _SIDES = ("left", "right", "above", "below")
 _SIZES = {"small": "smaller", "big": "bigger", "same": "same"}
 
 
-def _relation(statement: Statement) -> str | None:
+def _find_relation(statement: Statement) -> str | None:
     """Return the relation if boxes can show it; None if only a VQA model can (in front of, behind, next to, ...)."""
     words = statement.arguments[2].casefold()
     known = {side: side for side in _SIDES} if statement.module == "spatial" else _SIZES
     return next((relation for word, relation in known.items() if word in words), None)
 
 
-def looks(statement: Statement, relations: Relations = "stated") -> tuple[Look, ...]:
-    """Return the looks that are needed to check a statement, without repeats."""
+def list_queries(statement: Statement, relations: Relations = "stated") -> tuple[ImageQuery, ...]:
+    """Return the queries that are needed to check a statement, without repeats."""
     first = statement.arguments[0]
     match statement.module:
         case "object" | "count":
-            return (Look("detector", first),)
+            return (ImageQuery("detector", first),)
         case "text":
-            return (Look("reader", ""),)
+            return (ImageQuery("reader", ""),)
         case "vqa":
-            return (Look("model", first, choices=statement.arguments[2:]),)
+            return (ImageQuery("model", first, choices=statement.arguments[2:]),)
         case "spatial" | "scale":
             pair = tuple(dict.fromkeys(statement.arguments[:2]))
-            if _relation(statement):
-                return tuple(Look("detector", name) for name in pair)
-            questions = _relation_questions(statement, pair, relations)
-            return tuple(Look("model", text, choices=parsing.YES_NO) for text in questions)
+            if _find_relation(statement):
+                return tuple(ImageQuery("detector", name) for name in pair)
+            questions = _list_relation_questions(statement, pair, relations)
+            return tuple(ImageQuery("model", text, choices=parsing.YES_NO) for text in questions)
 
 
-def _relation_questions(statement: Statement, pair: Sequence[str], relations: Relations) -> list[str]:
+def _list_relation_questions(statement: Statement, pair: Sequence[str], relations: Relations) -> list[str]:
     """Return yes/no questions about a relation that boxes cannot show; it holds if all are answered yes.
 
     The release's code uses the word `skip` for all relations except in front of and behind.
@@ -251,36 +251,38 @@ def _relation_questions(statement: Statement, pair: Sequence[str], relations: Re
 # Is a statement true?
 
 
-def judge(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> tuple[bool, str]:
-    """Return True if the statement holds, given the results of its looks in order, and describe the evidence."""
+def check_statement(statement: Statement, results: Sequence[QueryResult], relations: Relations) -> tuple[bool, str]:
+    """Return True if the statement holds, given the results of its queries in order, and describe the evidence."""
     match statement.module:
         case "object":
-            return bool(seen[0].boxes), _describe_boxes(statement, seen)
+            return bool(results[0].boxes), _describe_boxes(statement, results)
         case "count":
             bound = statement.arguments[1]
             digits = bound.lstrip("=<>!")
-            holds = _COMPARES[bound.removesuffix(digits)](len(seen[0].boxes), int(digits))
-            return holds, _describe_boxes(statement, seen)
+            holds = _COMPARES[bound.removesuffix(digits)](len(results[0].boxes), int(digits))
+            return holds, _describe_boxes(statement, results)
         case "text":
             # a line, or all lines together, must equal the text, without punctuation and case
-            lines = (seen[0].text or "").splitlines()
+            lines = (results[0].text or "").splitlines()
             texts = {_normalise(text) for text in [*lines, " ".join(lines)]}
             return _normalise(statement.arguments[0]) in texts, " / ".join(lines)
         case "vqa":
-            given = _match_choice(seen[0], statement.arguments[1:])
+            given = _match_choice(results[0], statement.arguments[1:])
             return given == statement.arguments[1], given
         case "spatial" | "scale":
-            return _judge_relation(statement, seen, relations)
+            return _check_relation(statement, results, relations)
 
 
-def _match_choice(seen: LookResult, choices: Sequence[str]) -> str:
+def _match_choice(result: QueryResult, choices: Sequence[str]) -> str:
     """Return the choice that equals the reply, or the reply itself if none does."""
-    text = seen.text or ""
+    text = result.text or ""
     return match_choice(text, choices) or text
 
 
-def _describe_boxes(statement: Statement, seen: Sequence[LookResult]) -> str:
-    return ", ".join(f"{len(look.boxes)} x {name}" for look, name in zip(seen, statement.arguments, strict=False))
+def _describe_boxes(statement: Statement, results: Sequence[QueryResult]) -> str:
+    return ", ".join(
+        f"{len(result.boxes)} x {name}" for result, name in zip(results, statement.arguments, strict=False)
+    )
 
 
 _COMPARES: Mapping[str, Callable[[int, int], bool]] = {
@@ -297,20 +299,20 @@ def _normalise(text: str) -> str:
     return parsing.one_line(re.sub(r"[.,?!*]", "", text)).casefold()
 
 
-def _judge_relation(statement: Statement, seen: Sequence[LookResult], relations: Relations) -> tuple[bool, str]:
-    relation = _relation(statement)
+def _check_relation(statement: Statement, results: Sequence[QueryResult], relations: Relations) -> tuple[bool, str]:
+    relation = _find_relation(statement)
     if relation is None:
-        replies = [_match_choice(look, parsing.YES_NO) for look in seen]
+        replies = [_match_choice(result, parsing.YES_NO) for result in results]
         return all(reply == "yes" for reply in replies), ", ".join(replies)
     named = [
-        [box for box in look.boxes if box.label.casefold() == name.casefold()]
-        for look, name in zip(seen, dict.fromkeys(statement.arguments[:2]), strict=True)
+        [box for box in result.boxes if box.label.casefold() == name.casefold()]
+        for result, name in zip(results, dict.fromkeys(statement.arguments[:2]), strict=True)
     ]
     # two objects with the same name are two different boxes
     pairs = product(named[0], named[-1]) if len(named) > 1 else permutations(named[0], 2)
     swapped = relations == "released"
     holds = any(_is_related(relation, *(pair[::-1] if swapped else pair)) for pair in pairs)
-    return holds, _describe_boxes(statement, seen)
+    return holds, _describe_boxes(statement, results)
 
 
 def _is_related(relation: str, first: Box, second: Box) -> bool:
@@ -319,12 +321,12 @@ def _is_related(relation: str, first: Box, second: Box) -> bool:
     area, other_area = ((box.x2 - box.x1) * (box.y2 - box.y1) for box in (first, second))
     ratio = area / other_area if other_area else math.inf
     related = {
-        "right": right > PIXELS,
-        "left": right < -PIXELS,
-        "below": down > PIXELS,
-        "above": down < -PIXELS,
-        "same": abs(1 - ratio) < SHARE,
-        "bigger": ratio > 1 + SHARE,
-        "smaller": ratio < 1 - SHARE,
+        "right": right > MIN_DISTANCE,
+        "left": right < -MIN_DISTANCE,
+        "below": down > MIN_DISTANCE,
+        "above": down < -MIN_DISTANCE,
+        "same": abs(1 - ratio) < MIN_AREA_DIFFERENCE,
+        "bigger": ratio > 1 + MIN_AREA_DIFFERENCE,
+        "smaller": ratio < 1 - MIN_AREA_DIFFERENCE,
     }
     return related[relation]

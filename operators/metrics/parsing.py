@@ -158,19 +158,19 @@ def read_short_answer(reply: str, pieces: Callable[[str], Sequence[str]] = split
 
 def token_f1(answer: str, gold: str) -> float:
     """Return the F1 of two answers as bags of words, ignoring articles and punctuation; number words are numbers."""
-    given, right = Counter(_tokens(answer)), Counter(_tokens(gold))
+    given, right = Counter(_split_words(answer)), Counter(_split_words(gold))
     if not given or not right:
         return float(normalise(answer) == normalise(gold))
     return 2 * (given & right).total() / (given.total() + right.total())
 
 
-def _tokens(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     words = [str(_NUMBERS.get(word, word)) for word in re.findall(r"\w+", text.casefold())]
     return [word for word in words if word not in _ARTICLES]
 
 
 def read_number(text: str) -> int | None:
-    """Return the number written in digits or in words (`two hundred and forty dogs`); None if there is none."""
+    """Return the number written in digits or in words (`two hundred and forty dogs`); None without a number."""
     if text.strip().isdecimal():
         return int(text)
     total, group, words = 0, 0, 0
@@ -184,7 +184,7 @@ def read_number(text: str) -> int | None:
     return total + group if words else None
 
 
-def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] = ()) -> TextSpan | None:
+def find_words(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] = ()) -> TextSpan | None:
     """Return the position of words in the prompt, ignoring case, spaces and kinds of quotes; None if absent.
 
     If they occur several times, prefer the first position at `after` or later that is not in `taken`, then the first
@@ -197,9 +197,9 @@ def find(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextSpan] =
     return next((span for span in free if span.start >= after), next(iter([*free, *found]), None))
 
 
-def locate(words: str | None, prompt: str) -> LocatedWords:
-    """Return the words with their first position in the prompt; None is accepted for no words."""
-    span = find(words, prompt) if words else None
+def locate_words(words: str | None, prompt: str) -> LocatedWords:
+    """Return the words with their first position in the prompt; both are None if `words` is None."""
+    span = find_words(words, prompt) if words else None
     return LocatedWords(prompt[span.start : span.end], *span) if span else LocatedWords(words or None)
 
 
@@ -207,19 +207,19 @@ def _find_all(words: str, prompt: str) -> Iterator[TextSpan]:
     for form in dict.fromkeys((words, words.strip(_EDGE))):
         if not form:
             continue
-        pattern = _pattern(form)
+        pattern = _make_pattern(form)
         if form.isascii():
             pattern = (r"(?<!\w)" if form[0].isalnum() else "") + pattern + (r"(?!\w)" if form[-1].isalnum() else "")
         yield from (TextSpan(*match.span()) for match in re.finditer(pattern, prompt, re.IGNORECASE))
 
 
-def skip(text: str, prompt: str, start: int) -> int:
+def skip_text(text: str, prompt: str, start: int) -> int:
     """Return the position after `text` if the prompt has this text at `start`, otherwise `start`."""
-    match = re.compile(rf"\s*{_pattern(text)}\s*", re.IGNORECASE).match(prompt, start)
+    match = re.compile(rf"\s*{_make_pattern(text)}\s*", re.IGNORECASE).match(prompt, start)
     return match.end() if match else start
 
 
-def _pattern(words: str) -> str:
+def _make_pattern(words: str) -> str:
     """Return a regular expression that matches the words with any white space, quotes and dashes."""
     return r"\s+".join("".join(_VARIANTS.get(char, re.escape(char)) for char in word) for word in words.split())
 

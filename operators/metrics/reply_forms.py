@@ -16,9 +16,9 @@ Replies = Literal["text", "json"]
 Schema = Mapping[str, Any]
 Piece = TypeVar("Piece")
 
-ENDS_TRIED = 40
-"""Number of positions, counted from the end, at which to try completing a JSON reply that was cut off. One question has
-fewer positions.
+MAX_ENDS = 40
+"""Number of positions, counted from the end, at which to try to complete a JSON reply that was cut off. A single
+question has fewer such positions.
 """
 MAX_BLOCKS = 256
 CLOSED, OPEN = "yes_no", "multiple_choice"
@@ -83,8 +83,8 @@ def list_of(entry: Schema, most: int, least: int = 1) -> Schema:
     return {"type": "array", "items": entry, "minItems": least, "maxItems": most}
 
 
-def listing(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
-    """Return the schema of `{"name": [entry, ...]}`, limited to as many entries as fit into a reply.
+def list_schema(name: str, entry: Schema, tokens: int) -> Callable[[int], Schema]:
+    """Return a function that makes the schema of `{"name": [entry, ...]}`, with as many entries as fit into a reply.
 
     An entry has about `tokens` tokens.
     """
@@ -109,10 +109,10 @@ def blocks_schema(**subject: Schema) -> Callable[[int], Schema]:
 # Parsing JSON
 
 
-def entries(reply: str, *names: str) -> list[Any]:
+def read_entries(reply: str, *names: str) -> list[Any]:
     """Return the entries under the given names in a JSON reply, which may be cut off or surrounded by other text.
 
-    If no name occurs, use the first list or, if there is no list, the whole value. Raise UnreadableReply if the reply
+    If no name occurs, use the first list or, without a list, the whole value. Raise UnreadableReply if the reply
     contains no JSON.
     """
     text = parsing.strip_markup(reply)
@@ -134,7 +134,7 @@ def _decode(text: str) -> Any:
     value = _try_decode(text)
     if value is not None:
         return value
-    ends = [match.end() for match in re.finditer(r'[}\]"\d]', text)][-ENDS_TRIED:]
+    ends = [match.end() for match in re.finditer(r'[}\]"\d]', text)][-MAX_ENDS:]
     repairs = (text[:end] + close for end in reversed(ends) for close in ("]}", "]"))
     return next(filter(None, map(_try_decode, repairs)), None)
 
@@ -146,12 +146,12 @@ def _try_decode(text: str) -> Any:
         return None
 
 
-def field(entry: Any, name: str) -> Any:
+def read_member(entry: Any, name: str) -> Any:
     """Return the named member of an entry; return an entry that is not an object unchanged."""
     return entry.get(name) if isinstance(entry, dict) else entry
 
 
-def spelled(value: Any) -> str:
+def json_text(value: Any) -> str:
     """Return a JSON value as text on one line; return an empty string for values that are not text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -160,7 +160,7 @@ def spelled(value: Any) -> str:
 
 def texts_under(name: str) -> Callable[[str], list[str]]:
     """Return a parser that reads the string or strings under a name."""
-    return lambda reply: [text for entry in entries(reply, name) if (text := spelled(field(entry, name)))]
+    return lambda reply: [text for entry in read_entries(reply, name) if (text := json_text(read_member(entry, name)))]
 
 
 # Questions in blocks
@@ -168,7 +168,7 @@ def texts_under(name: str) -> Callable[[str], list[str]]:
 
 class Block(NamedTuple):
     subject: str | None
-    """Text after `About` that says what the question is about."""
+    """Subject of the question: the text after `About`."""
     text: str
     choices: tuple[str, ...]
     answer: str
@@ -227,13 +227,18 @@ def _split_labels(reply: str) -> Iterator[tuple[str, str]]:
 
 
 def read_json_blocks(reply: str) -> list[Block]:
-    """Parse the questions of a JSON reply (`blocks_schema`); sort the choices, as the correct one comes first."""
+    """Parse the questions of a JSON reply (`blocks_schema`).
+
+    The choices are sorted, because the writer puts the correct choice first.
+    """
     drafts = []
-    for entry in entries(reply, CLOSED, OPEN, "questions"):
-        answer, subject, kind, text = (spelled(field(entry, name)) for name in ("answer", "about", "type", "question"))
-        wrong = field(entry, "wrong")
-        choices = field(entry, "choices") or [answer, *(wrong if isinstance(wrong, list) else [])]
-        unique = set(map(spelled, choices)) if isinstance(choices, list) else set()
+    for entry in read_entries(reply, CLOSED, OPEN, "questions"):
+        answer, subject, kind, text = (
+            json_text(read_member(entry, name)) for name in ("answer", "about", "type", "question")
+        )
+        wrong = read_member(entry, "wrong")
+        choices = read_member(entry, "choices") or [answer, *(wrong if isinstance(wrong, list) else [])]
+        unique = set(map(json_text, choices)) if isinstance(choices, list) else set()
         subject = f"{subject} ({kind})" if kind else subject
         drafts.append(_Draft(subject or None, [text], sorted(unique), [answer]))
     return _check_blocks(drafts, f'no question under "{CLOSED}" or "{OPEN}" was found')

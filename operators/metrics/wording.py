@@ -100,7 +100,7 @@ class WordedMetric(Metric):
             raise ConfigError(f"{self.key_of('wording')}: {error}") from error
         if wording.release is not None:
             defaults = {field.name: field.default for field in fields(self)}
-            for option in wording.release.decides:
+            for option in wording.release.fixed_options:
                 if option in defaults and getattr(self, option) != defaults[option]:
                     raise ConfigError(
                         f"{self.key_of(option)}: {getattr(self, option)} is ignored with the wording of "
@@ -108,7 +108,7 @@ class WordedMetric(Metric):
                     )
         return replace(self, wording=str(folder), wording_digest=wording.digest)
 
-    def released(self, kind: type[R]) -> R | None:
+    def find_release(self, kind: type[R]) -> R | None:
         """Return the metric's release if it is of this class, otherwise None."""
         release = self._wording.release
         return release if isinstance(release, kind) else None
@@ -127,14 +127,14 @@ class WordedMetric(Metric):
 def read_wording(
     folder: Path, releases: "Sequence[type[Release]]", templates: Sequence[str], digest: str | None = None
 ) -> Wording:
-    """Read a metric's wording from a folder; raise ConfigError if there is none. Missing templates are ours."""
+    """Read a metric's wording from a folder; raise ConfigError if it has none. Our templates replace missing ones."""
     if not releases and not templates:
         raise ConfigError("this metric sends no prompts of its own to a model; leave the wording out")
-    marks = " or ".join(f"a checkout of {release.repository} ({release.mark})" for release in releases)
+    marks = " or ".join(f"a checkout of {release.repository} ({release.marker_file})" for release in releases)
     expected = " or ".join(filter(None, (marks, f"templates ({', '.join(f'{name}.txt' for name in templates)})")))
     if not folder.is_dir():
         raise ConfigError(f"expected {expected} in a local folder, but {folder} is not a folder; correct its path")
-    release = next((release for release in releases if (folder / release.mark).is_file()), None)
+    release = next((release for release in releases if (folder / release.marker_file).is_file()), None)
     if release is not None:
         wording = Wording(release.read(Checkout(folder, release.repository)))
     else:
@@ -172,9 +172,9 @@ class Release(ABC):
 
     repository: ClassVar[str]
     """Owner and name on GitHub."""
-    mark: ClassVar[str]
+    marker_file: ClassVar[str]
     """File whose presence identifies a checkout."""
-    decides: ClassVar[tuple[str, ...]]
+    fixed_options: ClassVar[tuple[str, ...]]
     """Options of the metric for which the release has its own values."""
     temperature: ClassVar[float] = 0.0
     """Sampling temperature of the replies, if the release determines it."""
@@ -205,7 +205,7 @@ def ask_as_released(
             return [read(reply.text) for read, reply in zip(readers, replies, strict=True)]
         except (*READER_ERRORS, UnreadableReply) as error:
             problem = str(error)
-    raise UnreadableReply(f"{problem}; it is read as the release's code reads it")
+    raise UnreadableReply(f"{problem}; replies are parsed as in the release's code")
 
 
 class Slot(NamedTuple):
@@ -330,5 +330,5 @@ def fill_slots(text: Text, values: Mapping[str, str]) -> str:
     """Fill the slots of a text; raise ConfigError for a slot without a value."""
     unknown = [part.expression for part in text if isinstance(part, Slot) and part.expression not in values]
     if unknown:
-        raise ConfigError(f"the release's text has a slot for {unknown[0]}, which is not known here")
+        raise ConfigError(f"the release's text has the slot {unknown[0]}, expected only {', '.join(values)}")
     return "".join(values[part.expression] if isinstance(part, Slot) else part for part in text)

@@ -30,7 +30,7 @@ class WrittenQuestion(NamedTuple):
     """A question with the columns of the table QUESTIONS (operators/base/schemas.py)."""
 
     question_id: str
-    """Id that is unique within a prompt: at first a number, later a hash of the content (`identified`)."""
+    """Id that is unique within a prompt: at first a number, later a hash of the content (`assign_ids`)."""
     text: str
     choices: tuple[str, ...]
     answer: str | None = None
@@ -43,7 +43,7 @@ class WrittenQuestion(NamedTuple):
 
 
 class VqaPrompt(NamedTuple):
-    """A question in the form in which it is sent to a VQA model."""
+    """A question in the form that is sent to a VQA model."""
 
     text: str
     choices: tuple[str, ...]
@@ -54,7 +54,7 @@ class VqaPrompt(NamedTuple):
     """True if a free answer must equal a choice; otherwise the closest choice is used."""
 
 
-def identified(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
+def assign_ids(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
     """Give the questions ids derived from their content, so that an answer to one is never used for another.
 
     If a prompt has equal questions, they have the same answer, and the id of the second one ends in -2.
@@ -82,7 +82,7 @@ def is_asked(keep: bool | None) -> bool:
 
 
 class ReplySampling(NamedTuple):
-    """How replies are sampled; part of the questions' recipe."""
+    """Sampling of replies; part of the questions' recipe."""
 
     max_tokens: int = 2048
     """Maximum number of tokens in a reply."""

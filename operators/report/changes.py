@@ -29,7 +29,7 @@ from plumbline.operators.results.reward_hacking import Movement, describe_alarm,
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.rewards.combination import REWARD, Combination, Reward, Scale, compute_scales
-from plumbline.operators.statistics.ordering import fewest_pairs, holm
+from plumbline.operators.statistics.ordering import holm, min_pairs
 
 Floats = NDArray[np.float64]
 
@@ -414,7 +414,7 @@ def _overall(changes: Sequence[Change]) -> list[Change]:
 def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
     """Return True if a change in the same direction on every prompt would be clear, or if no score changed at all."""
     changed = [change for change in changes if change.verdict not in ("unchanged", UNLIKE)]
-    return not changed or any(change.duel.n >= fewest_pairs(comparisons, SIGNIFICANT) for change in changed)
+    return not changed or any(change.duel.n >= min_pairs(comparisons, SIGNIFICANT) for change in changed)
 
 
 def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:

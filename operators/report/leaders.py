@@ -10,7 +10,7 @@ import pandas as pd
 from plumbline.operators.base.sentences import MAX_NAMES, Sentence, interval_sentence, names, number, plural
 from plumbline.operators.results.comparison import SIGNIFICANT, Board, LeaderboardRow, generator_names
 from plumbline.operators.results.summary import OVERALL
-from plumbline.operators.statistics.ordering import fewest_pairs
+from plumbline.operators.statistics.ordering import min_pairs
 
 MAX_CLOSE = 5
 """Maximum number of generators close to a leader that are listed, each with its metrics."""
@@ -153,7 +153,7 @@ def explain_too_few(n_prompts: int, n_comparisons: int) -> str:
     among = f" among {n_comparisons} comparisons" if n_comparisons > 1 else ""
     return (
         f"even the same direction on all of {plural(n_prompts, 'prompt')} is not clear{among}; "
-        f"at least {fewest_pairs(n_comparisons, SIGNIFICANT)} prompts are needed"
+        f"at least {min_pairs(n_comparisons, SIGNIFICANT)} prompts are needed"
     )
 
 

@@ -31,7 +31,7 @@ from plumbline.operators.results.comparison import (
 )
 from plumbline.operators.results.metric_recipes import unranked_metrics
 from plumbline.operators.results.summary import OVERALL, part_of
-from plumbline.operators.statistics.ordering import fewest_pairs
+from plumbline.operators.statistics.ordering import min_pairs
 
 MAX_SPLITS = 5
 """Maximum number of pairs listed because benchmarks disagree about them."""
@@ -326,5 +326,5 @@ def _warnings(
         if unlike := not_compared(duels):
             yield f"Not compared on {run.benchmark}, as their settings differ: {names(sorted(unlike))}."
     n_prompts = max((duel.n for duel in comparable), default=0)
-    if comparable and n_prompts < fewest_pairs(len(comparable), SIGNIFICANT):
+    if comparable and n_prompts < min_pairs(len(comparable), SIGNIFICANT):
         yield f"Too few prompts for any clear difference: {explain_too_few(n_prompts, len(comparable))}."

@@ -21,8 +21,8 @@ from plumbline.operators.statistics.compact_letters import compact_letters
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import (
     SignedRank,
-    fewest_pairs,
     holm,
+    min_pairs,
     pairs_needed,
     signed_rank_of,
 )
@@ -199,7 +199,7 @@ class Board(NamedTuple):
     @property
     def fewest_prompts(self) -> int:
         """Smallest number of shared prompts with which a difference between two generators can be clear."""
-        return fewest_pairs(len(self.duels), SIGNIFICANT)
+        return min_pairs(len(self.duels), SIGNIFICANT)
 
     @property
     def can_tell(self) -> bool:

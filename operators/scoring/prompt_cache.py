@@ -10,7 +10,7 @@ import pyarrow as pa
 from plumbline.operators.base import rows
 
 DEFAULT_KEPT_PROMPTS = 20_000
-"""The number of training prompts of GenEval2."""
+"""Default number of cached prompts: the number of training prompts of GenEval2."""
 Rows = Sequence[Mapping[str, Any]]
 Make = Callable[[Sequence[str]], Mapping[str, pa.Table]]
 """Returns a stage's tables for the prompts with these ids, by metric."""

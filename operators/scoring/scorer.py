@@ -20,7 +20,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.ablation import replace_images
 from plumbline.operators.metrics.metric import Metric, takes_questions
-from plumbline.operators.metrics.questions.question_list import read_questions, require_asker
+from plumbline.operators.metrics.questions.question_list import read_questions, require_question_metric
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
@@ -38,10 +38,10 @@ from plumbline.operators.stages.graph import (
     GraphNode,
     check_image_inputs,
     check_models,
+    list_caption_columns,
+    list_source_metrics,
     make_nodes,
-    need_captions,
-    need_sources,
-    require_comparison,
+    require_source_metric,
 )
 from plumbline.operators.stages.question_pack import NO_QUESTIONS_SENT, PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, reusable_questions
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 class WrittenQuestions(Protocol):
     """Storage for the questions that a model wrote, which outlives the process."""
 
-    def unread(self, metric: str) -> Sequence[pa.Table]:
+    def read_new(self, metric: str) -> Sequence[pa.Table]:
         """Return the tables (schema QUESTIONS) that any process has added since the last call."""
 
     def add(self, metric: str, table: pa.Table) -> None:
@@ -94,7 +94,7 @@ class LoadedNode(NamedTuple):
     node: GraphNode
     stage: Stage
     cache: PromptCache
-    """Cache of what the stage's model wrote about prompts, if the stage processes prompts."""
+    """Cache of the stage's rows about prompts, if the stage processes prompts."""
 
 
 class Scorer:
@@ -150,7 +150,7 @@ class Scorer:
         `questions` has a list or None for each image: metrics that use a benchmark's own questions score the image with
         this list (see operators/metrics/questions/question_list.py for its forms). `sources` has, for each image, the
         image that it was edited from, or a list of several; a single source is used for all images. `captions` has a
-        pair of texts for each image: what the source shows, and what the edited image should show.
+        pair of texts for each image: a description of the source, and one of the intended result.
 
         The rows of a metric are adjacent, in the order of the images; `image_id` is an image's position in that order,
         and `prompt_id` is derived from the prompt's text and questions. An image gets a null score and an error if it
@@ -183,7 +183,7 @@ class Scorer:
         _check_sources_and_captions(asked, sources=sources is not None, captions=captions is not None)
         call = read_call(images, prompts, questions, sources, captions)
         if any(prompt.questions is not None for prompt in call.prompts.values()):
-            require_asker(asked, [name for name, metric in asked.items() if takes_questions(metric)])
+            require_question_metric(asked, [name for name, metric in asked.items() if takes_questions(metric)])
         for loaded in self.nodes:
             names = tuple(name for name in loaded.node.metrics if name in asked)
             if names:
@@ -193,11 +193,11 @@ class Scorer:
         return call.explain(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
 
     def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
-        """Return the stage's tables by metric; what a model wrote about known prompts comes from the cache."""
+        """Return the stage's tables by metric; rows about known prompts come from the cache."""
         stage, metrics = loaded.node.stage, loaded.node.metrics
-        if stage.over == "prompts" and loaded.node.roles:
+        if stage.row_kind == "prompts" and loaded.node.roles:
             return loaded.cache.tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
-        shard_rows = call.image_rows if stage.over == "images" else call.prompt_rows
+        shard_rows = call.image_rows if stage.row_kind == "images" else call.prompt_rows
         if stage.looks_at_images():
             shard_rows = replace_images(shard_rows, metrics[names[0]].image_ablation)
         return self._compute(loaded, names, shard_rows, call.tables, call)
@@ -207,15 +207,15 @@ class Scorer:
     ) -> Mapping[str, pa.Table]:
         """Run a stage on some of the call's prompts, and return its tables by metric."""
         metrics, stage = loaded.node.metrics, loaded.node.stage
-        inputs = [(name, other) for name in names for other in stage.reads(metrics[name])]
-        read = {each: _rows_about(call.tables[each], prompt_ids) for each in inputs}
-        prompts, written = _rows_about(call.prompt_rows, prompt_ids), self.written
+        inputs = [(name, other) for name in names for other in stage.input_stages(metrics[name])]
+        read = {each: _select_rows(call.tables[each], prompt_ids) for each in inputs}
+        prompts, written = _select_rows(call.prompt_rows, prompt_ids), self.written
         if written is None or stage is not QuestionsStage:
             return self._compute(loaded, names, prompts, read, call)
         known, earlier = {}, {}
         for name in names:  # questions that this process or others have written
             about = {}
-            for text, asked in reusable_questions(written.unread(name)).items():
+            for text, asked in reusable_questions(written.read_new(name)).items():
                 prompt_id = hash_prompt(text)
                 about[prompt_id] = [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
             loaded.cache.add({name: about})
@@ -224,7 +224,7 @@ class Scorer:
             earlier[name] = [rows.table(records, schemas.QUESTIONS)]
         made = self._compute(loaded, names, prompts, read, call, earlier)
         for name, table in made.items():
-            new = _rows_about(table, [prompt_id for prompt_id in prompt_ids if prompt_id not in known[name]])
+            new = _select_rows(table, [prompt_id for prompt_id in prompt_ids if prompt_id not in known[name]])
             if len(new):
                 written.add(name, new)
         return made
@@ -250,23 +250,23 @@ class Scorer:
             upstream={
                 name: {
                     other: upstream(f"{name}/{other}", tables[name, other])
-                    for other in node.stage.reads(node.metrics[name])
+                    for other in node.stage.input_stages(node.metrics[name])
                 }
                 for name in names
             },
             prompts=upstream("prompts", call.prompt_rows),
             earlier=earlier,
         )
-        if any("pack" in node.stage.reads_of_benchmark(node.metrics[name]) for name in names):
+        if any("pack" in node.stage.benchmark_parts(node.metrics[name]) for name in names):
             asked = [call.prompts[prompt_id] for prompt_id in shard_rows.column("prompt_id").to_pylist()]
-            inputs = inputs._replace(pack=upstream("pack", self._pack_table(asked)))
+            inputs = inputs._replace(pack=upstream("pack", self._make_pack_table(asked)))
         with self.watch("decode"):
             prepared = stage.prepare(inputs)
         with nullcontext() if stage.side_by_side else self.computing, self.watch("model"):
             made = stage.compute(prepared)
         return {name: table.replace_schema_metadata(None) for name, table in made.items()}
 
-    def _pack_table(self, asked: Sequence[AskedPrompt]) -> pa.Table:
+    def _make_pack_table(self, asked: Sequence[AskedPrompt]) -> pa.Table:
         """Return the questions (schema QUESTIONS) passed with the prompts; if a prompt has none, those of the pack."""
         records = []
         for prompt in asked:
@@ -285,15 +285,15 @@ class Scorer:
 
 def _check_sources_and_captions(metrics: Mapping[str, Metric], *, sources: bool, captions: bool) -> None:
     """Raise ConfigError if a metric lacks the sources or captions it needs, or if no metric uses the given ones."""
-    comparing = need_sources(metrics)
+    comparing = list_source_metrics(metrics)
     if sources:
-        require_comparison(metrics, comparing)
+        require_source_metric(metrics, comparing)
     elif comparing:
         raise ConfigError(
             f"sources: {' and '.join(comparing)} {'needs' if len(comparing) == 1 else 'need'} the "
             "sources of edited images; pass the image that each was edited from"
         )
-    reading = " and ".join(need_captions(metrics))
+    reading = " and ".join(list_caption_columns(metrics))
     if reading and not captions:
         raise ConfigError(
             f"captions: required by {reading}; pass a description of each source and of the intended result, as "
@@ -319,5 +319,5 @@ def _load_node(node: GraphNode, config: ScorerConfig) -> LoadedNode:
     )
 
 
-def _rows_about(table: pa.Table, prompt_ids: Sequence[str]) -> pa.Table:
+def _select_rows(table: pa.Table, prompt_ids: Sequence[str]) -> pa.Table:
     return table.filter(pc.is_in(table.column("prompt_id"), pa.array(prompt_ids, pa.string())))

@@ -87,7 +87,7 @@ def read_call(
     columns: dict[str, Any] = {
         "image_id": [str(number) for number in range(count)],
         "prompt_id": [prompt.prompt_id for prompt in asked],
-        **_image_columns(listed, "images", ("image", "uri")),
+        **_make_image_columns(listed, "images", ("image", "uri")),
     }
     if sources is not None:
         each_source = _list_images(sources, "sources") * (count if _is_single(sources) else 1)
@@ -96,9 +96,9 @@ def read_call(
                 f"sources: expected a source, a list of sources or None for each image, got {count} images and "
                 f"{len(each_source)} sources"
             )
-        columns |= _image_columns(each_source, "sources", SOURCES)
+        columns |= _make_image_columns(each_source, "sources", SOURCES)
     if captions is not None:
-        columns |= _caption_columns(list_values(captions, "captions"), count)
+        columns |= _make_caption_columns(list_values(captions, "captions"), count)
     return Call(by_id, rows.table(prompt_rows, schemas.PROMPTS), pa.table(columns), unusable, {})
 
 
@@ -129,7 +129,7 @@ def read_file(path: str) -> bytes:
 
 
 def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> AskedPrompt:
-    """Return the prompt with an id made of its text and questions; add the error of an unusable one to `unusable`."""
+    """Return the prompt with an id made of its text and questions; if it has an error, add this to `unusable`."""
     error = find_prompt_error(prompt)
     suffix = "" if questions is None else f"-{hash_prompt(repr(questions))}"
     if error is None or error == EMPTY_PROMPT:
@@ -140,7 +140,7 @@ def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> 
     return AskedPrompt(prompt_id, "", questions)
 
 
-def _caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]:
+def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]:
     """Return the columns with captions of edits, null if either is unusable; raise ConfigError for a wrong length."""
     if len(captions) != count:
         raise ConfigError(
@@ -156,7 +156,7 @@ def _caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]
     }
 
 
-def _image_columns(listed: Sequence[Any], argument: str, names: tuple[str, str]) -> dict[str, pa.Array]:
+def _make_image_columns(listed: Sequence[Any], argument: str, names: tuple[str, str]) -> dict[str, pa.Array]:
     """Return two columns with these names: the encoded images, and the paths of image files."""
     images = [_list_frames(image, f"{argument}[{number}]") for number, image in enumerate(listed)]
     return {

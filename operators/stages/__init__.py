@@ -1,1 +1,1 @@
-"""Stages, each of which turns a shard's rows and other stages' tables into one table."""
+"""Stages. Each stage turns a shard's rows and other stages' tables into one table."""

@@ -25,10 +25,10 @@ MAX_CACHED_TEXTS = 20_000
 
 
 @runtime_checkable
-class AskingMetric(Protocol):
+class VqaMetric(Protocol):
     """Protocol of metrics that ask a VQA model about images."""
 
-    def answering(self) -> dict[str, Any]:
+    def answer_options(self) -> dict[str, Any]:
         """Return all options that determine how the model is asked."""
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
@@ -61,7 +61,7 @@ class QuestionIndex:
     Questions that the metric's own filter dropped are omitted.
     """
 
-    def __init__(self, table: pa.Table, metric: AskingMetric) -> None:
+    def __init__(self, table: pa.Table, metric: VqaMetric) -> None:
         by_prompt = defaultdict(list)
         for row in table.to_pylist():
             by_prompt[row["prompt_id"]].append(row)
@@ -94,18 +94,18 @@ class PriorsStage(Stage):
     name = "priors"
     version = 1
     schema = schemas.PRIORS
-    over = "prompts"
-    needs = AskingMetric
+    row_kind = "prompts"
+    metric_type = VqaMetric
     calls: ClassVar = {"model": "likelihood"}
     shuffles_words = True
 
     @classmethod
-    def reads(cls, metric: Metric) -> tuple[str, ...]:
+    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.answering()}
+        return {"asking": metric.answer_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
@@ -120,11 +120,11 @@ class PriorsStage(Stage):
     def compute(self, prepared: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
         before = self.model.usage
         encoded = self.model.encode([self.model.preprocess(make_blank_image())])
-        tables = {name: self._table(index, encoded) for name, index in prepared.items()}
+        tables = {name: self._make_table(index, encoded) for name, index in prepared.items()}
         usage = self.model.usage.minus(before)
         return {name: rows.with_usage(table, usage) for name, table in tables.items()}
 
-    def _table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
+    def _make_table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
         """Return one row per prompt with the answers to all its questions, or an error."""
         questions = [question.to_call(0) for of_prompt in index.prompts.values() for question in of_prompt.questions]
         outcomes = iter(isolate(lambda batch: self.model.likelihood(encoded, batch), questions))
@@ -172,7 +172,7 @@ class QuestionedImagesStage(ImagesStage):
         self._index = cache_upstream(lambda name, questions: QuestionIndex(questions.read(), self.metrics[name]))
 
     @classmethod
-    def reads(cls, metric: Metric) -> tuple[str, ...]:
+    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",)
 
     def read_questions(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
@@ -199,14 +199,14 @@ class AnswersStage(QuestionedImagesStage):
     name = "answers"
     version = 1
     schema = schemas.ANSWERS
-    needs = AskingMetric
+    metric_type = VqaMetric
     calls: ClassVar = {"model": "likelihood", "matcher": "embedding"}
-    optional = frozenset({"matcher"})
+    optional_calls = frozenset({"matcher"})
     shuffles_words = True
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.answering()}
+        return {"asking": metric.answer_options()}
 
     @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:

@@ -7,7 +7,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.judges.llmscore import Sight
+from plumbline.operators.metrics.judges.llmscore import CaptionedImage
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Region
@@ -18,7 +18,7 @@ from plumbline.operators.stages.programs import ProgramResults
 
 @runtime_checkable
 class CaptioningMetric(Protocol):
-    def captioning(self) -> dict[str, Any]:
+    def caption_options(self) -> dict[str, Any]:
         """Return all options that determine a caption, except the captioner."""
 
     def caption(self) -> Writing[str]:
@@ -32,12 +32,12 @@ class CaptionsStage(ImageWritingStage):
     version = 1
     schema = schemas.CAPTIONS
     call_unit = "row"
-    needs = CaptioningMetric
+    metric_type = CaptioningMetric
     calls: ClassVar = {"captioner": "generate_from_images"}
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.captioning()}
+        return {"asking": metric.caption_options()}
 
     def program(self, task: ImageTask) -> Writing[dict[str, Any]]:
         text = yield from self.metrics[task.metric].caption()
@@ -54,7 +54,7 @@ class RegionsStage(ImageWritingStage):
     version = 1
     schema = schemas.REGIONS
     call_unit = "row"
-    needs = Metric
+    metric_type = Metric
     calls: ClassVar = {"grounder": "regions"}
 
     def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[list[Region]]:
@@ -69,10 +69,10 @@ class RegionsStage(ImageWritingStage):
 class DescribingMetric(Protocol):
     """Protocol of metrics that need descriptions written by a model that does not see the images."""
 
-    def describing(self) -> dict[str, Any]:
+    def description_options(self) -> dict[str, Any]:
         """Return all options that determine a description, except its input and the model."""
 
-    def describe(self, sight: Sight) -> Writing[str]:
+    def describe(self, sight: CaptionedImage) -> Writing[str]:
         """Ask for a description of one image."""
 
 
@@ -83,17 +83,17 @@ class DescriptionsStage(DerivedStage):
     version = 1
     schema = schemas.DESCRIPTIONS
     call_unit = "row"
-    needs = DescribingMetric
+    metric_type = DescribingMetric
     calls: ClassVar = {"describer": "generate"}
     side_by_side = True
 
     @classmethod
-    def reads(cls, metric: Any) -> tuple[str, ...]:
+    def input_stages(cls, metric: Any) -> tuple[str, ...]:
         return tuple(stage for stage in ("captions", "regions") if stage in metric.chain)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.describing()}
+        return {"asking": metric.description_options()}
 
     def inputs_of_images(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
@@ -104,7 +104,7 @@ class DescriptionsStage(DerivedStage):
 
     def program(self, metric: DescribingMetric, image: Mapping[str, Any]) -> Writing[str]:
         regions = tuple(Region(**region) for region in image["regions"])
-        return metric.describe(Sight(image["text"], regions, image["width"], image["height"]))
+        return metric.describe(CaptionedImage(image["text"], regions, image["width"], image["height"]))
 
     def columns(self, results: Sequence[str]) -> dict[str, Any]:
         return {"descriptions": results}

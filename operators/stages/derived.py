@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.metric import incomplete
+from plumbline.operators.metrics.metric import incomplete_cell
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.stages.images import RowKey
 from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
@@ -39,7 +39,7 @@ class DerivedStage(Stage):
     If an input row has an error, so does the result.
     """
 
-    over = "images"
+    row_kind = "images"
     keeps_rows = True
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
@@ -71,7 +71,7 @@ class DerivedStage(Stage):
         prepared = {}
         for name in inputs.metrics:
             metric = self.metrics[name]
-            tables = {stage: inputs.upstream[name][stage].read().to_pylist() for stage in self.reads(metric)}
+            tables = {stage: inputs.upstream[name][stage].read().to_pylist() for stage in self.input_stages(metric)}
             earlier = {  # from the oldest to the newest, so that a newer row replaces an older one of the same key
                 (row["prompt_id"], row["image_digest"], row["basis"]): row
                 for table in reversed(inputs.earlier.get(name, ()))
@@ -93,7 +93,7 @@ class DerivedStage(Stage):
         ids = {column: first[column] for column in IDS}
         error = next((rows.row_error(row["error"]) for row in read.values() if row["error"]), None)
         if error is None and any(row[column] != first[column] for row in others for column in IDS):
-            error = incomplete(next(iter(read)), f"does not match the current image {first['image_id']}")
+            error = incomplete_cell(next(iter(read)), f"does not match the current image {first['image_id']}")
         images = error or self.inputs_of_images(metric, read, find_text(texts, first["prompt_id"]))
         if isinstance(images, RowError):
             return DerivedRow(ids, error=images)

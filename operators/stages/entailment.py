@@ -20,7 +20,7 @@ _THERE = re.compile(
 
 
 class EntailmentStage(Stage):
-    """Stage that rates, row by row, if questions (schema QUESTIONS) are entailed by the prompt (schema ENTAILMENTS).
+    """Stage that computes the probability that the prompt entails each question (schemas QUESTIONS, ENTAILMENTS).
 
     The premise is the prompt; the hypothesis is the question with its answer, phrased as a statement (gecko.txt, sec.
     5, "Groundedness: removing hallucination"). No question is dropped here.
@@ -29,12 +29,12 @@ class EntailmentStage(Stage):
     name = "entailment"
     version = 1
     schema = schemas.ENTAILMENTS
-    over = "prompts"
-    needs = Metric
+    row_kind = "prompts"
+    metric_type = Metric
     calls: ClassVar = {"nli": "entailment"}
 
     @classmethod
-    def reads(cls, metric: Metric) -> tuple[str, ...]:
+    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",)
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:

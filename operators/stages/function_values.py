@@ -46,13 +46,13 @@ class FunctionValuesStage(ImagesStage):
     name = "function_values"
     version = 1
     schema = schemas.FUNCTION_VALUES
-    needs = FunctionConfig
+    metric_type = FunctionConfig
     shuffles_words = True
     window = WINDOW
 
     @classmethod
     def recipe(cls, name: str, metric: FunctionConfig) -> dict[str, Any]:
-        return dict(metric.computing())
+        return dict(metric.function_options())
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -67,16 +67,16 @@ class FunctionValuesStage(ImagesStage):
         return {name: GivenTexts(prompts, self.metrics[name]) for name in inputs.metrics}
 
     def measure(self, images: PreparedImages, questions: Mapping[str, GivenTexts]) -> Mapping[str, pa.Table]:
-        return {name: self._table(images, texts, self.functions[name]) for name, texts in questions.items()}
+        return {name: self._make_table(images, texts, self.functions[name]) for name, texts in questions.items()}
 
-    def _table(self, images: PreparedImages, given: GivenTexts, function: "UserFunction") -> pa.Table:
+    def _make_table(self, images: PreparedImages, given: GivenTexts, function: "UserFunction") -> pa.Table:
         texts = [
             text
             for row, count in zip(images.rows, images.counts, strict=True)
             for text in [given.text(row.prompt_id)] * count
         ]
         usable = [(image, text) for image, text in zip(images.pixels, texts, strict=True) if isinstance(text, str)]
-        values = iter(function.values(usable, self.image_batch.rows))
+        values = iter(function.compute(usable, self.image_batch.rows))
         results = [text if isinstance(text, RowError) else next(values) for text in texts]
         return self.tabulate(images, given, results, lambda of_row: {"values": [{"value": value} for value in of_row]})
 
@@ -89,7 +89,7 @@ class UserFunction:
         self.code = require_runnable(metric.code)
         self.function: Callable[..., Any] = self.code.load()
 
-    def values(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:
+    def compute(self, shown: Sequence[ImageAndPrompt], batch: int) -> list[float | RowError]:
         """Return a value for each image with its prompt; functions that take several images get `batch` per call."""
         size = batch if self.code.batches else 1
         return [
@@ -115,7 +115,7 @@ class UserFunction:
             raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
 
     def _read(self, value: Any) -> float | RowError:
-        number = _number(value)
+        number = _to_float(value)
         low, high = self.code.score_range or (-math.inf, math.inf)
         if math.isfinite(number) and low <= number <= high:
             return number
@@ -125,7 +125,7 @@ class UserFunction:
         return RowError("unusable_value", message)
 
 
-def _number(value: Any) -> float:
+def _to_float(value: Any) -> float:
     """Convert a number, or an array library's scalar, to float; return nan for anything else."""
     if isinstance(value, str | bytes) or getattr(value, "ndim", None):
         return math.nan

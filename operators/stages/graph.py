@@ -20,8 +20,8 @@ class GraphNode(NamedTuple):
     """One stage together with the models that it loads."""
 
     name: str
-    """Name composed of the stage, the role of its own model and, unless only the scored images are shown, what is shown
-    instead: `answers:vqa`, `answers:vqa:blank_images`, `inspections:judge:edit+result`.
+    """Name composed of the stage, the role of its own model and, if the model sees other images than the scored ones,
+    the kind of these images: `answers:vqa`, `answers:vqa:blank_images`, `inspections:judge:edit+result`.
     """
     stage: type[Stage]
     roles: Mapping[str, str]
@@ -40,7 +40,7 @@ def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
         for name, metric in metrics.items():
             if stage.name in metric.chain:
                 served.setdefault(node_name(stage, metric), {})[name] = metric
-        nodes += [GraphNode(name, stage, _shared_roles(stage, of_node), of_node) for name, of_node in served.items()]
+        nodes += [GraphNode(name, stage, _merge_roles(stage, of_node), of_node) for name, of_node in served.items()]
     return nodes
 
 
@@ -54,7 +54,7 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
             role = next(iter(node.roles.values()))
             refusal = node.stage.unsupported_option(metric, FAMILIES[models[role].family])
             if refusal is not None:
-                raise ConfigError(f"metrics.{name}: it wants {refusal}; the role {role!r} is a {models[role].family}")
+                raise ConfigError(f"metrics.{name}: the role {role!r} is a {models[role].family}, which {refusal}")
 
 
 def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[str, ModelConfig]) -> None:
@@ -72,21 +72,21 @@ def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[s
         raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD_PROBLEM}")
 
 
-def need_sources(metrics: Mapping[str, Metric]) -> list[str]:
+def list_source_metrics(metrics: Mapping[str, Metric]) -> list[str]:
     """Return the names of the metrics that use the sources of edited images."""
     return [name for name, metric in metrics.items() if metric.needs_sources]
 
 
-def require_comparison(wanted: Collection[str], comparing: Collection[str]) -> None:
+def require_source_metric(wanted: Collection[str], comparing: Collection[str]) -> None:
     """Raise ConfigError if sources of edits are given but none of the requested metrics uses them."""
     if not comparing:
         raise ConfigError(
-            f"sources: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that looks at them, "
+            f"sources: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that uses them, "
             "such as source_ssim (plugins/edits/README.md)"
         )
 
 
-def need_captions(metrics: Mapping[str, Metric]) -> dict[str, tuple[str, ...]]:
+def list_caption_columns(metrics: Mapping[str, Metric]) -> dict[str, tuple[str, ...]]:
     """Return, for each metric that needs captions of edits, the columns that contain them."""
     return {name: metric.captions for name, metric in metrics.items() if metric.captions}
 
@@ -101,7 +101,7 @@ def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelCon
         _check_views(node, role, model, clips)
         if clips.shown != "video" and FAMILIES[model.family].reads_videos:
             raise ConfigError(
-                f"clips.shown: the role {role!r} is a {model.family}, which looks at a video as a whole, but "
+                f"clips.shown: the role {role!r} is a {model.family}, which sees a video as a whole, but "
                 f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
             )
         if clips.shown == "video" and not takes_videos(model):
@@ -114,11 +114,11 @@ def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelCon
 
 def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -> None:
     """Raise ConfigError if sources are used with videos, or if a model cannot take both images of an edit at once."""
-    comparing = need_sources(node.metrics)
+    comparing = list_source_metrics(node.metrics)
     showing = [name for name, metric in node.metrics.items() if "edit" in metric.views]
     if comparing and clips.shown == "video":
         raise ConfigError(
-            f"clips.shown: metrics.{comparing[0]} looks at images and their sources; set clips.shown=each"
+            f"clips.shown: metrics.{comparing[0]} uses sources of images, but videos have none; set clips.shown=each"
         )
     if showing and not takes_several_images(model):
         raise ConfigError(
@@ -142,7 +142,7 @@ def node_name(stage: type[Stage], metric: Metric) -> str:
     return ":".join(filter(None, (stage.name, role, *shown)))
 
 
-def _shared_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
+def _merge_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
     """Return the roles of all models that a node's metrics use; raise ConfigError if an option has several roles."""
     roles: dict[str, str] = {}
     for key in stage.calls:
@@ -168,12 +168,12 @@ def check_chain(name: str, metric: Metric) -> None:
         raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}")
     stages = [STAGES[stage_name] for stage_name in metric.chain]
     for stage in stages:
-        if not isinstance(metric, stage.needs):
-            raise ConfigError(f"{where} has the stage {stage.name}, which requires a {stage.needs.__name__}")
-        absent = [other for other in stage.reads(metric) if other not in metric.chain]
+        if not isinstance(metric, stage.metric_type):
+            raise ConfigError(f"{where} has the stage {stage.name}, which requires a {stage.metric_type.__name__}")
+        absent = [other for other in stage.input_stages(metric) if other not in metric.chain]
         if absent:
             raise ConfigError(f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads")
-        unnamed = [key for key in stage.calls if key not in stage.optional and key not in metric.roles]
+        unnamed = [key for key in stage.calls if key not in stage.optional_calls and key not in metric.roles]
         if unnamed:
             raise ConfigError(f"{where} has the stage {stage.name} but sets no {', '.join(unnamed)} for it")
     if metric.ablation is not None and not any(stage.ablation(metric) for stage in stages):

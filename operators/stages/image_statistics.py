@@ -11,7 +11,7 @@ from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.stages.images import PixelsStage
 
 MAX_SIDE = 512
-"""Side in pixels to which larger images are scaled down, so that edges have the same scale and all images take about
+"""Maximum side in pixels. Larger images are scaled down, so that edges have the same scale and all images take about
 the same time.
 """
 EDGE = 0.1
@@ -58,7 +58,7 @@ class ImageStatisticsStage(PixelsStage):
     version = 1
     schema = schemas.IMAGE_STATISTICS
     column = "statistics"
-    needs = ImageStatisticConfig
+    metric_type = ImageStatisticConfig
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PixelStatistics:
         return measure_pixels(image)

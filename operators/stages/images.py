@@ -34,13 +34,13 @@ class AnyPrompt:
 
 
 def images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
-    """Return the images of a view in the order in which they are shown; `edit` is required for views with a source."""
+    """Return the images of a view in display order; `edit` is required for views with a source."""
     source = [] if edit is None or view == "result" else [edit.source]
     return source if view == "source" else [*source, image]
 
 
 class EarlierRows:
-    """A metric's rows from earlier cells, indexed by the inputs from which they were computed."""
+    """A metric's rows from earlier cells, indexed by their inputs."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         """Index the rows without an error; `tables` must be sorted from newest to oldest."""
@@ -66,7 +66,7 @@ class ReusedRows(NamedTuple):
     """Rows from earlier cells that do not need to be computed again."""
 
     table: pa.Table
-    places: Sequence[int]
+    positions: Sequence[int]
     """Position of each row in the shard."""
 
 
@@ -84,7 +84,7 @@ class PreparedShard(NamedTuple):
 class ImagesStage(RowStage):
     """Base class of stages that answer questions about images, for a whole shard at once or row by row."""
 
-    over = "images"
+    row_kind = "images"
     masks: ClassVar[bool] = False
     """True if the stage ignores the pixels covered by the masks of edits."""
     keeps_rows = True
@@ -101,11 +101,11 @@ class ImagesStage(RowStage):
         """Return each metric's questions about the shard's images; by default they do not depend on the prompts."""
         return dict.fromkeys(inputs.metrics, AnyPrompt())
 
-    def input_digest(self, questions: Any, row: ImageRow, place: int, sources: str | None) -> str | None:
+    def input_digest(self, questions: Any, row: ImageRow, position: int, sources: str | None) -> str | None:
         """Return the digest of a row's inputs except the image itself; None if the prompt is unknown.
 
-        `place` is the row's position in the shard. `sources` is the digest of its sources and mask, if the stage uses
-        them.
+        `position` is the row's position in the shard. `sources` is the digest of its sources and mask, if the stage
+        uses them.
         """
         digest: str | None = questions.digest(row.prompt_id)
         return digest if sources is None or digest is None else rows.input_digest(digest, sources)
@@ -131,13 +131,13 @@ class ImagesStage(RowStage):
         earlier = self._earlier[1]
         found: dict[str, dict[int, tuple[int, ImageRow]]] = {name: {} for name in earlier}
 
-        def is_known(place: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
+        def is_known(position: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
             for name, index in earlier.items():
-                digest = self.input_digest(questions[name], row, place, sources)
+                digest = self.input_digest(questions[name], row, position, sources)
                 number = index.numbers.get((row.prompt_id, image_digest, digest or ""))
                 if number is not None:
-                    found[name][place] = number, row
-            return len(earlier) == len(questions) and all(place in known for known in found.values())
+                    found[name][position] = number, row
+            return len(earlier) == len(questions) and all(position in known for known in found.values())
 
         images = prepare_images(
             inputs.rows,
@@ -156,8 +156,8 @@ class ImagesStage(RowStage):
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
         refused = PreparedImages()
-        for place, record in enumerate(image_records(inputs.rows)):
-            refused.add(place, identify(record, inputs.group), None, error)
+        for position, record in enumerate(image_records(inputs.rows)):
+            refused.add(position, identify(record, inputs.group), None, error)
         return PreparedShard(refused, self.read_questions(inputs), {})
 
     def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
@@ -166,11 +166,11 @@ class ImagesStage(RowStage):
             computed = tables[name]
             both = pa.concat_tables([reused.table, computed.replace_schema_metadata(None)])
             # A row that another metric lacked was computed for all metrics; the reused row takes precedence.
-            number_of = {place: len(reused.table) + row for row, place in enumerate(prepared.images.row_numbers)}
-            number_of |= {place: row for row, place in enumerate(reused.places)}
-            in_order = both.take(pa.array([number_of[place] for place in sorted(number_of)], pa.int64()))
+            number_of = {position: len(reused.table) + row for row, position in enumerate(prepared.images.row_numbers)}
+            number_of |= {position: row for row, position in enumerate(reused.positions)}
+            in_order = both.take(pa.array([number_of[position] for position in sorted(number_of)], pa.int64()))
             counted = in_order.replace_schema_metadata(computed.schema.metadata)
-            tables[name] = rows.with_kept(counted, len(reused.places))
+            tables[name] = rows.with_kept(counted, len(reused.positions))
         return tables
 
     def tabulate(
@@ -189,7 +189,7 @@ class ImagesStage(RowStage):
             columns: Returns the columns of a row, given the results for its images.
         """
         records, left = [], iter(results)
-        for row, place, image_digest, source, error, count in zip(
+        for row, position, image_digest, source, error, count in zip(
             images.rows, images.row_numbers, images.digests, images.sources, images.errors, images.counts, strict=True
         ):
             of_row = [next(left) for _ in range(count)]
@@ -197,7 +197,7 @@ class ImagesStage(RowStage):
             if failed is not None:
                 record = row.row(error=rows.error_value(failed), image_digest=image_digest)
             else:
-                digest = self.input_digest(questions, row, place, source)
+                digest = self.input_digest(questions, row, position, source)
                 record = row.row(**columns(of_row), image_digest=image_digest, basis=digest)
             records.append(record)
         return rows.table(records, self.schema)

@@ -1,4 +1,4 @@
-"""The modules stage, in which a detector, a text reader and a VQA model make the observations that programs need."""
+"""The modules stage: a detector, a text reader and a VQA model answer the queries of evaluation programs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.preparing import Edit, PreparedImages
-from plumbline.operators.metrics.modules import Look, LookResult
+from plumbline.operators.metrics.modules import ImageQuery, QueryResult
 from plumbline.operators.models.calls import DetectionModel, DetectionRequest, LikelihoodModel, Question, ReadingModel
 from plumbline.operators.stages.answers import (
-    AskingMetric,
     QuestionedImagesStage,
     QuestionIndex,
+    VqaMetric,
     collect_answers,
     require_finite,
 )
@@ -26,34 +26,34 @@ from plumbline.operators.stages.stage import StageOptions
 
 
 @runtime_checkable
-class LookingMetric(AskingMetric, Protocol):
+class ModuleMetric(VqaMetric, Protocol):
     """Protocol of metrics whose questions are statements that modules check."""
 
-    def looking(self) -> dict[str, Any]:
-        """Return all options that determine the looks, except questions and models."""
+    def query_options(self) -> dict[str, Any]:
+        """Return all options that determine the queries, except questions and models."""
 
-    def looks(self, text: str) -> tuple[Look, ...]:
-        """Return the looks that one question needs."""
+    def image_queries(self, text: str) -> tuple[ImageQuery, ...]:
+        """Return the queries that together answer one question."""
 
 
 class ModulesStage(QuestionedImagesStage):
     """Stage that turns images and questions into observations (schema MODULES).
 
-    Each image is decoded once and each look is computed once. Each model preprocesses only the images that it is asked
+    Each image is decoded once and each query is computed once. Each model preprocesses only the images that it is asked
     about.
     """
 
     name = "modules"
     version = 1
     schema = schemas.MODULES
-    needs = LookingMetric
+    metric_type = ModuleMetric
     calls: ClassVar = {"model": "likelihood", "detector": "detect", "reader": "ocr"}
-    optional = frozenset(calls)
+    optional_calls = frozenset(calls)
     shuffles_words = True
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.looking()}
+        return {"asking": metric.query_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -64,42 +64,42 @@ class ModulesStage(QuestionedImagesStage):
         return image
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        before = self._usage()
+        before = self._sum_usage()
         answers = collect_answers(images, questions)
         for first in range(0, len(images.pixels), self.options.image_batch):
             window = range(first, min(first + self.options.image_batch, len(images.pixels)))
             asked = [
-                (image, of_metric[image], question, self.metrics[name].looks(question.vqa_prompt.text))
+                (image, of_metric[image], question, self.metrics[name].image_queries(question.vqa_prompt.text))
                 for name, of_metric in answers.items()
                 for image in window
                 for question in of_metric[image].questions
             ]
-            seen: dict[tuple[int, Look], LookResult | RowError] = {}
+            seen: dict[tuple[int, ImageQuery], QueryResult | RowError] = {}
             for model in self.models:
                 wanted = dict.fromkeys(
-                    (image, look) for image, *_, looks in asked for look in looks if look.model == model
+                    (image, query) for image, *_, queries in asked for query in queries if query.model == model
                 )
-                seen |= self._take_looks(model, list(wanted), images.pixels)
-            for image, of_image, question, looks in asked:
-                results = [seen[image, look] for look in looks]
+                seen |= self._run_queries(model, list(wanted), images.pixels)
+            for image, of_image, question, queries in asked:
+                results = [seen[image, query] for query in queries]
                 error = next((result for result in results if isinstance(result, RowError)), None)
-                sound = [result for result in results if isinstance(result, LookResult)]
+                sound = [result for result in results if isinstance(result, QueryResult)]
                 boxes = [[box._asdict() for box in result.boxes] for result in sound]
                 columns = {"boxes": boxes, "texts": [result.text for result in sound]}
                 of_image.add(error or {"question_id": question.question_id, **columns})
-        usage = self._usage().minus(before)
+        usage = self._sum_usage().minus(before)
         return {
             name: rows.with_usage(self.tabulate_answers(images, questions[name], of_metric), usage)
             for name, of_metric in answers.items()
         }
 
-    def _usage(self) -> Usage:
+    def _sum_usage(self) -> Usage:
         return reduce(Usage.plus, (getattr(model, "usage", Usage()) for model in self.models.values()), Usage())
 
-    def _take_looks(
-        self, name: str, wanted: Sequence[tuple[int, Look]], images: Sequence[Image.Image]
-    ) -> dict[tuple[int, Look], LookResult | RowError]:
-        """Return the model's result for each look, or the error if the image cannot be encoded."""
+    def _run_queries(
+        self, name: str, wanted: Sequence[tuple[int, ImageQuery]], images: Sequence[Image.Image]
+    ) -> dict[tuple[int, ImageQuery], QueryResult | RowError]:
+        """Return the model's result for each query, or the error if the image cannot be encoded."""
         model = self.models[name]
 
         def encode(batch: Sequence[int]) -> Sequence[Any]:
@@ -110,31 +110,33 @@ class ModulesStage(QuestionedImagesStage):
         encoded = dict(zip(shown, isolate(encode, shown, self.image_batch), strict=True))
         features = {image: feature for image, feature in encoded.items() if not isinstance(feature, RowError)}
         indices = {image: index for index, image in enumerate(features)}
-        sound = [(image, look) for image, look in wanted if image in features]
-        take = partial(_LOOKS[name], model, list(features.values()))
-        results = isolate(lambda batch: take([(indices[image], look) for image, look in batch]), sound)
-        failed = {(image, look): encoded[image] for image, look in wanted if image not in features}
+        sound = [(image, query) for image, query in wanted if image in features]
+        take = partial(_RUN[name], model, list(features.values()))
+        results = isolate(lambda batch: take([(indices[image], query) for image, query in batch]), sound)
+        failed = {(image, query): encoded[image] for image, query in wanted if image not in features}
         return failed | dict(zip(sound, results, strict=True))
 
 
-Looking = Sequence[tuple[int, Look]]
-"""Pairs of an image's index among the features and a look at that image."""
+IndexedQueries = Sequence[tuple[int, ImageQuery]]
+"""Pairs of an image's index among the features and a query at that image."""
 
 
-def _detect(model: DetectionModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
-    wanted = [DetectionRequest(image, look.text, look.box_threshold, look.text_threshold) for image, look in looking]
+def _detect(model: DetectionModel, features: Sequence[Any], queries: IndexedQueries) -> list[QueryResult | RowError]:
+    wanted = [
+        DetectionRequest(image, query.text, query.box_threshold, query.text_threshold) for image, query in queries
+    ]
     found = model.detect(features, wanted)
-    return [boxes if isinstance(boxes, RowError) else LookResult(boxes=tuple(boxes)) for boxes in found]
+    return [boxes if isinstance(boxes, RowError) else QueryResult(boxes=tuple(boxes)) for boxes in found]
 
 
-def _read(model: ReadingModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
-    texts = model.ocr([features[image] for image, _ in looking])
-    return [text if isinstance(text, RowError) else LookResult(text=text) for text in texts]
+def _read(model: ReadingModel, features: Sequence[Any], queries: IndexedQueries) -> list[QueryResult | RowError]:
+    texts = model.ocr([features[image] for image, _ in queries])
+    return [text if isinstance(text, RowError) else QueryResult(text=text) for text in texts]
 
 
-def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -> list[LookResult | RowError]:
-    """Return the likeliest choice for looks with choices, and the model's own words for other looks."""
-    asked = [Question(image, look.text, look.choices) for image, look in looking]
+def _answer(model: LikelihoodModel, features: Sequence[Any], queries: IndexedQueries) -> list[QueryResult | RowError]:
+    """Return the likeliest choice for queries with choices, and the model's own words for other queries."""
+    asked = [Question(image, query.text, query.choices) for image, query in queries]
     closed = list(dict.fromkeys(question for question in asked if question.choices))
     free = list(dict.fromkeys(question for question in asked if not question.choices))
     answers: dict[Question, str | RowError] = {}
@@ -147,7 +149,7 @@ def _answer(model: LikelihoodModel, features: Sequence[Any], looking: Looking) -
             answers[question] = question.choices[sums.index(max(sums))]
     answers |= zip(free, model.reply(features, free) if free else (), strict=True)
     found = [answers[question] for question in asked]
-    return [answer if isinstance(answer, RowError) else LookResult(text=answer) for answer in found]
+    return [answer if isinstance(answer, RowError) else QueryResult(text=answer) for answer in found]
 
 
-_LOOKS: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}
+_RUN: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}

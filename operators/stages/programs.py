@@ -1,4 +1,4 @@
-"""Running many programs of model requests concurrently, in rounds, so that the model's batches are full."""
+"""Runs many programs of model requests concurrently, in rounds, so that the model's batches are full."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce

@@ -1,4 +1,4 @@
-"""Looking up the questions that a benchmark ships, by prompt."""
+"""Lookup of the questions that a benchmark ships, by prompt."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,15 +8,15 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError, check_prompt
-from plumbline.operators.metrics.metric import PackedMetric, WantingMetric
+from plumbline.operators.metrics.metric import PackedMetric, TextInImageMetric
 from plumbline.operators.metrics.parsing import one_line, shorten
 from plumbline.operators.metrics.questions.question_list import TEXT
-from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 
 NO_QUESTIONS_SENT = RowError(
     "no_questions",
-    "no questions came with the prompt, and no pack here has questions about its text, or has several prompts of it; "
-    "send its list of questions, or correct the prompt",
+    "no questions came with the prompt, and the pack has no prompt with this text, or several; send a list of "
+    "questions, or correct the prompt",
 )
 """Error of a prompt that comes without questions, in a call to the scorer or a request to a service."""
 ONLY_TEXTS = RowError(
@@ -61,7 +61,7 @@ def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -
     records = []
     for prompt_id, text in read_prompts(prompts):
         found = check_prompt(text) or pack.find_id(prompt_id, text)
-        usable = found if isinstance(found, RowError) else _usable_rows(pack.questions[found], metric)
+        usable = found if isinstance(found, RowError) else _select_usable_rows(pack.questions[found], metric)
         for row in make_question_rows(usable) if isinstance(usable, RowError) else usable:
             # Word positions are only valid if the prompt is identical to the pack's.
             positions = {} if row.get("prompt") == text else {"start": None, "end": None}
@@ -69,7 +69,9 @@ def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -
     return rows.table(records, schemas.QUESTIONS)
 
 
-def _usable_rows(packed: Sequence[Mapping[str, Any]], metric: PackedMetric) -> Sequence[Mapping[str, Any]] | RowError:
+def _select_usable_rows(
+    packed: Sequence[Mapping[str, Any]], metric: PackedMetric
+) -> Sequence[Mapping[str, Any]] | RowError:
     """Return a prompt's questions, without its texts, or the reason why the metric cannot use them."""
     asked = [row for row in packed if not _is_text(row)]
     if not asked:
@@ -87,7 +89,7 @@ def _is_text(row: Mapping[str, Any]) -> bool:
     return row.get("kind") == TEXT and row.get("answer") is not None and not row.get("choices")
 
 
-def write_wanted_questions(prompts: pa.Table, pack: PackIndex, metric: WantingMetric) -> pa.Table:
+def make_text_questions(prompts: pa.Table, pack: PackIndex, metric: TextInImageMetric) -> pa.Table:
     """Return questions (schema QUESTIONS) about the texts that should appear in the prompts' images.
 
     `prompts` has the schema PROMPTS. Texts from the pack take precedence over texts in the prompt.
@@ -99,8 +101,12 @@ def write_wanted_questions(prompts: pa.Table, pack: PackIndex, metric: WantingMe
         error = next((RowError(**row["error"]) for row in packed if row.get("error") is not None), None)
         if error == NO_QUESTIONS_SENT:
             error = None  # the texts are then taken from the prompt itself
-        questions = check_prompt(text) or error or metric.want(text, [row["answer"] for row in packed if _is_text(row)])
-        written = questions if isinstance(questions, RowError) else identified(questions)
+        questions = (
+            check_prompt(text)
+            or error
+            or metric.make_questions(text, [row["answer"] for row in packed if _is_text(row)])
+        )
+        written = questions if isinstance(questions, RowError) else assign_ids(questions)
         records += [{**row, "prompt_id": prompt_id, "prompt": text} for row in make_question_rows(written)]
     return rows.table(records, schemas.QUESTIONS)
 

@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError, check_prompt
-from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric, takes_questions
-from plumbline.operators.metrics.writing import Writing, WrittenQuestion, identified
+from plumbline.operators.metrics.metric import Metric, PackedMetric, TextInImageMetric, takes_questions
+from plumbline.operators.metrics.writing import Writing, WrittenQuestion, assign_ids
 from plumbline.operators.models.calls import GenerateModel
 from plumbline.operators.stages.programs import generate, run_programs
 from plumbline.operators.stages.question_pack import (
     PackIndex,
     make_question_rows,
+    make_text_questions,
     read_prompts,
     select_questions,
-    write_wanted_questions,
 )
 from plumbline.operators.stages.stage import BenchmarkPart, Inputs, RowStage, StageOptions, cache_upstream
 
@@ -28,14 +28,14 @@ Written = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @runtime_checkable
-class QuestioningMetric(Protocol):
+class QuestionMetric(Protocol):
     """Protocol of metrics with questions, which a model writes, the benchmark ships, or texts in the image imply."""
 
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         """Return all options that determine the questions, except the writer and the pack's content."""
 
 
-class WritingMetric(QuestioningMetric, Protocol):
+class QuestionWritingMetric(QuestionMetric, Protocol):
     """Protocol of metrics whose questions are written."""
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]] | Writing[list[WrittenQuestion] | RowError]:
@@ -50,7 +50,7 @@ class PreparedPrompts(NamedTuple):
 
     prompts: pa.Table
     written: Mapping[str, Written]
-    """Known questions by metric; no new ones are written about the same texts."""
+    """Known questions by metric; no others are written about the same texts."""
     pack: PackIndex | None = None
     """Questions shipped by the benchmark or sent with images; None if the prompts get an error."""
 
@@ -62,20 +62,20 @@ class QuestionsStage(RowStage):
     version = 1
     schema = schemas.QUESTIONS
     call_unit = "writer"
-    over = "prompts"
-    needs = QuestioningMetric
+    row_kind = "prompts"
+    metric_type = QuestionMetric
     calls: ClassVar = {"writer": "generate"}
-    optional = frozenset({"writer"})
+    optional_calls = frozenset({"writer"})
     keeps_rows = True
     side_by_side = True
 
     @classmethod
-    def reads_of_benchmark(cls, metric: Metric) -> tuple[BenchmarkPart, ...]:
+    def benchmark_parts(cls, metric: Metric) -> tuple[BenchmarkPart, ...]:
         return ("pack",) if takes_questions(metric) else ()
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"kind": metric.kind, **metric.asking()}
+        return {"kind": metric.kind, **metric.question_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
@@ -95,20 +95,20 @@ class QuestionsStage(RowStage):
     def compute(self, prepared: PreparedPrompts) -> Mapping[str, pa.Table]:
         """Write the questions of all metrics together, in order to fill the model's batches."""
         with ThreadPoolExecutor(len(prepared.written)) as pool:
-            tables = pool.map(partial(self._table, prepared), prepared.written)
+            tables = pool.map(partial(self._make_table, prepared), prepared.written)
             return dict(zip(prepared.written, tables, strict=True))
 
-    def _table(self, prepared: PreparedPrompts, name: str) -> pa.Table:
+    def _make_table(self, prepared: PreparedPrompts, name: str) -> pa.Table:
         metric, pack = self.metrics[name], prepared.pack
-        if pack is not None and isinstance(metric, WantingMetric):
-            return write_wanted_questions(prepared.prompts, pack, metric)
+        if pack is not None and isinstance(metric, TextInImageMetric):
+            return make_text_questions(prepared.prompts, pack, metric)
         if pack is not None and isinstance(metric, PackedMetric):
             return select_questions(prepared.prompts, pack, metric)
-        return write(prepared.prompts, metric, self.model, prepared.written[name])
+        return write_questions(prepared.prompts, metric, self.model, prepared.written[name])
 
 
-def write(
-    prompts: pa.Table, metric: WritingMetric, model: GenerateModel | None, kept: Written | None = None
+def write_questions(
+    prompts: pa.Table, metric: QuestionWritingMetric, model: GenerateModel | None, kept: Written | None = None
 ) -> pa.Table:
     """Return questions (schema QUESTIONS) about prompts (schema PROMPTS), reusing those in `kept` for their texts."""
     kept = kept or {}
@@ -121,14 +121,14 @@ def write(
     return rows.with_kept(table, sum(record["prompt"] in kept for record in records))
 
 
-def _write_or_error(text: str, metric: WritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
+def _write_or_error(text: str, metric: QuestionWritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
     """Write a prompt's questions with the metric's program, or return the error if there are none."""
     if (problem := check_prompt(text)) is not None:
         return problem
     written = yield from metric.write(text)
     if isinstance(written, RowError):
         return written
-    return identified(written) or RowError("unreadable_reply", "the model wrote no question about the prompt")
+    return assign_ids(written) or RowError("unreadable_reply", "the model wrote no question about the prompt")
 
 
 def reusable_questions(earlier: Sequence[pa.Table]) -> Written:

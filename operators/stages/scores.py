@@ -14,10 +14,10 @@ from plumbline.operators.metrics.metric import (
     Logprobs,
     Metric,
     Scored,
-    incomplete,
-    mean_over_images,
+    average_images,
+    incomplete_cell,
 )
-from plumbline.operators.metrics.modules import LookResult
+from plumbline.operators.metrics.modules import QueryResult
 from plumbline.operators.metrics.parsing import shorten
 from plumbline.operators.metrics.writing import WrittenQuestion, is_asked
 from plumbline.operators.models.calls import Box
@@ -27,15 +27,15 @@ STALE = "of questions that have been rewritten since"
 
 
 @runtime_checkable
-class CombiningMetric(Protocol):
+class ImageCombiningMetric(Protocol):
     """Protocol of metrics with their own way of combining the scores of a row's images; other metrics use the mean."""
 
-    def combined(self, images: Sequence[Scored]) -> Scored:
+    def combine_images(self, images: Sequence[Scored]) -> Scored:
         """Return the row's score, given the scores of its images."""
 
 
 class PreparedScores(NamedTuple):
-    """The tables from which one metric's scores for a shard are computed."""
+    """Input tables of one metric's scores for a shard."""
 
     measured: pa.Table
     """Table with a row for each image."""
@@ -52,16 +52,16 @@ class ScoresStage(Stage):
     name = "scores"
     version = 1
     schema = schemas.ELEMENT_SCORES
-    over = "images"
-    needs = Metric
+    row_kind = "images"
+    metric_type = Metric
 
     @classmethod
-    def reads(cls, metric: Metric) -> tuple[str, ...]:
+    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return metric.scored_from
 
     @classmethod
     def recipe(cls, name: str, metric: Metric) -> dict[str, Any]:
-        return {"name": name, "kind": metric.kind, **metric.scoring()}
+        return {"name": name, "kind": metric.kind, **metric.score_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics: Mapping[str, Metric] = metrics
@@ -96,16 +96,16 @@ class ScoresStage(Stage):
 
 
 def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: Metric) -> dict[str, Any]:
-    """Return the columns of a score, including a basis if the score depends on more than its row."""
-    combine = metric.combined if isinstance(metric, CombiningMetric) else mean_over_images
+    """Return the columns of a score; `basis` is set only if the score depends on more than its row."""
+    combine = metric.combine_images if isinstance(metric, ImageCombiningMetric) else average_images
     if written is None:
         return _score_calls(row, metric, combine)
     error = written.find_error(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
         return {"error": rows.error_value(error)}
-    images = [Evidence(image, _answered_questions(image, written)) for image in rows.split_by_image(row)]
+    images = [Evidence(image, _join_answers(image, written)) for image in rows.split_by_image(row)]
     scored = combine([metric.score(evidence) for evidence in images])
-    return {**_columns(scored), "basis": written.bases[row["prompt_id"]]}
+    return {**_score_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
 
 def _score_calls(
@@ -121,15 +121,15 @@ def _score_calls(
         scored = [None if call is None else metric.score(Evidence(call)) for call in calls]
         images.append(scored)
         read = [one for one in scored if one is not None]
-        means.append(mean_over_images([one for one in read if one.error is None] or read[:1], "Ask"))
-    columns = _columns(combine(means))
+        means.append(average_images([one for one in read if one.error is None] or read[:1], "Ask"))
+    columns = _score_columns(combine(means))
     if len(images[0]) == 1:
         return columns
     by_call = ([one for one in each if one is not None] for each in zip(*images, strict=True))
     return {**columns, "asks": [combine(each).score if len(each) == len(images) else None for each in by_call]}
 
 
-def _columns(scored: Scored) -> dict[str, Any]:
+def _score_columns(scored: Scored) -> dict[str, Any]:
     return {
         "score": scored.score,
         "n_questions": scored.n_questions,
@@ -150,7 +150,7 @@ def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upst
     if entailment is not None:
         entailed = entailment.read_each()
         for name, of_questions, of_entailment in zip(entailment.names, asked, entailed, strict=True):
-            if not _question_keys(of_questions) <= _question_keys(of_entailment):
+            if not _list_question_keys(of_questions) <= _list_question_keys(of_entailment):
                 raise StaleInput(name, STALE)
         entailments = pa.concat_tables([entailment.schema.empty_table(), *entailed])
     index = WrittenIndex(pa.concat_tables([questions.schema.empty_table(), *asked]), entailments)
@@ -161,7 +161,7 @@ def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upst
     return index
 
 
-def _question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
+def _list_question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
     return set(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "question_id")), strict=True))
 
 
@@ -175,7 +175,7 @@ class WrittenIndex:
         """Answers about a blank image, by prompt_id and question_id."""
         self.errors: dict[str, RowError] = {}
         """Errors of prompts whose questions or entailments failed, by prompt_id."""
-        self.bases = score_bases(questions, entailments)
+        self.bases = score_input_digests(questions, entailments)
         for row in self._sound_rows(questions):
             fields = {name: row[name] for name in WrittenQuestion._fields}
             fields |= {"choices": tuple(row["choices"]), "parents": tuple(row["parents"] or ())}
@@ -186,7 +186,9 @@ class WrittenIndex:
             for prompt_id, written in self.questions.items():
                 for question in written:
                     if (prompt_id, question.question_id) not in self.p_entail:
-                        self.errors.setdefault(prompt_id, incomplete("entailment", f"lacks {_describe(question)}"))
+                        self.errors.setdefault(
+                            prompt_id, incomplete_cell("entailment", f"lacks {_describe_question(question)}")
+                        )
 
     def _sound_rows(self, table: pa.Table) -> Iterator[dict[str, Any]]:
         """Yield the rows without an error; record the first error of each prompt."""
@@ -201,7 +203,7 @@ class WrittenIndex:
         """Add a table of priors (schema PRIORS) to these questions."""
         for row in self._sound_rows(priors):
             for answer in row["answers"]:
-                self.priors[row["prompt_id"], answer["question_id"]] = _logprobs(answer)
+                self.priors[row["prompt_id"], answer["question_id"]] = _read_logprobs(answer)
 
     def matches(self, answers: pa.Table) -> bool:
         """Return True if the answers (schema ANSWERS) belong to these questions; rows with an error are ignored."""
@@ -225,15 +227,15 @@ class WrittenIndex:
         if prompt_id in self.errors:
             return self.errors[prompt_id]
         if prompt_id not in self.questions:
-            return incomplete("answers", f"has prompt {prompt_id!r}, which has no questions")
+            return incomplete_cell("answers", f"has prompt {prompt_id!r}, which has no questions")
         for question in self.questions[prompt_id]:
             if is_asked(question.keep) and question.question_id not in answered:
-                return incomplete("answers", f"lacks {_describe(question)}")
+                return incomplete_cell("answers", f"lacks {_describe_question(question)}")
         return None
 
 
-def score_bases(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
-    """Return, by prompt_id, the digest of the questions and entailments on which scores depend."""
+def score_input_digests(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
+    """Return, by prompt_id, a digest of the questions and entailments that determine the prompt's scores."""
     p_entail: dict[tuple[str, str], float] = {}
     if entailments is not None:
         names, questions_of, likely = (
@@ -248,31 +250,33 @@ def score_bases(questions: pa.Table, entailments: pa.Table | None) -> dict[str, 
     return {prompt_id: rows.input_digest(*written) for prompt_id, written in parts.items()}
 
 
-def _describe(question: WrittenQuestion) -> str:
+def _describe_question(question: WrittenQuestion) -> str:
     return f"the question {shorten(question.text)} ({question.question_id})"
 
 
-def _answered_questions(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
-    """Return the prompt's questions in the order they were written, with the model's answers to those it was asked."""
+def _join_answers(row: Mapping[str, Any], written: WrittenIndex) -> Sequence[Answered]:
+    """Return the prompt's questions in the order they were written, each with the model's answer if there is one."""
     answers = {answer["question_id"]: answer for answer in row["answers"]}
     answered = []
     for question in written.questions[row["prompt_id"]]:
         answer = answers.get(question.question_id, {})
         key = row["prompt_id"], question.question_id
-        looks = zip(answer.get("boxes") or (), answer.get("texts") or (), strict=False)
+        queries = zip(answer.get("boxes") or (), answer.get("texts") or (), strict=False)
         answered.append(
             Answered(
                 question,
-                token_logprobs=_logprobs(answer),
+                token_logprobs=_read_logprobs(answer),
                 reply=answer.get("reply"),
                 chosen=answer.get("chosen"),
                 p_entail=written.p_entail.get(key),
-                seen=tuple(LookResult(tuple(Box(**box) for box in boxes or ()), text) for boxes, text in looks),
+                query_results=tuple(
+                    QueryResult(tuple(Box(**box) for box in boxes or ()), text) for boxes, text in queries
+                ),
                 prior=written.priors.get(key, ()),
             )
         )
     return answered
 
 
-def _logprobs(answer: Mapping[str, Any]) -> Logprobs:
+def _read_logprobs(answer: Mapping[str, Any]) -> Logprobs:
     return tuple(map(tuple, answer.get("token_logprobs") or ()))

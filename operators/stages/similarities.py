@@ -20,26 +20,26 @@ from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstrea
 
 
 @runtime_checkable
-class ComparingMetric(Protocol):
+class SimilarityMetric(Protocol):
     """Protocol of metrics that compare images with texts or sources."""
 
     @property
     def pixels(self) -> PixelRule:
-        """Return how images are preprocessed."""
+        """Preprocessing of the images."""
 
     @property
     def measure(self) -> Measure:
-        """Return which of the model's numbers is used."""
+        """Name of the model's number that is used."""
 
     @property
     def compares(self) -> Compares:
-        """Return which inputs are compared."""
+        """Inputs of the comparison."""
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Return the columns with texts to compare instead of the prompts."""
+        """Columns with texts to compare instead of the prompts."""
 
-    def comparing(self) -> dict[str, str]:
+    def similarity_options(self) -> dict[str, str]:
         """Return all options that determine the comparison."""
 
     def text(self, prompt: str) -> str:
@@ -54,19 +54,19 @@ class PromptTexts(NamedTuple):
     """The texts that a metric compares with the images of each prompt."""
 
     prompts: Mapping[str, str]
-    metric: ComparingMetric
+    metric: SimilarityMetric
     captions: Mapping[str, Sequence[Any]] = {}
     """Captions of the shard's rows, by column."""
 
-    def texts(self, prompt_id: str | None, place: int) -> Texts:
-        """Return the texts for the shard's row at index `place`."""
+    def texts(self, prompt_id: str | None, position: int) -> Texts:
+        """Return the texts for the shard's row at index `position`."""
         if self.metric.compares == "source":
             return ()
         names = self.metric.captions
         if not names:
             text = find_text(self.prompts, prompt_id)
             return (self.metric.text(text),) if isinstance(text, str) else text
-        captions = [str((self.captions[name][place] if name in self.captions else None) or "") for name in names]
+        captions = [str((self.captions[name][position] if name in self.captions else None) or "") for name in names]
         for name, caption in zip(names, captions, strict=True):
             if not caption.strip():
                 return RowError("no_caption", f"the row has no {name.replace('_', ' ')}; fill it in")
@@ -84,25 +84,27 @@ class SimilaritiesStage(ImagesStage):
     name = "similarities"
     version = 1
     schema = schemas.SIMILARITIES
-    needs = ComparingMetric
+    metric_type = SimilarityMetric
     calls: ClassVar = {"model": "similarity"}
     shuffles_words = True
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": {"kind": metric.kind, **metric.comparing()}}
+        return {"asking": {"kind": metric.kind, **metric.similarity_options()}}
 
     @classmethod
     def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
         if metric.measure not in family.measures:
-            return f"the measure {metric.measure!r} of a model that gives {' or '.join(family.measures)}"
+            return f"returns {' or '.join(family.measures)}, not {metric.measure}; set another measure or model"
         if metric.compares not in family.compares:
-            return f"compares={metric.compares} of a model that takes {' or '.join(family.compares)}"
+            return f"supports compares={' or '.join(family.compares)}, not {metric.compares}; use another model"
         rating = getattr(metric, "rating", None)  # only `similarity` takes one of a model's several numbers
         if rating is not None and rating not in family.ratings:
-            return f"the rating {rating!r} of a model that gives {' or '.join(family.ratings) or 'none'}"
+            return f"has {' and '.join(family.ratings) or 'no ratings'}, not the rating {rating!r}; set another rating"
         if metric.pixels not in family.pixels:
-            return f"pixels={metric.pixels} of a model that takes {' or '.join(family.pixels)}"
+            return (
+                f"supports pixels={' or '.join(family.pixels)}, not {metric.pixels}; set pixels, or use another model"
+            )
         return None
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
@@ -131,8 +133,8 @@ class SimilaritiesStage(ImagesStage):
         captions = {name: inputs.rows.column(name).to_pylist() for name in CAPTIONS if name in columns}
         return {name: PromptTexts(prompts, self.metrics[name], captions) for name in inputs.metrics}
 
-    def input_digest(self, questions: PromptTexts, row: ImageRow, place: int, sources: str | None) -> str | None:
-        texts = questions.texts(row.prompt_id, place)
+    def input_digest(self, questions: PromptTexts, row: ImageRow, position: int, sources: str | None) -> str | None:
+        texts = questions.texts(row.prompt_id, position)
         if isinstance(texts, RowError):
             return None
         digest = rows.input_digest(*texts)
@@ -145,8 +147,8 @@ class SimilaritiesStage(ImagesStage):
         tables = {}
         for name, prompts in questions.items():
             metric = prompts.metric
-            places = zip(images.rows, images.row_numbers, strict=True)
-            texts = tuple(prompts.texts(row.prompt_id, place) for row, place in places)
+            positions = zip(images.rows, images.row_numbers, strict=True)
+            texts = tuple(prompts.texts(row.prompt_id, position) for row, position in positions)
             comparison = texts, metric.measure, metric.pixels, metric.compares
             if comparison not in by_comparison:
                 each = [of_row for of_row, count in zip(texts, images.counts, strict=True) for _ in range(count)]

@@ -21,7 +21,7 @@ BenchmarkPart = Literal["pack", "skills"]
 """`pack`: the questions that the benchmark ships; `skills`: the skills of its prompts."""
 
 MAX_CACHED_INDICES = 16
-"""Number of indices that a stage caches; a benchmark's prompts need one per metric."""
+"""Maximum number of indices that a stage caches; a benchmark's prompts need one per metric."""
 
 
 class StaleInput(PlumblineError):
@@ -58,9 +58,9 @@ class Inputs(NamedTuple):
     metrics: tuple[str, ...]
     """Metrics for which a table is requested."""
     upstream: Mapping[str, Mapping[str, Upstream]]
-    """Input tables by metric and stage, as declared by `reads`."""
+    """Input tables by metric and stage, as declared by `input_stages`."""
     prompts: Upstream
-    """Columns `prompt_id` and `text` of all prompts to which the shard's images may belong."""
+    """Columns `prompt_id` and `text` of all prompts that the shard's images may belong to."""
     earlier: Mapping[str, Sequence[pa.Table]] = {}
     """Tables of earlier cells by metric, newest first. Their rows may be reused."""
     pack: Upstream | None = None
@@ -77,7 +77,7 @@ class StageOptions(NamedTuple):
     decoders: int = 1
     """Number of images that are decoded concurrently."""
     clips: Clips = DEFAULT_CLIPS
-    """How videos, and rows with several images, are shown to models."""
+    """Presentation of videos, and of rows with several images, to models."""
 
 
 class Stage(ABC):
@@ -91,22 +91,22 @@ class Stage(ABC):
     version: ClassVar[int]
     """Version of the results; increase it when they change."""
     schema: ClassVar[pa.Schema]
-    over: ClassVar[Literal["prompts", "images"]]
-    """What the rows of the stage's shards are: prompts or images."""
-    behind: ClassVar[str | None] = None
-    """For a stage from a plugin or another package: the stage after which it comes in the data flow. None places it
-    just before the scores.
+    row_kind: ClassVar[Literal["prompts", "images"]]
+    """Kind of the rows in the stage's shards."""
+    previous_stage: ClassVar[str | None] = None
+    """Stage that a stage from a plugin or another package follows in the data flow. None places it just before the
+    scores.
     """
-    needs: ClassVar[type]
-    """Runtime-checkable protocol that the stage's metrics must implement."""
+    metric_type: ClassVar[type]
+    """Class or runtime-checkable protocol of the metrics that can use the stage."""
     calls: ClassVar[Mapping[str, Call]] = {}
     """Model calls, by the metric's option that names the model's role; the stage's own model comes first."""
     call_unit: ClassVar[Literal["questions", "writer", "judge", "row"]] = "questions"
-    """What one model call is made for: each question, each request to the metric's writer, each repeated request to its
-    judge, or each row.
+    """Unit that costs one model call: a question, a request to the metric's writer, a repeated request to its judge, or
+    a row.
     """
-    optional: ClassVar[frozenset[str]] = frozenset()
-    """Keys of `calls` for which a metric need not have an option."""
+    optional_calls: ClassVar[frozenset[str]] = frozenset()
+    """Keys of `calls` that a metric may leave out."""
     shuffles_words: ClassVar[bool] = False
     """True if the stage or its model receives texts whose words are reordered by Metric.apply_word_order."""
     keeps_rows: ClassVar[bool] = False
@@ -116,19 +116,19 @@ class Stage(ABC):
     """
 
     @classmethod
-    def reads(cls, metric: Any) -> tuple[str, ...]:
+    def input_stages(cls, metric: Any) -> tuple[str, ...]:
         """Return the stages in the metric's chain whose tables this stage reads."""
         return ()
 
     @classmethod
-    def reads_of_benchmark(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
+    def benchmark_parts(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
         """Return the parts of the benchmark that affect the result, besides the rows and their prompts."""
         return ()
 
     @classmethod
     def looks_at_images(cls) -> bool:
         """Return True if the stage decodes the images of the shard's rows, so that `clips` affects the result."""
-        return issubclass(cls, RowStage) and cls.over == "images"
+        return issubclass(cls, RowStage) and cls.row_kind == "images"
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Stage(ABC):
 
     @classmethod
     def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
-        """Return a requirement of the metric that no model of this family meets; None if there is none."""
+        """Return why no model of this family supports the metric's options, such as "returns cosine, not match"."""
         return None
 
     @abstractmethod
@@ -195,7 +195,7 @@ class RowStage(Stage):
 
 
 def cache_upstream(method: Callable[..., Any]) -> Any:
-    """Wrap a function of upstreams in a cache for the most recent ones; each stage instance has its own cache."""
+    """Cache a function's results for the most recent upstreams; each stage instance has its own cache."""
     return lru_cache(maxsize=MAX_CACHED_INDICES)(method)
 
 

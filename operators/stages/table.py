@@ -34,10 +34,10 @@ def _order_stages() -> list[str]:
     order = list(CORE)
     others = [name for name in KNOWN if name not in order]
     while others:
-        name = next((name for name in others if KNOWN[name].behind in (None, *order)), others[0])
+        name = next((name for name in others if KNOWN[name].previous_stage in (None, *order)), others[0])
         others.remove(name)
-        behind = KNOWN[name].behind
-        order.insert(order.index(behind) + 1 if behind in order else -1, name)
+        previous = KNOWN[name].previous_stage
+        order.insert(order.index(previous) + 1 if previous in order else -1, name)
     return order
 
 

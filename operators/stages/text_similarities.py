@@ -15,16 +15,16 @@ from plumbline.operators.stages.similarities import require_finite_similarity, s
 
 
 @runtime_checkable
-class MatchingMetric(Protocol):
+class TextSimilarityMetric(Protocol):
     """Protocol of metrics that compare prompts with texts about their images."""
 
     @property
     def read_from(self) -> str:
-        """Return the stage that writes the text: `captions` or `descriptions`."""
+        """Stage that writes the text: `captions` or `descriptions`."""
 
     def find_synonyms(self) -> WordNet | None: ...
 
-    def matching(self) -> dict[str, Any]:
+    def text_similarity_options(self) -> dict[str, Any]:
         """Return the options of the comparison; without an embedder, METEOR is used."""
 
 
@@ -34,17 +34,17 @@ class TextSimilaritiesStage(DerivedStage):
     name = "text_similarities"
     version = 1
     schema = schemas.SIMILARITIES
-    needs = MatchingMetric
+    metric_type = TextSimilarityMetric
     calls: ClassVar = {"embedder": "embedding"}
-    optional = frozenset({"embedder"})
+    optional_calls = frozenset({"embedder"})
 
     @classmethod
-    def reads(cls, metric: Any) -> tuple[str, ...]:
+    def input_stages(cls, metric: Any) -> tuple[str, ...]:
         return (metric.read_from,)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.matching()}
+        return {"asking": metric.text_similarity_options()}
 
     def inputs_of_images(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError

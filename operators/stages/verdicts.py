@@ -1,4 +1,4 @@
-"""The verdicts and inspections stages, in which a judge rates descriptions or images against their prompts."""
+"""The verdicts and inspections stages: a judge rates how well descriptions or images match their prompts."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.judges.judge import Verdicts, ask_repeatedly
-from plumbline.operators.metrics.metric import Metric, Verdict, incomplete, repeats_of
+from plumbline.operators.metrics.metric import Metric, Verdict, incomplete_cell, repeats_of
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 from plumbline.operators.stages.derived import DerivedStage
 from plumbline.operators.stages.image_writing import ImageTask, ImageWritingStage
@@ -28,7 +28,7 @@ from plumbline.operators.stages.stage import (
 class JudgingMetric(Protocol):
     """Protocol of metrics whose judge reads descriptions."""
 
-    def judging(self) -> dict[str, Any]:
+    def verdict_options(self) -> dict[str, Any]:
         """Return all options that determine a verdict, except its input and the judge."""
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
@@ -44,7 +44,7 @@ class JudgingStage(Stage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         repeated = {"repeats": metric.repeats} if repeats_of(metric) > 1 else {}
-        return {"kind": metric.kind, "asking": metric.judging(), **repeated}
+        return {"kind": metric.kind, "asking": metric.verdict_options(), **repeated}
 
     def columns(self, results: Sequence[Verdicts]) -> dict[str, Any]:
         repeats = len(results[0])
@@ -64,12 +64,12 @@ class VerdictsStage(JudgingStage, DerivedStage):
 
     name = "verdicts"
     version = 1
-    needs = JudgingMetric
+    metric_type = JudgingMetric
     calls: ClassVar = {"judge": "generate"}
     side_by_side = True
 
     @classmethod
-    def reads(cls, metric: Any) -> tuple[str, ...]:
+    def input_stages(cls, metric: Any) -> tuple[str, ...]:
         return ("descriptions",)
 
     def inputs_of_images(
@@ -87,7 +87,7 @@ class VerdictsStage(JudgingStage, DerivedStage):
 class InspectingMetric(Protocol):
     """Protocol of metrics whose judge sees the images."""
 
-    def judging(self) -> dict[str, Any]:
+    def verdict_options(self) -> dict[str, Any]:
         """Return all options that determine a verdict, except the judge."""
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict | RowError]:
@@ -108,7 +108,7 @@ class JudgedPrompts(NamedTuple):
         text = find_text(self.prompts, prompt_id)
         if isinstance(text, RowError) or self.written is None or prompt_id in self.written.questions:
             return text
-        return self.written.errors.get(prompt_id or "") or incomplete("questions", f"lacks prompt {prompt_id!r}")
+        return self.written.errors.get(prompt_id or "") or incomplete_cell("questions", f"lacks prompt {prompt_id!r}")
 
     def context(self, prompt_id: str | None) -> dict[str, Sequence[Any]]:
         """Return the keyword arguments that the metric's program takes besides the prompt's text."""
@@ -127,15 +127,15 @@ class InspectionsStage(JudgingStage, ImageWritingStage):
 
     name = "inspections"
     version = 1
-    needs = InspectingMetric
+    metric_type = InspectingMetric
     calls: ClassVar = {"judge": "generate_from_images"}
 
     @classmethod
-    def reads(cls, metric: Metric) -> tuple[str, ...]:
+    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",) if "questions" in metric.chain else ()
 
     @classmethod
-    def reads_of_benchmark(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
+    def benchmark_parts(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
         return ("skills",) if getattr(metric, "uses_skills", False) else ()
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
@@ -150,7 +150,7 @@ class InspectionsStage(JudgingStage, ImageWritingStage):
         for name in inputs.metrics:
             questions = inputs.upstream[name].get("questions")
             written = self._written(questions) if questions else None
-            skills = self._skills(inputs.prompts) if self.reads_of_benchmark(self.metrics[name]) else None
+            skills = self._skills(inputs.prompts) if self.benchmark_parts(self.metrics[name]) else None
             prompts[name] = JudgedPrompts(texts, written, skills)
         return prompts
 

@@ -86,7 +86,7 @@ def spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int6
 
 
 def raters_viescore(ratings: pd.DataFrame) -> float:
-    """Return how well raters agree by `spearman_viescore`, given a long table (unit, generator, rater, rating).
+    """Return the raters' agreement by `spearman_viescore`, given a long table (unit, generator, rater, rating).
 
     Each rater is compared with the mean of the others. The results are averaged over raters and then over generators
     (iterate_all_results_human2human in the same release).
@@ -135,7 +135,7 @@ def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
     MIN_DIFFERING prompts have a rating other than the most common one.
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1]
-    if Prompts(ratings["prompt_id"].to_list()).differing(values.astype(np.float64)) < MIN_DIFFERING:
+    if Prompts(ratings["prompt_id"].to_list()).count_differing(values.astype(np.float64)) < MIN_DIFFERING:
         return UNDEFINED
     prompt_codes = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)[1]
     units, first, unit_codes = np.unique(ratings["unit"].astype(str), return_index=True, return_inverse=True)
@@ -149,11 +149,13 @@ def alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
     coincidences = np.zeros((prompts.count, *by_unit.shape[1:]))  # (prompts in order of their ids, values, values)
     np.add.at(coincidences, prompt_codes[first][pairable], by_unit / (counts.sum(axis=1) - 1)[:, None, None])
     drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
-    resampled = _ordinal_alphas(drawn.reshape(-1, *coincidences.shape[1:]))
-    return student_interval(float(_ordinal_alphas(coincidences.sum(axis=0))), resampled, prompts.count, CORRELATIONS)
+    resampled = _compute_ordinal_alphas(drawn.reshape(-1, *coincidences.shape[1:]))
+    return student_interval(
+        float(_compute_ordinal_alphas(coincidences.sum(axis=0))), resampled, prompts.count, CORRELATIONS
+    )
 
 
-def _ordinal_alphas(coincidences: Floats) -> Floats:
+def _compute_ordinal_alphas(coincidences: Floats) -> Floats:
     """Return the alpha of each matrix (..., values, values): nan without pairs of ratings, 1 for a single value."""
     margins = coincidences.sum(axis=-1)
     total = margins.sum(axis=-1)
@@ -167,7 +169,7 @@ def _ordinal_alphas(coincidences: Floats) -> Floats:
 
 
 def majority_vote(votes: Sequence[str | None]) -> str:
-    """Return the most common vote; `unsure` if there is a tie or there are no votes (Gecko, App. D.1)."""
+    """Return the most common vote; `unsure` for a tie or without votes (Gecko, App. D.1)."""
     most = multimode(vote for vote in votes if vote is not None)
     return most[0] if len(most) == 1 else UNSURE
 

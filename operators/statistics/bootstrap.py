@@ -66,11 +66,11 @@ class Prompts:
         if math.isnan(interval.low):
             return f"no interval: too few of {self.count} {self.name} differ from the rest"
         if scale is not None:
-            return f"95% interval: Gaffke's, of {self.count} {self.name}, from {scale.least:g} to {scale.greatest:g}"
+            return f"95% interval: Gaffke's, {self.count} {self.name}, scale from {scale.least:g} to {scale.greatest:g}"
         resamples = self.sampling.resamples
         return f"95% interval: bootstrap of {self.count} {self.name}, {resamples} resamples, with Student's quantile"
 
-    def differing(self, values: Floats) -> int:
+    def count_differing(self, values: Floats) -> int:
         """Return the number of prompts with a value other than the most common of the values (n,)."""
         if not len(values):
             return 0
@@ -128,7 +128,7 @@ class Prompts:
                 if len(rows) > 1:
                     values[prompt], counted[prompt] = pairwise_accuracy(human[rows], metric[rows], epsilon), 1
             return self.ratio_interval(values, counted, SHARES)
-        if not 2 <= self.count <= MAX_PROMPTS_IN_PAIRS or not self.all_differ(human, metric):
+        if not 2 <= self.count <= MAX_PROMPTS_IN_PAIRS or not self.all_vary(human, metric):
             return UNDEFINED
         order = np.concatenate(self.rows)
         human, metric, codes = human[order], metric[order], self.codes[order]
@@ -146,9 +146,9 @@ class Prompts:
             resampled = ((drawn @ correct) * drawn).sum(axis=1) / ((drawn @ pairs) * drawn).sum(axis=1)
         return student_interval(float(correct.sum() / pairs.sum()), resampled, self.count, SHARES)
 
-    def all_differ(self, *columns: Floats) -> bool:
-        """Return True if every column (n,) has enough differing prompts for an interval."""
-        return all(self.differing(values) >= MIN_DIFFERING for values in columns)
+    def all_vary(self, *columns: Floats) -> bool:
+        """Return True if enough prompts differ in every column (n,) for an interval."""
+        return all(self.count_differing(values) >= MIN_DIFFERING for values in columns)
 
 
 def student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:

@@ -1,9 +1,9 @@
 """T2IScoreScore's meta-metrics: does a metric order and separate images by their number of errors?
 
-The nodes of a semantic error graph contain images of the same prompt. A node stands for a set of errors, and its level
-is their number. A walk contains one node from every level. Source: Saxon et al. 2024, Who Evaluates the Evaluations?,
-section 4. The released numbers differ from the paper's formulas, and the code has changed since, hence three
-conventions.
+The nodes of a semantic error graph contain images of the same prompt. A node is defined by a set of errors, and its
+level is the number of errors. A walk contains one node from every level. Source: Saxon et al. 2024, Who Evaluates the
+Evaluations?, section 4. The released numbers differ from the paper's formulas, and the code has changed since,
+hence three conventions.
 """
 
 import math
@@ -83,7 +83,7 @@ def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScor
         pairs = list(pairwise(walk) if convention == "paper" else combinations(walk, 2))
         distances = [kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
         separations.append(np.mean(distances, axis=0) if pairs else np.zeros(orders.shape[-1]))
-        falls = [_means(above) - _means(below) for above, below in pairwise(walk)]
+        falls = [_mean_scores(above) - _mean_scores(below) for above, below in pairwise(walk)]
         deltas.append(np.mean(falls, axis=0) if falls else np.zeros(orders.shape[-1]))
     return GraphScores(*(_average(values, weights) for values in (orders[:, 0], orders[:, 1], separations, deltas)))
 
@@ -130,14 +130,14 @@ def _correlate(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tu
         x = scipy.stats.rankdata(levels, method=ties)
         y = scipy.stats.rankdata(scores, method=ties, axis=0)
         x, y = x - x.mean(), y - y.mean(axis=0)
-        spearman[metrics] = _ratio(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
+        spearman[metrics] = _divide(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
         x = np.sign(levels[:, None] - levels[None, :])
         y = np.sign(scores[:, None] - scores[None, :])
-        kendall[metrics] = _ratio(np.einsum("ij,ijm->m", x, y), np.sqrt((x * x).sum() * (y * y).sum(axis=(0, 1))))
+        kendall[metrics] = _divide(np.einsum("ij,ijm->m", x, y), np.sqrt((x * x).sum() * (y * y).sum(axis=(0, 1))))
     return spearman, kendall
 
 
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+def _divide(numerator: Floats, denominator: Floats) -> Floats:
     """Divide elementwise; 0 / 0 is 0."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
@@ -157,13 +157,13 @@ def kolmogorov_smirnov(first: Floats, second: Floats) -> Floats:
     return np.asarray(np.fmax.reduce(np.abs(distributions[0] - distributions[1]), axis=0))
 
 
-def _means(node: ErrorNode) -> Floats:
+def _mean_scores(node: ErrorNode) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.nansum(node.scores, axis=0) / np.isfinite(node.scores).sum(axis=0))
 
 
 def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
-    """Return separation and delta, averaged over pairs of nodes from different levels; 0 if there are no pairs.
+    """Return separation and delta, averaged over pairs of nodes from different levels; 0 without pairs.
 
     A pair counts for a metric only if the metric scored all images of both nodes.
     """
@@ -174,7 +174,7 @@ def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
 
     def average(values: Sequence[Floats]) -> Floats:
         total = np.where(counted, np.reshape(values, shape), 0.0).sum(axis=0)
-        return _ratio(total, counted.sum(axis=0).astype(np.float64))
+        return _divide(total, counted.sum(axis=0).astype(np.float64))
 
     separations = [kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
-    return average(separations), average([_means(first) - _means(second) for first, second in pairs])
+    return average(separations), average([_mean_scores(first) - _mean_scores(second) for first, second in pairs])

@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 
 Match = Literal["image", "prompt_and_generator", "image_and_prompt"]
-"""The ids by which a score is matched with a judgement of the same image."""
+"""Ids that a score and a judgement of the same image have in common."""
 MATCH_COLUMNS: Mapping[Match, tuple[str, ...]] = {
     "image": ("image_id",),
     "prompt_and_generator": ("prompt_id", "generator"),
@@ -30,12 +30,12 @@ RatingStatistic = Literal[
     "pairwise_accuracy_grouped",
 ]
 Level = Literal["nominal", "ordinal", "interval"]
-"""How the distance between two ratings is measured in Krippendorff's alpha."""
+"""Level of measurement, which defines the distance between two ratings in Krippendorff's alpha."""
 Unsure = Literal["left_out", "tied"]
-"""Treatment of pairs on which people do not decide: left out, or counted as right if the metric ties them."""
+"""Treatment of pairs that people do not decide: left out, or counted as right if the metric ties them."""
 EqualScores = Literal["half", "wrong"]
-"""Value of a metric's equal scores for a pair on which people decide: half a pair, as expected from a coin toss, or
-nothing, as in releases that count only the same choice as right.
+"""Credit for a pair with equal scores that people decide: half a pair, as expected from a coin toss, or none, as in
+releases that count only the same choice as right.
 """
 ZeroHandling = Literal["wilcox", "pratt"]
 """Treatment of pairs without a difference in the signed-rank test: drop them, or rank them and then drop them."""
@@ -89,7 +89,7 @@ class Adaptive(BoundsChecked):
         BoundsChecked.__post_init__(self)
         low, high = self.range
         if not low < high:
-            raise ConfigError(f"adaptive.range: expected the least and the greatest score, got {[low, high]}")
+            raise ConfigError(f"adaptive.range: expected the lowest and the highest score, got {[low, high]}")
         values = self.indifference.values() if isinstance(self.indifference, Mapping) else [self.indifference]
         for value in values:
             if not 0 <= value < float("inf"):

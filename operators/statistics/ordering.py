@@ -20,7 +20,7 @@ MAX_EXACT_PAIRS = 50  # p-values are exact for up to this number of differing pa
 MAX_EXACT_STEPS = 150_000  # for more pairs, they are exact if pairs x different sums of ranks is at most this
 RESAMPLES_AT_ONCE = 512
 ROUNDING = 1e-12  # differences of correlations that are this close are equal
-CHANCE = 0.8  # power: the probability that the recommended number of pairs shows a difference
+DEFAULT_POWER = 0.8  # probability that the recommended number of pairs shows a difference
 
 
 class SignedRank(NamedTuple):
@@ -75,10 +75,10 @@ def signed_rank_of(differences: Floats, step: float, *, zeros: ZeroHandling = "w
     sum_above = int(ranks @ above_by_rank)
     sum_below = int(ranks @ counts) - sum_above
     effect = (sum_above - sum_below) / (sum_above + sum_below)
-    return SignedRank(_p_value(ranks, counts, sum_above, sum_below, n_zeros), effect, mean, wins, n, differing)
+    return SignedRank(_compute_p_value(ranks, counts, sum_above, sum_below, n_zeros), effect, mean, wins, n, differing)
 
 
-def _p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int, n_zeros: int) -> float:
+def _compute_p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int, n_zeros: int) -> float:
     """Return the two-sided p-value over all equally likely signs of the ranks.
 
     Args:
@@ -139,7 +139,7 @@ def permutation(differences: Floats, *, resamples: int = 9999, seed: int = 0) ->
     return float(test.pvalue)
 
 
-def permuted_correlations(
+def correlation_p_value(
     human: Floats, a: Floats, b: Floats, prompt_ids: Sequence[str], *, resamples: int = 9999, seed: int = 0
 ) -> float:
     """Return the two-sided p-value of the null hypothesis that metrics a and b correlate equally with ratings (n,).
@@ -178,7 +178,7 @@ def _draw_exchanges(prompts: int, resamples: int, seed: int) -> Sequence[NDArray
     return [np.packbits(random.integers(2, size=(size, prompts)).astype(np.uint8), axis=1) for size in sizes]
 
 
-def fewest_pairs(tests: int, level: float) -> int:
+def min_pairs(tests: int, level: float) -> int:
     """Return the smallest number of pairs that can be significant at a level after Holm's correction.
 
     `tests` is the number of tests. The smallest two-sided p-value of n pairs that all differ in the same direction is
@@ -187,13 +187,13 @@ def fewest_pairs(tests: int, level: float) -> int:
     return math.floor(math.log2(tests / level)) + 2
 
 
-def pairs_needed(effect: float, tests: int, level: float, chance: float = CHANCE) -> int:
+def pairs_needed(effect: float, tests: int, level: float, power: float = DEFAULT_POWER) -> int:
     """Estimate how many differing pairs are needed to detect a rank-biserial correlation with a given power.
 
-    `effect` is the correlation (in [-1, 1], not 0), and `chance` the power. The difference must be significant as the
+    `effect` is the correlation (in [-1, 1], not 0). The difference must be significant as the
     first of `tests` tests. Noether 1987, Sample size determination for some common nonparametric tests: (z_alpha +
     z_beta)^2 / (3 (p - 1/2)^2), with p = (1 + effect) / 2, the probability that the sum of two differences is above 0.
     """
     normal = NormalDist()  # scipy.stats takes a second to import
-    reach = normal.inv_cdf(1 - level / (2 * tests)) + normal.inv_cdf(chance)
-    return max(fewest_pairs(tests, level), math.ceil(4 * reach**2 / (3 * effect**2)))
+    reach = normal.inv_cdf(1 - level / (2 * tests)) + normal.inv_cdf(power)
+    return max(min_pairs(tests, level), math.ceil(4 * reach**2 / (3 * effect**2)))

@@ -24,7 +24,7 @@ MIN_DIFFERENT_LABELS = 6  # labels that must differ from the median: mostly equa
 BETS = np.geomspace(1 / 32, 1, 6)  # shares of the capital: small ones detect small differences, large ones large ones
 
 
-def enough_labels(labels: Floats) -> NDArray[np.bool_]:
+def has_enough_labels(labels: Floats) -> NDArray[np.bool_]:
     """Return True if there are enough labels (..., n) for an interval that is computed once."""
     return np.asarray((labels.shape[-1] >= MIN_LABELS) & (count_different(labels) >= MIN_DIFFERENT_LABELS))
 
@@ -89,7 +89,7 @@ class Powered(NamedTuple):
         return np.asarray(capital >= math.log(2 / (1 - level)))
 
 
-def widening(n: "int | NDArray[np.int64]") -> Floats:
+def widening_factor(n: "int | NDArray[np.int64]") -> Floats:
     """Return the factor that widens the error because the n labels also determined their mean and the power."""
     return np.sqrt(np.asarray(n) / (np.asarray(n) - 2.0))
 
@@ -123,10 +123,10 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
     )
 
 
-def labels_needed(found: Powered, level: float, chance: float, widest: float) -> int | None:
+def labels_needed(found: Powered, level: float, power: float, widest: float) -> int | None:
     """Return how many labels are needed to show, with the given power, that the mean is not 0.
 
-    The estimate is assumed to be correct, and the power is `chance`. Return None if labels for all items with
+    The estimate is assumed to be correct. Return None if labels for all items with
     predictions would not be enough.
     """
     sample = found.bounded(widest) if found.residuals.mean() > 0 else found.bounded(widest).negated
@@ -134,7 +134,7 @@ def labels_needed(found: Powered, level: float, chance: float, widest: float) ->
     threshold = math.log(2 / (1 - level))
 
     def is_enough(labels: int) -> bool:
-        shortfall = float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(labels)
+        shortfall = float(scipy.stats.norm.ppf(power)) * spread / math.sqrt(labels)
         likely = sample._replace(values=np.maximum(sample.values - shortfall, sample.least))
         return bool(log_capital(likely, 0.0, labels / n) >= threshold)
 

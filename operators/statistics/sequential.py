@@ -1,5 +1,7 @@
 """Comparisons that may stop at any look while prompts come in: balanced random orders, e-processes and decisions.
 
+A look is an interim analysis; there is one after every PER_LOOK prompts.
+
 After only some prompts of a benchmark, they decide which of two generators has the higher mean over all of its prompts.
 Scores may have any distribution: probabilities are over the random order of the prompts.
 """
@@ -15,10 +17,10 @@ from numpy.typing import NDArray
 from plumbline.operators.statistics.options import Adaptive
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
 PER_LOOK = 8  # prompts between two looks, one from each stratum
-NOBODY = -1  # filler in an order, for strata with one prompt fewer than others
+NO_PROMPT = -1  # filler in an order, for strata with one prompt fewer than others
 BETS = np.geomspace(1 / 8, 2, 5)  # in units of 1 / range: small bets detect small differences, large bets large ones
 MAX_STAKE = 0.9  # largest share of the capital that a single prompt can lose
 MIN_ASYMPTOTIC = 48  # minimum number of prompts, scored for both generators, for the normal approximation
@@ -28,27 +30,27 @@ A_BETTER, B_BETTER, ALIKE, UNDECIDED = 1, -1, 2, 0
 """Verdicts on a pair (a, b). ALIKE means that the means differ by at most the indifference."""
 
 
-def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -> Places:
-    """Return prompt indices (looks, per_look) in a random order in which every look has similar labels.
+def balanced_order(labels: Sequence[str], seed: int, per_look: int = PER_LOOK) -> Indices:
+    """Return prompt indices (looks, per_look) in a random order such that the labels of every look are similar.
 
     Prompts are sorted by label (at random within a label) and divided into `per_look` strata of equal size. Every look
     has one prompt from each stratum, so for each label its count is within two of the proportional share. If the number
-    of prompts is not a multiple of `per_look`, some strata contain a NOBODY.
+    of prompts is not a multiple of `per_look`, some strata contain a NO_PROMPT.
     """
     random = np.random.default_rng(seed)
     shuffled = random.permutation(len(labels))
     line = shuffled[np.argsort(np.asarray(labels, dtype=object)[shuffled], kind="stable")]
     looks = -(-len(line) // per_look)
     short = random.permutation(per_look) < looks * per_look - len(line)
-    strata = np.full((per_look, looks), NOBODY, np.intp)
+    strata = np.full((per_look, looks), NO_PROMPT, np.intp)
     sizes = looks - short
     for stratum, end, size in zip(strata, np.cumsum(sizes), sizes, strict=True):
         stratum[:size] = line[end - size : end]
     return random.permuted(strata, axis=1).T
 
 
-def order_differences(differences: Floats, order: Places) -> Floats:
-    """Return the prompts' differences (prompts,) in an order (..., looks, per_look), with nan for NOBODY."""
+def order_differences(differences: Floats, order: Indices) -> Floats:
+    """Return the prompts' differences (prompts,) in an order (..., looks, per_look), with nan for NO_PROMPT."""
     return np.append(differences, math.nan)[order]
 
 
@@ -61,13 +63,13 @@ class PairEvidence(NamedTuple):
     far_below: Floats  # d < -indifference
 
 
-def evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> PairEvidence:
+def compute_evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> PairEvidence:
     """Return the evidence about a pair at every look, given ordered differences (..., looks, per_look).
 
     `pairs` is the number of pairs that are compared. Differences are nan for prompts that either generator lacks; the
     mean is over the prompts that both have.
     """
-    above, below = (_log_e(sign * differences, options, 0.0, pairs) for sign in (1, -1))
+    above, below = (_compute_log_e(sign * differences, options, 0.0, pairs) for sign in (1, -1))
     nothing = np.full(above.shape, -math.inf)
     return with_indifference(PairEvidence(above, below, nothing, nothing), differences, options, indifference, pairs)
 
@@ -78,17 +80,19 @@ def with_indifference(
     """Add the evidence against differences larger than the indifference, if the indifference is not 0."""
     if not indifference:
         return known
-    above, below = (_log_e(indifference - sign * differences, options, -indifference, pairs) for sign in (1, -1))
+    above, below = (
+        _compute_log_e(indifference - sign * differences, options, -indifference, pairs) for sign in (1, -1)
+    )
     return known._replace(far_above=above, far_below=below)
 
 
-def _log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Floats:
+def _compute_log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Floats:
     """Return the log of an e-process against the hypothesis that excesses (..., looks, per_look) sum to 0 or less.
 
     An excess is a difference, in either direction, minus `bound`. If the excesses sum to 0, the remaining ones have
     mean -seen / left, and deviations from this mean are outcomes of a fair game. A bet does not change within a look,
     which has one prompt from each stratum: by the inequality of arithmetic and geometric means, the expectation of the
-    product is then at most 1, whatever the means of the strata. So the test remains valid with balanced orders. Missing
+    product is then at most 1 for any means of the strata. So the test remains valid with balanced orders. Missing
     prompts (nan) add 0.
     """
     total = excess.shape[-1] * excess.shape[-2]
@@ -162,7 +166,7 @@ class Decisions(NamedTuple):
 
     verdict: NDArray[np.int8]
     """A_BETTER, B_BETTER, ALIKE or UNDECIDED."""
-    look: Places
+    look: Indices
     """Index of the look at which the pair was decided; the number of looks if it is undecided."""
 
 

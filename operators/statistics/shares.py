@@ -41,7 +41,7 @@ def exact_interval(successes: float, failures: float, level: float = CONFIDENCE)
     return Interval(float(low), float(high))
 
 
-def share(outcomes: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:
+def estimate_share(outcomes: NDArray[np.bool_], prompts: NDArray[np.int64]) -> Share:
     """Return the fraction of true outcomes (n,), given the prompt of each outcome (n,).
 
     If all outcomes are equal, it is unknown how similar the rows of a prompt are, and each prompt counts as one row.
@@ -71,7 +71,7 @@ class CorrectedShare(NamedTuple):
     note: str = ""  # reason if the share is undefined
 
 
-def corrected_share(passing: Share, sensitivity: Share, specificity: Share) -> CorrectedShare:
+def correct_share(passing: Share, sensitivity: Share, specificity: Share) -> CorrectedShare:
     """Return Rogan and Gladen's estimate with Lang and Reiczigel's interval.
 
     Args:
@@ -98,7 +98,7 @@ def corrected_share(passing: Share, sensitivity: Share, specificity: Share) -> C
     variance_specific = specific * (1 - specific) / n_specific
     if gain <= CONFIDENCE_QUANTILE * math.sqrt(variance_sensitive + variance_specific):
         words = f"sensitivity and specificity add up to {sensitivity.value + specificity.value:.2f}"
-        return CorrectedShare(math.nan, UNDEFINED, f"{words}, which is not clearly above 1, that of chance")
+        return CorrectedShare(math.nan, UNDEFINED, f"{words}, which is not clearly above 1, the value for chance")
     prevalence = (observed + specific - 1) / gain
     errors = prevalence**2 * variance_sensitive + (1 - prevalence) ** 2 * variance_specific
     half_width = CONFIDENCE_QUANTILE * math.sqrt(observed * (1 - observed) / n_observed + errors) / gain

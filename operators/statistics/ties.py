@@ -115,16 +115,16 @@ class _Pairs:
             self.weights, self.weight = (1.0 / np.maximum(pairs, 1))[codes[order]], float(groups)
         self.tree = _Wavelet(self.level)
         self.tied_before = self.tree.count(self.first)[1]
-        self.after_ties = self._upper(0.0, self.first, self.end)
+        self.after_ties = self._find_upper(0.0, self.first, self.end)
         self.not_greater = self.tree.count(self.after_ties)[0]
-        self.concordant_in_all = self._sum(self.tree.count(self.end)[0] - self.not_greater)
+        self.concordant_in_all = self._sum_weights(self.tree.count(self.end)[0] - self.not_greater)
 
-    def _sum(self, counts: Ints) -> float:
+    def _sum_weights(self, counts: Ints) -> float:
         """Return the total weight of pairs, given the number of pairs per row."""
         weighted = self.weights * counts
         return int(weighted.sum()) if self.weights.dtype == np.int64 else math.fsum(weighted)
 
-    def _upper(self, epsilon: float, low: Ints, high: Ints) -> Ints:
+    def _find_upper(self, epsilon: float, low: Ints, high: Ints) -> Ints:
         """Return, for each row, the end of the rows within epsilon, which lies between `low` and `high`."""
         low, high = low.copy(), high.copy()
         rows = np.flatnonzero(low < high)
@@ -153,9 +153,9 @@ class _Pairs:
     def build_edge(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
         """Count the pairs within a threshold; known thresholds `below` and `above` make this faster."""
         low = below.upper if below else self.first
-        upper = self._upper(epsilon, low, above.upper if above else self.end)
-        tied = self._sum(self.tree.count(upper)[1] - self.tied_before)
-        lost = self._sum(self.tree.count(np.maximum(upper, self.after_ties))[0] - self.not_greater)
+        upper = self._find_upper(epsilon, low, above.upper if above else self.end)
+        tied = self._sum_weights(self.tree.count(upper)[1] - self.tied_before)
+        lost = self._sum_weights(self.tree.count(np.maximum(upper, self.after_ties))[0] - self.not_greater)
         return _Edge(epsilon, upper, tied, lost)
 
     def nearest(self, edge: _Edge) -> float:
@@ -188,7 +188,7 @@ class _Pairs:
         ordered = differences[order]
         last = np.append(np.diff(self.edges(ordered)) > 0, True)
         first_best = int(np.argmax(gains[last]))
-        return _better(best, _Best(gains[last][first_best].item(), float(ordered[last][first_best])))
+        return _choose_better(best, _Best(gains[last][first_best].item(), float(ordered[last][first_best])))
 
 
 class _Wavelet:
@@ -234,7 +234,7 @@ def _search(pairs: _Pairs) -> _Best:
             heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 
     last = pairs.build_edge(pairs.edge(widest))
-    best = _better(best, _Best(last.gain, widest))
+    best = _choose_better(best, _Best(last.gain, widest))
     push(zero, last)
     while ranges:
         bound, start, _, low, high = heappop(ranges)
@@ -245,13 +245,13 @@ def _search(pairs: _Pairs) -> _Best:
             continue
         middle = pairs.build_edge(min(pairs.edge(pairs.middle(low, high)), pairs.below(high.epsilon)), low, high)
         if middle.gain >= best.gain:
-            best = _better(best, _Best(middle.gain, pairs.nearest(middle)))
+            best = _choose_better(best, _Best(middle.gain, pairs.nearest(middle)))
         push(low, middle)
         push(middle, high)
     return best
 
 
-def _better(best: _Best, candidate: _Best) -> _Best:
+def _choose_better(best: _Best, candidate: _Best) -> _Best:
     """Return the threshold with the greater gain; if gains are equal, the smaller threshold."""
     if (candidate.gain, -candidate.epsilon) <= (best.gain, -best.epsilon):
         return best

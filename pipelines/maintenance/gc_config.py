@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.storage import StorageConfig
 
-PRUNABLE = tuple(stage.name for stage in STAGES.values() if stage.over == "images" and stage.name != "scores")
+PRUNABLE = tuple(stage.name for stage in STAGES.values() if stage.row_kind == "images" and stage.name != "scores")
 """Stages whose cells are no longer needed once the scores are committed."""
 
 

@@ -144,7 +144,7 @@ class Plan:
         """Return the input cells of a cell, by stage."""
         cells: dict[str, tuple[PlannedCell, ...]] = {}
         for recipe in cell.recipe.reads:
-            if STAGES[recipe.stage].over == "images":
+            if STAGES[recipe.stage].row_kind == "images":
                 cells[recipe.stage] = self.images.select(recipe, (cell.shard,))
             else:
                 cells[recipe.stage] = self.prompts.select(recipe, self.prompts_of.get(cell.shard, (cell.shard,)))
@@ -198,7 +198,7 @@ def make_plan(
     node_order = [node.name for node in nodes]
     ordered = sorted(unique.values(), key=lambda recipe: node_order.index(recipe.node))
     over_prompts, over_images = (
-        [recipe for recipe in ordered if STAGES[recipe.stage].over == kind] for kind in ("prompts", "images")
+        [recipe for recipe in ordered if STAGES[recipe.stage].row_kind == kind] for kind in ("prompts", "images")
     )
     limits, questions = config.limits.semantic(), _digest_questions(sources)
 
@@ -263,7 +263,7 @@ def _make_recipes(config: SweepConfig, sources: Sources, nodes: Sequence[Node]) 
     pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
     skills = ""
     stages = [(STAGES[name], metric) for metric in config.metrics.values() for name in metric.chain]
-    if any("skills" in stage.reads_of_benchmark(metric) for stage, metric in stages):
+    if any("skills" in stage.benchmark_parts(metric) for stage, metric in stages):
         ids, names = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "skills"))
         skills = digest(sorted(zip(ids, names, strict=True)))  # the order of the prompts does not matter
     return {
@@ -288,14 +288,14 @@ def make_metric_recipes(
         if own is not None:
             models = {"model": node.models[own].semantic(), **models}
         config = stage.recipe(name, metric) | models | {"ablation": stage.ablation(metric)}
-        parts = stage.reads_of_benchmark(metric)
+        parts = stage.benchmark_parts(metric)
         if "pack" in parts:
             config["pack"] = pack
         if "skills" in parts:
             config["skills"] = skills
         if stage.looks_at_images():
             config["clips"] = asdict(clips)
-        reads = (recipes[read] for read in stage.reads(metric))
+        reads = (recipes[read] for read in stage.input_stages(metric))
         recipes[stage.name] = make_recipe(
             stage.name,
             stage.version,
@@ -346,7 +346,7 @@ def _missing_cells(plan: Plan, committed: Set[PlannedCell], cells: Iterable[Plan
 
 def _node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: float) -> NodePlan:
     """Return the plan of a node; `words` is the mean number of content words per prompt."""
-    shard_cells = plan.prompts if STAGES[node.stage].over == "prompts" else plan.images
+    shard_cells = plan.prompts if STAGES[node.stage].row_kind == "prompts" else plan.images
     n_cells = n_missing = images = 0
     rows_of: Counter[tuple[str, ...]] = Counter()
     for shard, of_shard in shard_cells.of_shard.items():

@@ -77,7 +77,7 @@ def _list_folder(
         paths = known.get(folder, frozenset())
         if lacking is None:
             trusted = set(of_group.get(folder, ())) <= paths
-        elif STAGES[recipe.stage].over == "prompts":
+        elif STAGES[recipe.stage].row_kind == "prompts":
             trusted = not lacking
         else:
             trusted = folder.rpartition("/")[2] not in lacking

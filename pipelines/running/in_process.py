@@ -62,7 +62,7 @@ def compute_first(workload: Workload, cluster: ClusterConfig, watch: Watch) -> d
     outcomes: dict[str, Outcome] = {}
     shards = list(workload.shards_with_work("prompts"))
     waiting = {cell.path for work in shards for cell in work.cells}
-    nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].over == "prompts"]
+    nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].row_kind == "prompts"]
     few_calls = cluster.executor == "auto" and fits_this_process(nodes, cluster)
     for node in (item.node for item in nodes if few_calls or not item.node.models):
         own = [(work, cell) for work in shards for cell in work.cells_of(node.name)]

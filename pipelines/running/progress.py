@@ -59,7 +59,7 @@ class Counters:
         self._sums[name, (("stage", _stage_of(node)), ("node", node), *labels.items())] += count
 
     def add_shard(self, node: str, done: FinishedShard) -> None:
-        self.add("rows", done.rows, node, over=STAGES[_stage_of(node)].over)
+        self.add("rows", done.rows, node, over=STAGES[_stage_of(node)].row_kind)
         self.add("model_seconds", done.spent.worked, node)
         self.add("waited_seconds", done.spent.waited, node)
         for metric, outcome in done.outcomes.items():

@@ -13,7 +13,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import CAPTIONS, EDIT_COLUMNS
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.ablation import replace_images
-from plumbline.operators.stages.graph import need_captions, need_sources
+from plumbline.operators.stages.graph import list_caption_columns, list_source_metrics
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.plan import Node
@@ -90,7 +90,7 @@ class NodeStage:
         inputs, count = self._inputs(work, cells), work.shard.rows
         if isinstance(self.stage, RowStage) and self.stage.window is not None:
             size = min(size, self.stage.window)
-        if count <= size or not (self.rows_alone or self.stage.over == "images"):
+        if count <= size or not (self.rows_alone or self.stage.row_kind == "images"):
             return [inputs]
         firsts = range(0, count, size)
         if isinstance(self.stage, RowStage):
@@ -99,7 +99,8 @@ class NodeStage:
             (metric, stage): upstream.read()
             for metric, by_stage in inputs.upstream.items()
             for stage, upstream in by_stage.items()
-            if STAGES[stage].over == "images"  # the others are not sliced, because they do not have one row per image
+            if STAGES[stage].row_kind
+            == "images"  # the others are not sliced, because they do not have one row per image
         }
 
         def slice_upstream(metric: str, stage: str, upstream: Upstream, first: int) -> Upstream:
@@ -170,9 +171,9 @@ class NodeStage:
     def _read_rows(self, shard: Shard) -> pa.Table:
         if not isinstance(self.stage, RowStage):
             return pa.table({})
-        if self.stage.over == "prompts":
+        if self.stage.row_kind == "prompts":
             return read_prompts(shard)
-        sources, captions = need_sources(self.node.metrics), need_captions(self.node.metrics)
+        sources, captions = list_source_metrics(self.node.metrics), list_caption_columns(self.node.metrics)
         if sources or captions:
             images = read_shard(shard, (*COLUMNS, *(EDIT_COLUMNS if sources else CAPTIONS)))
             images = append_edit_columns(images, self.context.prompt_shards)

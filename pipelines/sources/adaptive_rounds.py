@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.operators.statistics.sequential import NOBODY, PER_LOOK, Places, balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT, PER_LOOK, Indices, balanced_order
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.image_file_cache import FileMemory
 from plumbline.pipelines.sources.prompts import PromptTables, match_prompts, split_images, split_prompts
@@ -24,7 +24,7 @@ FIRST_PROMPTS = 64
 class Rounds:
     """A benchmark's prompts in random order, with its shards divided by the rounds of their prompts."""
 
-    order: Places
+    order: Indices
     """Indices into `prompt_ids`, of shape (looks, per_look)."""
     ends: Sequence[int]
     """Number of looks after which each round ends."""
@@ -54,7 +54,7 @@ class Rounds:
 
     def round_with(self, prompts: int) -> int:
         """Return the first round by which at least this number of prompts is included."""
-        included = [int((self.order[:end] != NOBODY).sum()) for end in self.ends]
+        included = [int((self.order[:end] != NO_PROMPT).sum()) for end in self.ends]
         return int(np.searchsorted(included, min(prompts, included[-1])))
 
 
@@ -73,7 +73,7 @@ def split_rounds(
         ends.append(min(len(order), ends[-1] + max(1, round(options.growth * ends[-1]))))
     round_of_id: dict[str, int] = {}
     for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        round_of_id |= {ids[index]: number for index in order[first:end].ravel() if index != NOBODY}
+        round_of_id |= {ids[index]: number for index in order[first:end].ravel() if index != NO_PROMPT}
     last = len(ends) - 1  # images whose prompts are not in the benchmark are in the last round
     pieces = list(split_images(sources.image_shards, lambda prompt_id: round_of_id.get(prompt_id, last), memory))
     prompts = None

@@ -57,7 +57,7 @@ def _similar_groups(path: str) -> tuple[str, ...]:
     was renamed.
     """
     folder = path.rpartition("/")[0]
-    if _stage_of(path).over == "prompts":
+    if _stage_of(path).row_kind == "prompts":
         return (folder,)
     recipe, shard = folder.rpartition("/")[0], PIECE.sub("", _shard_of(path))
     return (shard, f"{recipe}/*/{shard.rpartition('/')[2]}", folder)
@@ -84,7 +84,7 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
             stored = read(path)
         except StoreError:
             continue
-        admitted = stage.over == "prompts" or limits.admit(stored.provenance.get("limits") or {})
+        admitted = stage.row_kind == "prompts" or limits.admit(stored.provenance.get("limits") or {})
         if stored.provenance.get("recipe") == cell.recipe and admitted:
             tables.append(stored.table)
     return tables

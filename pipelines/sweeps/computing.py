@@ -204,7 +204,7 @@ def sum_usage(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, Usage]:
     for cell in plan.cells:
         usage = outcomes[cell.path].usage if cell.path in outcomes else None
         if usage is not None:
-            together = cell if STAGES[cell.recipe.stage].over == "prompts" else cell.shard
+            together = cell if STAGES[cell.recipe.stage].row_kind == "prompts" else cell.shard
             counted[cell.recipe.node, together] = usage
     totals: dict[str, Usage] = {}
     for (node, _), usage in counted.items():

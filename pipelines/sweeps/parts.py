@@ -21,7 +21,7 @@ from plumbline.operators.images.generation_settings import COLUMN, Known, Ways, 
 from plumbline.operators.images.rows import identify, image_records
 from plumbline.operators.results.percentile_ranks import Sketch, sketch
 from plumbline.operators.results.summary import Skills, Sums, Tally, count_each
-from plumbline.operators.stages.scores import score_bases
+from plumbline.operators.stages.scores import score_input_digests
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_own_files, read_shard
@@ -176,7 +176,7 @@ def read_input_digests(
         tables.append(table)
     questions, entailment = tables
     complete = questions is not None and (entailment is not None or pair.entailment is None)
-    digests = score_bases(questions, entailment) if complete else {}
+    digests = score_input_digests(questions, entailment) if complete else {}
     return InputDigests(hash_ids(list(digests)), hash_ids(list(digests.values()))), frozenset(broken)
 
 

@@ -10,7 +10,7 @@ from plumbline.operators.metrics.metric import Metric, takes_questions
 from plumbline.operators.models import resolution
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
-from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
+from plumbline.operators.stages.graph import check_image_inputs, list_source_metrics, make_nodes
 from plumbline.pipelines.base.storage import StorageConfig, readable_errors
 from plumbline.pipelines.maintenance.running_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
@@ -198,7 +198,7 @@ def with_ingested_sources(
     benchmark: BenchmarkConfig, metrics: Mapping[str, Metric], storage: StorageConfig
 ) -> BenchmarkConfig:
     """Fill in the columns of ingested source images if a metric needs them and the benchmark configures none."""
-    if benchmark.columns.sources or not need_sources(metrics):
+    if benchmark.columns.sources or not list_source_metrics(metrics):
         return benchmark
     ingested = ingested_sources(benchmark, storage)
     columns = replace(benchmark.columns, source=ingested.get("source"), source_uri=ingested.get("source_uri"))

@@ -54,7 +54,7 @@ def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspecti
     questions, entailment = planned.plan.prompt_cells("questions"), planned.plan.prompt_cells("entailment")
 
     def assess_metric(name: str) -> QuestionQuality:
-        threshold = planned.config.metrics[name].scoring().get("threshold")
+        threshold = planned.config.metrics[name].score_options().get("threshold")
         asked, entailed = read_cells(questions[name], planned, outcomes), entailment.get(name)
         entailments = read_cells(entailed, planned, outcomes) if entailed else None
         return assess(planned.sources.prompts, asked, entailments, threshold=threshold)

@@ -63,7 +63,7 @@ MAX_TASK_ROWS = 1 << 19
 """Maximum number of rows in a task, whose parts are all on the same shards, unless a single part has more."""
 COPY_SPEED = 4
 """Speed of copying rows from an earlier run relative to making them from cells."""
-PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.over == "prompts")
+PROMPT_STAGES = tuple(stage.name for stage in STAGES.values() if stage.row_kind == "prompts")
 """Stages over prompts. A score may depend on their cells as well as on the cells of its image."""
 
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.reply_forms import Form, Replies, entries, record, spelled, string
+from plumbline.operators.metrics.reply_forms import Form, Replies, json_text, read_entries, record, string
 from plumbline.operators.metrics.wording import template_digest
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
 from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template, Value
@@ -74,7 +74,7 @@ class PromptGeneration(TextWriter):
 
     kind: Literal["generation"] = "generation"
 
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         """Return everything that affects the prompts, except the requests themselves."""
         words = template_digest(ANOTHER, _describe_json(["Caption"]), str(VERSION))
         sampling = self.options.sampling._asdict()
@@ -148,7 +148,7 @@ def _read_text_fields(fields: Sequence[str], reply: str) -> list[str]:
 
 
 def _read_json_fields(fields: Sequence[str], reply: str) -> list[str]:
-    texts = [spelled(value) for name in fields for value in entries(reply, name)[:1]]
+    texts = [json_text(value) for name in fields for value in read_entries(reply, name)[:1]]
     if len(texts) != len(fields) or not all(texts):
         raise UnreadableReply(f"expected JSON with {', '.join(fields)}, found {parsing.shorten(reply.strip())}")
     return texts
@@ -170,7 +170,7 @@ def _remove_quotes(text: str) -> str:
 
 def _check_field(check: Check, text: str, other: str) -> None:
     if check.contains is not None:
-        if parsing.find(_remove_quotes(other), text) is None:
+        if parsing.find_words(_remove_quotes(other), text) is None:
             raise UnreadableReply(f"the {check.field} has not the words {parsing.shorten(other)} of {check.contains}")
         return
     unit, length = ("words", len(text.split())) if check.words is not None else ("characters", len(text))

@@ -12,12 +12,12 @@ from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
-    entries,
-    field,
-    listing,
+    json_text,
+    list_schema,
     one_of,
+    read_entries,
+    read_member,
     record,
-    spelled,
     string,
 )
 from plumbline.operators.metrics.wording import template_digest
@@ -56,7 +56,7 @@ class Tagging(TextWriter):
     kind: Literal["tagging"] = "tagging"
     taxonomy: Taxonomy
 
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         """Return everything that affects the tags."""
         identity = (*self._form.identity, *STOP)
         return {"templates": template_digest(*identity), "sampling": self.options.sampling._asdict()}
@@ -74,7 +74,7 @@ class Tagging(TextWriter):
             return Form(instructions, parse_text_tags)
         names = [tag.label for tag in self.taxonomy.tags()]
         entry = record(tag=one_of([*names, NONE]), words=string(80))
-        return Form(instructions, _parse_json_tags, listing("tags", entry, _TOKENS_OF_ENTRY))
+        return Form(instructions, _parse_json_tags, list_schema("tags", entry, _TOKENS_OF_ENTRY))
 
 
 def _write_instructions(taxonomy: Taxonomy, replies: Replies) -> str:
@@ -119,8 +119,10 @@ def _split(text: str) -> WrittenTag:
 
 def _parse_json_tags(reply: str) -> list[WrittenTag]:
     return [
-        WrittenTag(spelled(field(entry, "tag")), spelled(entry.get("words")) if isinstance(entry, dict) else "")
-        for entry in entries(reply, "tags")
+        WrittenTag(
+            json_text(read_member(entry, "tag")), json_text(entry.get("words")) if isinstance(entry, dict) else ""
+        )
+        for entry in read_entries(reply, "tags")
     ]
 
 
@@ -140,7 +142,7 @@ def _make_questions(tags: Sequence[WrittenTag], prompt: str) -> Iterator[Written
         yield WrittenQuestion("1", NONE, ())
     taken: list[TextSpan] = []
     for number, (tag, words) in enumerate(tags, start=1):
-        span = parsing.find(words, prompt, taken=taken) if words else None
+        span = parsing.find_words(words, prompt, taken=taken) if words else None
         taken += [span] if span else []
         start, end = span or (None, None)
         text = f"{tag} ({words})" if words else tag

@@ -11,7 +11,7 @@ from plumbline.operators.metrics.judges.judge import (
     InspectedConfig,
     JudgeQuestion,
     Scale,
-    fill,
+    fill_template,
     ratings_by_name,
     read_ratings,
 )
@@ -48,23 +48,23 @@ class EditScoreConfig(InspectedConfig):
     releases: ClassVar[tuple[type[Release], ...]] = (EditScoreRelease,)
     templates: ClassVar[tuple[str, ...]] = (EDIT, PERCEPTUAL)
 
-    def judging(self) -> dict[str, Any]:
+    def verdict_options(self) -> dict[str, Any]:
         """Return all options that affect a verdict, except the judge."""
-        release = self.released(EditScoreRelease)
+        release = self.find_release(EditScoreRelease)
         if release is not None:
             return {"wording": release.digest, **self.sampling._asdict()}
-        return self.asking(*self.templates)
+        return self.request_options(*self.templates)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """Request a verdict in two replies: on the source and the edited image, and on the edited image alone."""
-        release = self.released(EditScoreRelease)
+        release = self.find_release(EditScoreRelease)
         if release is not None:
             return combine_ratings((yield from release.inspect(prompt, self.sampling)))
-        edit = fill(self.template_text(EDIT), instruction=parsing.one_line(prompt))
+        edit = fill_template(self.template_text(EDIT), instruction=parsing.one_line(prompt))
         asked = JudgeQuestion(edit, EDITING), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY, view=1)
         return combine_ratings((yield from self.verdicts(asked)))
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:

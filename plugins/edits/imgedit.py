@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill, find_kind
+from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill_template, find_kind
 from plumbline.operators.metrics.metric import ScoreRange, Verdict, View
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
@@ -49,9 +49,9 @@ class ImgEditConfig(InspectedConfig):
         """True if the question depends on the prompt's skills, because no `edit_kind` is set."""
         return self.edit_kind is None
 
-    def judging(self) -> dict[str, Any]:
+    def verdict_options(self) -> dict[str, Any]:
         """Return all options that affect a verdict, except the judge."""
-        return InspectedConfig.judging(self) | ({} if self.uses_skills else {"edit_kind": self.edit_kind})
+        return InspectedConfig.verdict_options(self) | ({} if self.uses_skills else {"edit_kind": self.edit_kind})
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
@@ -63,7 +63,7 @@ class ImgEditConfig(InspectedConfig):
             found = ", ".join(map(repr, skills)) or "none"
             return RowError("no_edit_kind", NO_KIND.format(kinds=", ".join(kinds), found=found))
         parts = {"instruction": parsing.one_line(prompt), "task": one.task, "respects": one.respects}
-        return (yield from self.verdict(fill(self.template_text(INSPECT), **parts), one.scales))
+        return (yield from self.verdict(fill_template(self.template_text(INSPECT), **parts), one.scales))
 
 
 def read_kinds(text: str) -> Mapping[str, KindOfEdit]:

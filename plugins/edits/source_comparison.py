@@ -32,7 +32,7 @@ class SourceComparisonConfig(Metric):
     def score_range(self) -> ScoreRange | None:
         return (-1.0, 1.0) if self.comparison == "ssim" else SHARES
 
-    def scoring(self) -> dict[str, str]:
+    def score_options(self) -> dict[str, str]:
         return {"comparison": self.comparison}
 
     def score(self, evidence: Evidence) -> Scored:

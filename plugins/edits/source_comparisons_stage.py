@@ -114,12 +114,12 @@ class SourceComparisonsStage(PixelsStage):
 
     name = "source_comparisons"
     version = 1
-    behind = "image_statistics"
+    previous_stage = "image_statistics"
     schema = image_schema(
         ("comparisons", pa.list_(pa.struct([(name, pa.float32()) for name in SourceComparison._fields])))
     )
     column = "comparisons"
-    needs = SourceComparisonConfig
+    metric_type = SourceComparisonConfig
     masks = True
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> SourceComparison | RowError:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.metrics.judges.judge import JudgeQuestion, Scale, fill
+from plumbline.operators.metrics.judges.judge import JudgeQuestion, Scale, fill_template
 from plumbline.operators.metrics.judges.viescore import PERCEPTUAL, QUALITY, TwoQuestionsConfig
 from plumbline.operators.metrics.metric import View
 from plumbline.operators.metrics.wording import Release
@@ -30,5 +30,5 @@ class VieScoreEditConfig(TwoQuestionsConfig):
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
         """Return a question about the source and the edited image, and a question about the edited image alone."""
-        edit = fill(self.template_text(EDIT), instruction=prompt)
+        edit = fill_template(self.template_text(EDIT), instruction=prompt)
         return JudgeQuestion(edit, EDITING), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY, view=1)

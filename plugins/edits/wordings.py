@@ -21,7 +21,7 @@ class GEditRelease(VieScoreEditRelease):
 
     __slots__ = ()
     repository: ClassVar[str] = "stepfun-ai/Step1X-Edit"
-    mark: ClassVar[str] = "GEdit-Bench/viescore/vie_prompts.py"
+    marker_file: ClassVar[str] = "GEdit-Bench/viescore/vie_prompts.py"
 
 
 MAX_RATING, TRIES = 25, 3
@@ -33,14 +33,14 @@ class EditScoreRelease(VieScoreEditRelease):
 
     __slots__ = ()
     repository: ClassVar[str] = "VectorSpaceLab/EditScore"
-    mark: ClassVar[str] = "editscore/vie_prompts.py"
-    decides: ClassVar[tuple[str, ...]] = ("replies",)
+    marker_file: ClassVar[str] = "editscore/vie_prompts.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("replies",)
     context: ClassVar[str] = "_context_no_delimit_reasoning_first"
     tries: ClassVar[int] = TRIES
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.mark)
+        code = checkout.python(cls.marker_file)
         shown, follows = map(code.plain, cls.rules)
         context, quality = code.plain(cls.context), code.plain("_prompts_0shot_rule_PQ")
         follows, quality = (rule.replace("10", str(MAX_RATING)) for rule in (follows, quality))

@@ -107,7 +107,7 @@ def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
             raise ConfigError(
                 f"{metric}: all {len(scores):,} images have the score {scores[0]:g}, so there is nothing to map"
             )
-        if (differing := resampled.differing(scores)) < MIN_DIFFERING:
+        if (differing := resampled.count_differing(scores)) < MIN_DIFFERING:
             raise ConfigError(
                 f"{metric}: {plural(differing, 'prompt')} of {prompts} differ from the most common score, but an "
                 f"interval needs {MIN_DIFFERING}; score images of more prompts with both versions"

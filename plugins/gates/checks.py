@@ -15,7 +15,7 @@ from plumbline.operators.metrics.metric import ScoreRange, direction
 from plumbline.operators.results.comparison import average_prompts
 from plumbline.operators.results.run_scores import Hashes, RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
-from plumbline.operators.statistics.ordering import CHANCE, holm
+from plumbline.operators.statistics.ordering import DEFAULT_POWER, holm
 from plumbline.plugins.gates.margins import MAX_PROMPTS, MarginTest, margin_test, prompts_needed, smallest_shown
 from plumbline.plugins.gates.rules import EACH, Gate, Rule
 
@@ -399,4 +399,4 @@ def _describe_power(rule: Rule, tested: _Tested, smallest: float, needed: int | 
         more = "the observed mean is on the wrong side of the bound"
     else:
         more = f"it takes about {needed:,} such prompts" if needed else f"it takes more than {MAX_PROMPTS:,} of them"
-    return f"{plural(tested.test.n, 'such prompt')} can show {can} ({CHANCE:.0%} power); {more}"
+    return f"{plural(tested.test.n, 'such prompt')} can show {can} ({DEFAULT_POWER:.0%} power); {more}"

@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.ordering import CHANCE
+from plumbline.operators.statistics.ordering import DEFAULT_POWER
 
 Floats = NDArray[np.float64]
 
@@ -166,13 +166,13 @@ def lowest_mean(sample: Sample, alpha: float) -> float:
     return float(scipy.optimize.brentq(excess, low, high, xtol=1e-9 * (float(values[-1]) - worst), rtol=1e-12))
 
 
-def smallest_shown(test: MarginTest, chance: float = CHANCE) -> float:
+def smallest_shown(test: MarginTest, chance: float = DEFAULT_POWER) -> float:
     """Return how far above the bound a mean must be for as many similar prompts to show it with this probability."""
     return test.mean - test.low + _shortfall(test.spread, test.n, chance)
 
 
 def prompts_needed(
-    values: Floats, bound: float, alpha: float, worst: float, mean: float, chance: float = CHANCE
+    values: Floats, bound: float, alpha: float, worst: float, mean: float, chance: float = DEFAULT_POWER
 ) -> int | None:
     """Return how many prompts would show, with probability `chance`, that the mean is above the bound.
 

@@ -30,7 +30,7 @@ def picture_name(image_id: str) -> PictureName:
 class DrawingMetric(Protocol):
     """A chain that generates images."""
 
-    def drawing(self) -> dict[str, Any]:
+    def image_options(self) -> dict[str, Any]:
         """Return all options that affect an image, except its generator and prompt."""
 
     def settings(self) -> DrawingSettings:
@@ -52,7 +52,7 @@ class Pictures(GenerationChain):
     """Role of the model that generates the images."""
     options: PicturesConfig
 
-    def drawing(self) -> dict[str, Any]:
+    def image_options(self) -> dict[str, Any]:
         return {**self.settings()._asdict(), "seed": self.options.seed}
 
     def settings(self) -> DrawingSettings:

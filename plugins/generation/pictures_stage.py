@@ -60,14 +60,14 @@ class PicturesStage(RowStage):
     version = 1
     schema = PICTURES
     call_unit = "row"
-    over = "prompts"
-    needs = DrawingMetric
+    row_kind = "prompts"
+    metric_type = DrawingMetric
     calls: ClassVar = {"generator": "draw"}
     keeps_rows = True
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"drawing": metric.drawing()}
+        return {"drawing": metric.image_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics

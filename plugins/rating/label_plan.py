@@ -16,7 +16,7 @@ from plumbline.operators.statistics.prediction_powered import (
     labels_needed,
     powered_mean,
 )
-from plumbline.operators.statistics.sequential import NOBODY, balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT, balanced_order
 
 Floats = NDArray[np.float64]
 
@@ -102,7 +102,7 @@ def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float, wid
 def order_prompts(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
     """Return the prompts' indices in random order, with each skill spread evenly over the order."""
     labels = ["\0".join(sorted(skills.get(prompt, ()))) for prompt in prompts]
-    return [int(place) for place in balanced_order(labels, seed).ravel() if place != NOBODY]
+    return [int(place) for place in balanced_order(labels, seed).ravel() if place != NO_PROMPT]
 
 
 def select_images(

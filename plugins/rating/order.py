@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.statistics.sequential import NOBODY, balanced_order
+from plumbline.operators.statistics.sequential import NO_PROMPT, balanced_order
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.tasks import Task
 
@@ -67,7 +67,7 @@ def rounds_of(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
     prompts = sorted(by_prompt)
     labels = ["\0".join(sorted(by_prompt[prompt][0].skills)) for prompt in prompts]
     rounds = balanced_order(labels, seed).tolist()
-    return [[task for place in part if place != NOBODY for task in by_prompt[prompts[place]]] for part in rounds]
+    return [[task for place in part if place != NO_PROMPT for task in by_prompt[prompts[place]]] for part in rounds]
 
 
 def move_first(rounds: Sequence[Sequence[Task]], urgent: Collection[str]) -> list[list[Task]]:

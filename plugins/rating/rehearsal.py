@@ -20,10 +20,10 @@ from plumbline.operators.statistics.sequential import (
     PER_LOOK,
     UNDECIDED,
     Decisions,
-    Places,
+    Indices,
     balanced_order,
+    compute_evidence,
     decide,
-    evidence,
     order_differences,
     with_indifference,
 )
@@ -121,7 +121,7 @@ def rehearse(
     found: list[list[Decisions]] = [[] for _ in indifferences]
     for drawn in _draw_orders(labels, orders, options.seed):
         differences = [order_differences(pair.differences, drawn) for pair in pairs]
-        evidences = [evidence(of_pair, options, 0, len(pairs)) for of_pair in differences]
+        evidences = [compute_evidence(of_pair, options, 0, len(pairs)) for of_pair in differences]
         for indifference, decided in zip(indifferences, found, strict=True):
             of_pairs = [
                 with_indifference(one, of_pair, options, indifference, len(pairs))
@@ -134,7 +134,7 @@ def rehearse(
     ]
 
 
-def _draw_orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Places]:
+def _draw_orders(labels: Sequence[str], orders: int, seed: int) -> Iterator[Indices]:
     """Yield balanced random orders as arrays (orders, looks, per_look) of at most ORDERS_AT_ONCE orders."""
     for first in range(seed, seed + orders, ORDERS_AT_ONCE):
         seeds = range(first, min(first + ORDERS_AT_ONCE, seed + orders))

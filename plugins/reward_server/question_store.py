@@ -26,7 +26,7 @@ class QuestionStore:
         self.store, self.recipes = store, recipes
         self.seen: set[str] = set()
 
-    def unread(self, metric: str) -> Sequence[pa.Table]:
+    def read_new(self, metric: str) -> Sequence[pa.Table]:
         """Return the tables added since the last call, newest first, or no tables if the store cannot be read."""
         recipe = self.recipes[metric]
         try:

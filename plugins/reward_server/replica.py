@@ -16,7 +16,7 @@ import pyarrow as pa
 from plumbline.operators.base.batches import device_lost
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.scoring.scorer import Phase, Scorer, ScorerConfig, WrittenQuestions
-from plumbline.operators.stages.graph import need_sources
+from plumbline.operators.stages.graph import list_source_metrics
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.running.machines import find_own_resources
 from plumbline.pipelines.running.process import Deadline, tune_process
@@ -85,7 +85,7 @@ def score_batch(
     images = [image.images[0] if len(image.images) == 1 else image.images for image in requests]
     questions = [image.questions for image in requests]
     has_questions = any(image_questions is not None for image_questions in questions)
-    use_sources = need_sources({name: scorer.metrics[name] for name in metrics})
+    use_sources = list_source_metrics({name: scorer.metrics[name] for name in metrics})
     sources = [image.sources for image in requests] if use_sources else None
     prompts = [image.prompt for image in requests]
     table = scorer.score_table(images, prompts, metrics, questions if has_questions else None, sources)

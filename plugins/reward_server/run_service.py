@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from plumbline.operators.base.errors import ConfigError, SourceError, install
-from plumbline.operators.metrics.metric import Metric, PackedMetric, WantingMetric
+from plumbline.operators.metrics.metric import Metric, PackedMetric, TextInImageMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD, Reward
-from plumbline.operators.stages.graph import check_image_inputs, make_nodes, need_sources
+from plumbline.operators.stages.graph import check_image_inputs, list_source_metrics, make_nodes
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, make_metric_recipes
@@ -94,9 +94,9 @@ def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need
     """Return the metrics that need each input; a combined reward needs all inputs of its components."""
     reward = config.reward
     needs: dict[Need, Collection[str]] = {
-        "sources": need_sources(metrics),
+        "sources": list_source_metrics(metrics),
         "questions": [name for name, metric in metrics.items() if isinstance(metric, PackedMetric)],
-        "words": [name for name, metric in metrics.items() if isinstance(metric, WantingMetric)],
+        "words": [name for name, metric in metrics.items() if isinstance(metric, TextInImageMetric)],
     }
     return {
         need: frozenset([*names, *([reward.name] if reward and reward.weights.keys() & {*names} else [])])

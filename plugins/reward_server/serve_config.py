@@ -13,7 +13,7 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.scoring.prompt_cache import DEFAULT_KEPT_PROMPTS
 from plumbline.operators.scoring.scorer import ScorerConfig
-from plumbline.operators.stages.graph import need_captions
+from plumbline.operators.stages.graph import list_caption_columns
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.sources.question_packs import PackConfig
@@ -122,7 +122,7 @@ class ServeConfig(LoadConfig):
         BoundsChecked.__post_init__(self)
         if not self.metrics:
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
-        for name in need_captions(self.metrics):
+        for name in list_caption_columns(self.metrics):
             raise ConfigError(
                 f"metrics.{name}: it needs captions of edits, which the service cannot receive; leave it out, or use "
                 "jobs.score or the scorer in Python (plugins/edits/README.md)"

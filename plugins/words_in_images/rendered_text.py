@@ -19,8 +19,8 @@ from plumbline.operators.metrics.metric import (
     Scored,
     ScoreRange,
 )
-from plumbline.operators.metrics.modules import Look
-from plumbline.operators.metrics.parsing import TextSpan, find, shorten
+from plumbline.operators.metrics.modules import ImageQuery
+from plumbline.operators.metrics.parsing import TextSpan, find_words, shorten
 from plumbline.operators.metrics.questions.question_list import ask_for_text
 from plumbline.operators.metrics.writing import VqaPrompt, WrittenQuestion
 from plumbline.plugins.words_in_images.text_measures import (
@@ -63,26 +63,26 @@ class RenderedTextConfig(Metric):
     """
     scored_from: ClassVar[tuple[str, ...]] = ("modules", "questions")
 
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         """Return all options that determine which words are expected."""
         return {"quotes": QUOTED.pattern}
 
-    def looking(self) -> dict[str, Any]:
+    def query_options(self) -> dict[str, Any]:
         """Return no options: only the reader model determines the text."""
         return {}
 
-    def answering(self) -> dict[str, Any]:
+    def answer_options(self) -> dict[str, Any]:
         """Return all options that determine how the reader model is prompted."""
         return {"kind": self.kind}
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {"measure": self.measure}
 
     def estimate_calls(self, words: float) -> CallEstimate:
         """Return an estimate of no writer calls and one reader call per image."""
         return CallEstimate(0, 1)
 
-    def want(self, prompt: str, texts: Sequence[str]) -> list[WrittenQuestion] | RowError:
+    def make_questions(self, prompt: str, texts: Sequence[str]) -> list[WrittenQuestion] | RowError:
         """Return one question per text or, if no texts are given, per text that the prompt quotes.
 
         If there are no such texts, or if a text is in an unknown script, return an error.
@@ -103,14 +103,14 @@ class RenderedTextConfig(Metric):
         """Return the question unchanged: the reader model is asked for all text in the image."""
         return VqaPrompt(text, tuple(choices), free=True)
 
-    def looks(self, text: str) -> tuple[Look, ...]:
+    def image_queries(self, text: str) -> tuple[ImageQuery, ...]:
         """Return a single call of the reader model, which reads all text in the image."""
-        return (Look("reader", ""),)
+        return (ImageQuery("reader", ""),)
 
     def score(self, evidence: Evidence) -> Scored:
         """Return the chosen measure as the score, the other measures as ratings and the words as elements."""
         questions = [answered.question for answered in evidence.answered]
-        read = evidence.answered[0].seen[0].text or ""
+        read = evidence.answered[0].query_results[0].text or ""
         wanted = [question.answer or "" for question in questions]
         measured = compare(wanted, read)
         ratings = tuple(Rating(name, value) for name, value in measured.items())
@@ -127,7 +127,7 @@ def _locate(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
     taken: list[TextSpan] = []
     placed: list[tuple[str, Span]] = []
     for text in texts:
-        span = find(text, prompt, after=taken[-1].end if taken else 0, taken=taken)
+        span = find_words(text, prompt, after=taken[-1].end if taken else 0, taken=taken)
         if span is not None and prompt[span.start : span.end] == text:
             taken.append(span)
             placed.append((text, span))

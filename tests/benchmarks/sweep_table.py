@@ -38,7 +38,7 @@ class Process(NamedTuple):
     """Peak memory in MB."""
 
 
-class Look(NamedTuple):
+class ImageQuery(NamedTuple):
     """The processes of a sweep at one moment."""
 
     at: float
@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
 
     measured: dict[str, Any]
     """The output of scripted_sweep.py."""
-    looks: list[Look]
+    looks: list[ImageQuery]
     """Snapshots of its workers."""
     worker: float
     """Peak memory of the largest worker, in MB."""
@@ -104,7 +104,7 @@ def _worker(process: Path) -> Process | None:
 def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
     command = [sys.executable, "-m", "tests.benchmarks.scripted_sweep", str(folder), str(folder / "store")]
     said = folder / "said"
-    looks: list[Look] = []
+    looks: list[ImageQuery] = []
     largest = 0.0
     with said.open("w") as output:
         sweep = subprocess.Popen(
@@ -113,7 +113,7 @@ def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
         )  # fmt: skip
         while sweep.poll() is None:
             own = list_workers(sweep.pid)
-            looks.append(Look(time.time(), {process.pid: process.cpu for process in own}))
+            looks.append(ImageQuery(time.time(), {process.pid: process.cpu for process in own}))
             largest = max([largest, *(process.peak for process in own)])
             with suppress(subprocess.TimeoutExpired):
                 sweep.wait(POLL_INTERVAL)

@@ -19,7 +19,7 @@ from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
-from plumbline.operators.stages.questions import write
+from plumbline.operators.stages.questions import write_questions
 from plumbline.operators.stages.stage import StageOptions
 from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -138,7 +138,7 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
     stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _no_uri, image_batch=BATCH))
     prompts = pq.read_table(PACK / "prompts.parquet")
     metrics = {template: tiny.vqascore(template=template) for template in TEMPLATES}
-    asked = {name: QuestionIndex(write(prompts, metric, None), metric) for name, metric in metrics.items()}
+    asked = {name: QuestionIndex(write_questions(prompts, metric, None), metric) for name, metric in metrics.items()}
     images = prepare_images(shard("atlas"), "atlas", preprocess=stage.preprocess, limits=ImageLimits(), fetch=_no_uri)
     began = time.monotonic()
     answers = stage.measure(images, asked)

@@ -19,7 +19,7 @@ from plumbline.operators.models.engines.vllm_engine import VllmEngine
 from plumbline.operators.models.processing import load_tokenizer
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
-from tests.operators.stages.given import decoded, options
+from tests.operators.stages.given import decode, options
 from tests.operators.tiny import encoded, image_table, picture
 
 IMAGE_TOKENS = 3
@@ -130,7 +130,7 @@ def asked(texts: Sequence[str], choices: Sequence[str]) -> QuestionIndex:
 def answers(stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")) -> pa.Table:
     """Compute a shard as an actor does."""
     shard = image_table([encoded(picture(number)) for number in range(IMAGES)], ["p"] * IMAGES)
-    return stage.measure(decoded(stage, shard), {"metric": asked(texts, choices)})["metric"]
+    return stage.measure(decode(stage, shard), {"metric": asked(texts, choices)})["metric"]
 
 
 def test_the_engine_gets_all_requests_of_two_shards_before_it_finishes_one(

@@ -8,16 +8,16 @@ from plumbline.extending import Evidence, Scored, VqaScoreConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoubtConfig(VqaScoreConfig):
-    """How unlikely the model finds it that the image shows the prompt."""
+    """One minus VQAScore: how unlikely it is that the image shows the prompt."""
 
     kind: Literal["doubt"] = "doubt"  # type: ignore[assignment]
     story: ClassVar[str] = "asks a model whether the image shows the prompt, and counts how unlikely it finds that"
     scale: float = 1.0
     """The score of an image that the model is sure does not show the prompt."""
 
-    def scoring(self) -> dict[str, object]:
+    def score_options(self) -> dict[str, object]:
         """Return everything that affects the score once the model has answered."""
-        return {**VqaScoreConfig.scoring(self), "doubt": self.scale}
+        return {**VqaScoreConfig.score_options(self), "doubt": self.scale}
 
     def score(self, evidence: Evidence) -> Scored:
         """Return `scale` times one minus the likelihood of the answer."""

@@ -17,13 +17,13 @@ class OpinionsStage(Stage):
     name = "opinions"
     version = 1
     schema = OPINIONS
-    over = "images"
-    behind = "sketches"
-    needs = Metric
+    row_kind = "images"
+    previous_stage = "sketches"
+    metric_type = Metric
     calls: ClassVar = {"nli": "entailment"}
 
     @classmethod
-    def reads(cls, metric: Metric) -> tuple[str, ...]:
+    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("sketches",)
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:

@@ -9,7 +9,7 @@ from plumbline.extending import Evidence, Metric, Scored
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SketchedConfig(Metric):
-    """Which models describe the image and judge the description."""
+    """Roles of the models that describe the image and judge the description."""
 
     kind: Literal["sketched"] = "sketched"
     model: str = "vqa"
@@ -23,10 +23,10 @@ class SketchedConfig(Metric):
     def roles(self) -> dict[str, str]:
         return {"model": self.model, "nli": self.nli}
 
-    def describing(self) -> str:
+    def description_request(self) -> str:
         return "What does this image show?"
 
-    def scoring(self) -> Mapping[str, Any]:
+    def score_options(self) -> Mapping[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:

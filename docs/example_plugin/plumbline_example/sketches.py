@@ -15,7 +15,7 @@ SKETCHES = schemas.image_schema(("description", pa.string()))
 class DescribingMetric(Protocol):
     """A metric that needs descriptions of images."""
 
-    def describing(self) -> str:
+    def description_request(self) -> str:
         """Return the request that is sent to the model."""
 
 
@@ -34,15 +34,15 @@ class SketchesStage(ImagesStage):
     name = "sketches"
     version = 1
     schema = SKETCHES
-    needs = DescribingMetric
+    metric_type = DescribingMetric
     calls: ClassVar = {"model": "likelihood"}
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"describing": metric.describing()}
+        return {"describing": metric.description_request()}
 
     def read_questions(self, inputs: Inputs) -> Mapping[str, ScoreRequest]:
-        return {name: ScoreRequest(self.metrics[name].describing()) for name in inputs.metrics}
+        return {name: ScoreRequest(self.metrics[name].description_request()) for name in inputs.metrics}
 
     def measure(self, images: PreparedImages, questions: Mapping[str, ScoreRequest]) -> Mapping[str, pa.Table]:
         features = self.model.encode(images.pixels)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill
+from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill_template
 from plumbline.operators.metrics.metric import ScoreRange, Verdict
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
@@ -20,5 +20,5 @@ class Gpt4vEvalConfig(InspectedConfig):
     templates: ClassVar[tuple[str, ...]] = ("gpt4v_eval",)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        text = fill(self.template_text("gpt4v_eval"), prompt=parsing.one_line(prompt))
+        text = fill_template(self.template_text("gpt4v_eval"), prompt=parsing.one_line(prompt))
         return (yield from self.verdict(text, SCALES))

@@ -28,7 +28,7 @@ FORMS: Mapping[Replies, str] = {
 MAX_RATIONALE = 1500
 """Maximum number of characters kept of a rationale."""
 MAX_OBJECTS = 20
-"""Maximum number of opening braces in a reply from which parsing a JSON object is tried."""
+"""Maximum number of opening braces in a reply at which to try to parse a JSON object."""
 _NUMBER = r"(-?\d+(?:\.\d+)?)(?: ?(?:/|out of) ?(\d+))?"
 _NUMBER_LINE = re.compile(rf"(?:\W*[A-Za-z][\w -]{{0,40}}[:=] ?)?\W*{_NUMBER}\W*")
 NOT_APPLICABLE = "N/A"
@@ -119,19 +119,19 @@ class JudgedConfig(WordedMetric):
     def __post_init__(self) -> None:
         WordedMetric.__post_init__(self)
         if self.wording is None:
-            self._require_draws(self.temperature, "set a temperature, or repeats=1")
+            self._check_repeats(self.temperature, "set a temperature, or repeats=1")
 
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
         """Return the metric with its wording; raise ConfigError if repeated questions would all get the same reply."""
         metric = WordedMetric.with_model_defaults(self, profile_of)
         release = metric._wording.release
-        if release is not None and "temperature" in release.decides:
-            metric._require_draws(release.temperature, f"that is {release.repository}'s own; set repeats=1")
+        if release is not None and "temperature" in release.fixed_options:
+            metric._check_repeats(release.temperature, f"{release.repository} uses this temperature; set repeats=1")
         else:
-            metric._require_draws(self.temperature, "set a temperature, or repeats=1")
+            metric._check_repeats(self.temperature, "set a temperature, or repeats=1")
         return metric
 
-    def _require_draws(self, temperature: float, remedy: str) -> None:
+    def _check_repeats(self, temperature: float, remedy: str) -> None:
         if self.repeats > 1 and temperature == 0:
             same = f"at temperature 0 all {self.repeats} replies are the same"
             raise ConfigError(f"{self.key_of('repeats')}: {same}; {remedy}")
@@ -176,7 +176,7 @@ class JudgedConfig(WordedMetric):
         """Return the mean of a verdict's ratings as the image's score."""
         return math.fsum(rating.value for rating in ratings) / len(ratings)
 
-    def asking(self, *templates: str) -> dict[str, Any]:
+    def request_options(self, *templates: str) -> dict[str, Any]:
         """Return all options that determine verdicts, including the digest of the named templates."""
         return {
             "replies": self.replies,
@@ -198,17 +198,19 @@ class InspectedConfig(JudgedConfig):
     def estimate_calls(self, words: float) -> CallEstimate:
         return CallEstimate(self.calls_per_image, 1)
 
-    def judging(self) -> dict[str, Any]:
+    def verdict_options(self) -> dict[str, Any]:
         """Return all options that determine a verdict, except the judge."""
         release = self._wording.release
-        return self.asking(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
+        return (
+            self.request_options(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
+        )
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {}
 
 
 def describe_form(replies: Replies, scales: Sequence[Scale]) -> str:
-    """Return the sentence that tells the judge how to format its reply."""
+    """Return the instruction about the format of the judge's reply."""
     members, lines = [], []
     for scale in scales:
         values = f"{scale.high}" + (f', or "{NOT_APPLICABLE}"' if scale.optional else "")
@@ -293,7 +295,7 @@ def read_ratings(row: Mapping[str, Any]) -> tuple[Rating, ...]:
     return tuple(Rating(**rating) for rating in row["ratings"])
 
 
-def fill(template: str, **parts: str) -> str:
+def fill_template(template: str, **parts: str) -> str:
     """Return the template with each {name} in `parts` replaced by its text, which is inserted literally."""
     return re.sub(r"\{(\w+)\}", lambda match: parts.get(match[1], match[0]), template)
 

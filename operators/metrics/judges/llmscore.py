@@ -15,7 +15,7 @@ from plumbline.operators.metrics.judges.judge import (
     JudgedConfig,
     Scale,
     accept_all,
-    fill,
+    fill_template,
     ratings_by_name,
 )
 from plumbline.operators.metrics.metric import SHARES, CallEstimate, Rating, ScoreRange, Verdict
@@ -42,7 +42,7 @@ MAX_ERRORS = 99
 counted up to 36.
 """
 RELEASED_TEMPERATURE = 1.0
-"""Default temperature of the services; the release does not send one."""
+"""Default temperature of the services; the release does not send a temperature."""
 SCALES: Mapping[Variant, tuple[Scale, ...]] = {
     "overall": (Scale("rating", 1, DEFAULT_SCALE),),
     "error_counting": (Scale("errors", 0, MAX_COUNTED_ERRORS),),
@@ -56,8 +56,8 @@ SCALES: Mapping[Variant, tuple[Scale, ...]] = {
 }
 
 
-class Sight(NamedTuple):
-    """Description of an image for a model that cannot see it."""
+class CaptionedImage(NamedTuple):
+    """Size of an image and captions of its parts, for a model that cannot see the image."""
 
     caption: str
     regions: Sequence[Region]
@@ -71,11 +71,11 @@ class LlmScoreRelease(Release):
     """The release's prompts from llm_descriptor and llm_evaluator (YujieLu10/LLMScore at 8b898e3)."""
 
     repository: ClassVar[str] = "YujieLu10/LLMScore"
-    mark: ClassVar[str] = "llm_evaluator/evaluation_instruction.py"
-    decides: ClassVar[tuple[str, ...]] = ("temperature", "description_temperature", "replies", "scale")
+    marker_file: ClassVar[str] = "llm_evaluator/evaluation_instruction.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("temperature", "description_temperature", "replies", "scale")
     temperature: ClassVar[float] = RELEASED_TEMPERATURE
-    describing: Text
-    judging: Text
+    description_prompt: Text
+    judge_prompt: Text
     scores: str
     """Instruction that asks for a rating and the number of errors."""
     rule: str
@@ -83,19 +83,19 @@ class LlmScoreRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.mark)
+        code = checkout.python(cls.marker_file)
         scores, rule = (code.plain(f"self.evaluation_instruction_{number}") for number in (1, 2))
         describing = checkout.python("llm_descriptor/visual_descriptor.py").text("prompt")
         return cls(describing, code.text("prompt"), scores, rule)
 
-    def describe(self, sight: Sight, sampling: ReplySampling) -> Writing[str]:
+    def describe(self, sight: CaptionedImage, sampling: ReplySampling) -> Writing[str]:
         """Ask for a description of an image (generate_multi_granualrity_description)."""
         regions = (
             f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in sight.regions
         )
         # the release's caller swaps the two arguments of the function
         values = {"local_description": sight.caption, "global_description": "".join(regions)}
-        text = fill_slots(self.describing, {**values, "width": str(sight.width), "height": str(sight.height)})
+        text = fill_slots(self.description_prompt, {**values, "width": str(sight.width), "height": str(sight.height)})
         request = sampling._replace(temperature=self.temperature).request(text, stop=())
         (description,) = yield from ask_as_released([request], [_join_lines])
         return description
@@ -104,7 +104,9 @@ class LlmScoreRelease(Release):
         """Ask for a verdict on a description (generate_score_with_rationale)."""
         instruction = self.rule if by_rule else self.scores
         values = {"text_prompt": prompt, "description": description, "self.evaluation_instruction_1": instruction}
-        request = sampling._replace(temperature=self.temperature).request(fill_slots(self.judging, values), stop=())
+        request = sampling._replace(temperature=self.temperature).request(
+            fill_slots(self.judge_prompt, values), stop=()
+        )
         (verdict,) = yield from ask_as_released([request], [_read_counts if by_rule else _read_scores])
         return verdict
 
@@ -176,7 +178,7 @@ class DescribedConfig(WordedMetric):
     def templates(self) -> tuple[str, ...]:
         return (DESCRIBE,)
 
-    def captioning(self) -> dict[str, Any]:
+    def caption_options(self) -> dict[str, Any]:
         """Return all options that determine a caption, except the captioner."""
         return {"instruction": self.caption_instruction, "max_tokens": self.caption_tokens}
 
@@ -185,16 +187,16 @@ class DescribedConfig(WordedMetric):
         (reply,) = yield [ReplySampling(self.caption_tokens).request(self.caption_instruction, stop=())]
         return read_paragraph(reply.text)
 
-    def describing(self) -> dict[str, Any]:
+    def description_options(self) -> dict[str, Any]:
         """Return all options that determine a description, except its input and the model."""
-        release, sampling = self.released(LlmScoreRelease), self.description_sampling._asdict()
+        release, sampling = self.find_release(LlmScoreRelease), self.description_sampling._asdict()
         if release is not None:
             return {"wording": release.digest, **sampling}
         return {"templates": template_digest(AGAIN, self.template_text(DESCRIBE)), **sampling}
 
-    def describe(self, sight: Sight) -> Writing[str]:
+    def describe(self, sight: CaptionedImage) -> Writing[str]:
         """Ask for an object-centric description, based on an image's caption and regions."""
-        release = self.released(LlmScoreRelease)
+        release = self.find_release(LlmScoreRelease)
         if release is not None:
             return (yield from release.describe(sight, self.description_sampling))
         # `[object]: [caption]: [bounding box]` (3.1); one model writes object and caption as one label
@@ -202,7 +204,7 @@ class DescribedConfig(WordedMetric):
             f"{parsing.one_line(region.label)}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]"
             for region in sight.regions
         )
-        text = fill(
+        text = fill_template(
             self.template_text(DESCRIBE),
             width=str(sight.width),
             height=str(sight.height),
@@ -224,8 +226,8 @@ def read_paragraph(reply: str) -> str:
 class LlmScoreConfig(DescribedConfig, JudgedConfig):
     kind: Literal["llmscore"] = "llmscore"
     story: ClassVar[str] = (
-        "lets models caption the image and its parts, a language model make one description of that, and a judge "
-        "that reads description and prompt rate how well they fit"
+        "lets models caption the image and its parts, a language model combine the captions into a description, and a "
+        "judge rate how well the description fits the prompt"
     )
     judge: str = "judge"
     """Role of the language model that compares descriptions with prompts."""
@@ -272,23 +274,23 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
     def estimate_calls(self, words: float) -> CallEstimate:
         return CallEstimate(1, 1)
 
-    def judging(self) -> dict[str, Any]:
-        release = self.released(LlmScoreRelease)
+    def verdict_options(self) -> dict[str, Any]:
+        release = self.find_release(LlmScoreRelease)
         if release is not None:
             options = {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
             return options if self.variant == "rule_enhanced" else {**options, "max_errors": MAX_ERRORS}
-        return {**self.scoring(), **self.asking(JUDGE, self.task_template)}
+        return {**self.score_options(), **self.request_options(JUDGE, self.task_template)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
-        by_rule, release = self.variant == "rule_enhanced", self.released(LlmScoreRelease)
+        by_rule, release = self.variant == "rule_enhanced", self.find_release(LlmScoreRelease)
         if release is not None:
             return (yield from release.judge(prompt, description, by_rule=by_rule, sampling=self.sampling))
-        judged = fill(self.template_text(JUDGE), prompt=parsing.one_line(prompt), description=description)
-        task = fill(self.template_text(self.task_template), scale=str(self.scale))
+        judged = fill_template(self.template_text(JUDGE), prompt=parsing.one_line(prompt), description=description)
+        task = fill_template(self.template_text(self.task_template), scale=str(self.scale))
         scales = (Scale("rating", 1, self.scale),) if self.variant == "overall" else SCALES[self.variant]
         return (yield from self.verdict(judged + task, scales, _require_counts if by_rule else accept_all))
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {"variant": self.variant} | ({} if self.scale == DEFAULT_SCALE else {"scale": self.scale})
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
@@ -310,5 +312,8 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
 def _require_counts(rated: Mapping[str, float]) -> None:
     """Raise UnreadableReply if more objects or attributes are matched than there are."""
     for name in ("objects", "attributes"):
-        if rated[f"{name}_matched"] > rated[name]:
-            raise UnreadableReply(f"{name}_matched, {rated[f'{name}_matched']:g}, is more than {name}, {rated[name]:g}")
+        total, matched = rated[name], rated[f"{name}_matched"]
+        if matched > total:
+            raise UnreadableReply(
+                f"expected {name}_matched to be at most {name}, {total:g}, found {matched:g}"
+            )

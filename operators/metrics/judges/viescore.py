@@ -13,7 +13,7 @@ from plumbline.operators.metrics.judges.judge import (
     InspectedConfig,
     JudgeQuestion,
     Scale,
-    fill,
+    fill_template,
     ratings_by_name,
 )
 from plumbline.operators.metrics.metric import Rating, ScoreRange, Verdict
@@ -25,7 +25,7 @@ CONSISTENCY = (Scale("semantic_consistency", 0, 10),)
 QUALITY = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
 Part = Literal["overall", "consistency", "quality"]
 RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, TRIES = 1400, 1.0, 2
-"""Values from the release. mllm_tools/openai.py sends no temperature, so services use 1. After this many tries,
+"""Values from the release. mllm_tools/openai.py sends no temperature, so services use 1. After TRIES tries,
 VIEScore.evaluate guesses a number at random; here, the row gets an error instead.
 """
 DELIMITER = "||V^=^V||"
@@ -43,8 +43,8 @@ class VieScoreRelease(Release):
     """The release's rules for text-to-image generation, without examples (TIGER-AI-Lab/VIEScore at 2cbea4e)."""
 
     repository: ClassVar[str] = "TIGER-AI-Lab/VIEScore"
-    mark: ClassVar[str] = "viescore/vie_prompts.py"
-    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    marker_file: ClassVar[str] = "viescore/vie_prompts.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
     temperature: ClassVar[float] = RELEASED_TEMPERATURE
     rules: ClassVar[tuple[str, str]] = ("_prompts_0shot_one_image_gen_rule", "_prompts_0shot_t2i_rule_SC")
     placeholder: ClassVar[str] = "<prompt>"
@@ -56,7 +56,7 @@ class VieScoreRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.mark)
+        code = checkout.python(cls.marker_file)
         names = ("_context_no_delimit", *cls.rules, "_prompts_0shot_rule_PQ")
         context, shown, follows, quality = map(code.plain, names)
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
@@ -139,7 +139,7 @@ class TwoQuestionsConfig(InspectedConfig):
     calls_per_image: ClassVar[int] = 2
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     part: Part = "overall"
-    """Which score to report. `consistency`: the lowest rating for the first question; `quality`: the lowest rating for
+    """The score to report. `consistency`: the lowest rating for the first question; `quality`: the lowest rating for
     the second; `overall`: the square root of their product. The judge is asked the same questions for all three.
     """
     consistency: ClassVar[Sequence[Scale]]
@@ -150,13 +150,13 @@ class TwoQuestionsConfig(InspectedConfig):
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """Ask for one verdict in two replies, using our wording or a release's."""
-        release = self.released(VieScoreRelease)
+        release = self.find_release(VieScoreRelease)
         if release is not None:
             sampling = ReplySampling(RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, self.seed)
             return (yield from release.inspect(prompt, sampling))
         return (yield from self.verdicts(self.judge_questions(parsing.one_line(prompt))))
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {} if self.part == "overall" else {"part": self.part}
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
@@ -171,8 +171,8 @@ class TwoQuestionsConfig(InspectedConfig):
 class VieScoreConfig(TwoQuestionsConfig):
     kind: Literal["viescore"] = "viescore"
     story: ClassVar[str] = (
-        "lets a model that sees the image rate how well it follows the prompt and how well it is made, and takes the "
-        "root of the product"
+        "lets a model that sees the image rate how well it follows the prompt and how good it looks, and takes the "
+        "square root of the product"
     )
     consistency = CONSISTENCY
     releases: ClassVar[tuple[type[Release], ...]] = (VieScoreRelease,)
@@ -180,5 +180,5 @@ class VieScoreConfig(TwoQuestionsConfig):
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
         """Return the two questions; the second is only about the image."""
-        semantic = fill(self.template_text(SEMANTIC), prompt=prompt)
+        semantic = fill_template(self.template_text(SEMANTIC), prompt=prompt)
         return JudgeQuestion(semantic, CONSISTENCY), JudgeQuestion(self.template_text(PERCEPTUAL), QUALITY)

@@ -10,7 +10,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.metric import Answered, CallEstimate, Prior, Scored, element, insert_prior, mean_scored
+from plumbline.operators.metrics.metric import (
+    Answered,
+    CallEstimate,
+    Prior,
+    Scored,
+    average_elements,
+    insert_prior,
+    make_element,
+)
 from plumbline.operators.metrics.parsing import NumberedLine
 from plumbline.operators.metrics.questions.question_metric import (
     WriterConfig,
@@ -22,14 +30,14 @@ from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
-    entries,
-    field,
     integer,
+    json_text,
     list_of,
-    listing,
+    list_schema,
     one_of,
+    read_entries,
+    read_member,
     record,
-    spelled,
     string,
 )
 from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, ask_as_released
@@ -62,15 +70,15 @@ class DsgRelease(Release):
     """The release's three prompts, each with 23 examples (j-min/DSG at 7330119)."""
 
     repository: ClassVar[str] = "j-min/DSG"
-    mark: ClassVar[str] = "dsg/query_utils.py"
-    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies", "questions")
+    marker_file: ClassVar[str] = "dsg/query_utils.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies", "questions")
     tuples: SplitPrompt
     questions: SplitPrompt
     dependencies: SplitPrompt
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code, annotations = checkout.python(cls.mark), "dsg/data/tifa160-dev-anns.csv"
+        code, annotations = checkout.python(cls.marker_file), "dsg/data/tifa160-dev-anns.csv"
         rows = checkout.rows(annotations)
         items = [[row for row in rows if row["item_id"] == name] for name in code.value("TIFA160_ICL_TRAIN_IDS")]
         if not all(items):
@@ -108,7 +116,7 @@ def _number_rows(rows: Sequence[Mapping[str, str]], column: str) -> str:
 
 
 def _split_prompt(code: PythonFile, preamble: str, inputs: Sequence[str], outputs: Sequence[str]) -> SplitPrompt:
-    """Build the prompt with its example inputs and outputs, split where the new input goes (make_prompt)."""
+    """Build the prompt with its example inputs and outputs, split at the position of the new input (make_prompt)."""
     names = {"input_name": "input", "output_name": "output"}
     example, test, whole = (
         Template(code.plain(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
@@ -154,13 +162,13 @@ def _read_dependency_lines(reply: str) -> dict[int, str]:
 class DsgConfig(WriterConfig):
     kind: Literal["dsg"] = "dsg"
     story: ClassVar[str] = (
-        "lets a language model write yes/no questions that build on each other; where one fails, those that "
+        "lets a language model write yes/no questions that build on each other; if one fails, all questions that "
         "build on it fail too"
     )
     takes_letters: ClassVar[bool] = False
     reduction: Reduction = "product"
-    """How the token likelihoods of a choice are combined (operators/metrics/questions/vqascore.py). Matters for close
-    answers.
+    """Method for combining the token likelihoods of a choice (operators/metrics/questions/vqascore.py). It
+    matters for choices of similar likelihood.
     """
     aggregate: Literal["share", "soft_mean"] = "share"
     """`share`: fraction of questions answered correctly; `soft_mean`: mean likelihood of the correct answers, which is
@@ -171,13 +179,13 @@ class DsgConfig(WriterConfig):
     as in T2IScoreScore).
     """
     questions: Literal["tidied", "released"] = "tidied"
-    """How text replies are parsed. `tidied` reads each line up to its last question mark, collapses spaces and skips
+    """Parser of text replies. `tidied` reads each line up to its last question mark, collapses spaces and skips
     lines without a question mark; `released` reads everything after `id |`, as the released parser does, and rejects
     replies that contain any other line.
     """
 
     prior: Prior | None = None
-    """How to remove the model's bias from its answers (operators/metrics/metric.py)."""
+    """Method that removes the model's bias from its answers (operators/metrics/metric.py)."""
     releases: ClassVar[tuple[type[Release], ...]] = (DsgRelease,)
 
     def __post_init__(self) -> None:
@@ -204,14 +212,14 @@ class DsgConfig(WriterConfig):
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
         return TUPLES, QUESTIONS, DEPENDENCIES
 
-    def asking(self) -> dict[str, Any]:
-        release = self.released(DsgRelease)
+    def question_options(self) -> dict[str, Any]:
+        release = self.find_release(DsgRelease)
         if release is not None:
             return {"wording": release.digest, "seed": self.seed}
-        asked = self.recipe(TUPLES, QUESTIONS, DEPENDENCIES)
+        asked = self.reply_options(TUPLES, QUESTIONS, DEPENDENCIES)
         return asked if self.questions == "tidied" else {**asked, "questions": self.questions}
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         if self.form == "reply":
             return {"zeroing": self.zeroing}
         soft = {} if self.aggregate == "share" else {"aggregate": self.aggregate}
@@ -222,7 +230,7 @@ class DsgConfig(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """Write the questions about a prompt: first the tuples, then their questions and dependencies together."""
-        release = self.released(DsgRelease)
+        release = self.find_release(DsgRelease)
         if release is not None:
             return (yield from release.write(prompt, self.seed))
         about = f"Description:\n{parsing.one_line(prompt)}\nTuples:\n"
@@ -264,8 +272,8 @@ class DsgConfig(WriterConfig):
                 index = answer.question.choices.index(answer.question.answer or "")
                 likelihood = math.exp(log_likelihoods(answer, self.reduction)[index])
                 scores[name] = likelihood if all(right.get(other, True) for other in others) else 0.0
-        return mean_scored(
-            [element(answer, given=given[name], score=float(scores[name])) for name, answer in by_id.items()]
+        return average_elements(
+            [make_element(answer, given=given[name], score=float(scores[name])) for name, answer in by_id.items()]
         )
 
 
@@ -373,27 +381,29 @@ def read_dependencies(
 def json_tuples(reply: str) -> list[NumberedLine]:
     """Convert the tuples of a JSON reply into the numbered lines of a text reply."""
     lines = []
-    for number, entry in enumerate(entries(reply, "tuples"), start=1):
-        words = field(entry, "words")
-        listed = ", ".join(map(spelled, words if isinstance(words, list) else [words]))
-        lines.append(NumberedLine(number, f"{spelled(field(entry, 'category'))} ({listed})"))
+    for number, entry in enumerate(read_entries(reply, "tuples"), start=1):
+        words = read_member(entry, "words")
+        listed = ", ".join(map(json_text, words if isinstance(words, list) else [words]))
+        lines.append(NumberedLine(number, f"{json_text(read_member(entry, 'category'))} ({listed})"))
     return lines
 
 
 def json_questions(reply: str) -> list[NumberedLine]:
-    return [line._replace(text=line.text.rstrip(" .?") + "?") for line in _json_lines(reply, "questions", "question")]
+    return [
+        line._replace(text=line.text.rstrip(" .?") + "?") for line in _read_json_lines(reply, "questions", "question")
+    ]
 
 
 def json_dependencies(reply: str) -> list[NumberedLine]:
-    return _json_lines(reply, "dependencies", "parents")
+    return _read_json_lines(reply, "dependencies", "parents")
 
 
-def _json_lines(reply: str, name: str, member: str) -> list[NumberedLine]:
+def _read_json_lines(reply: str, name: str, member: str) -> list[NumberedLine]:
     """Convert objects such as `{"tuple": 1, member: ...}` into numbered lines; number plain values by position."""
     lines = []
-    for index, entry in enumerate(entries(reply, name), start=1):
-        value = field(entry, member)
-        text = ",".join(map(spelled, value)) if isinstance(value, list) else spelled(value)
+    for index, entry in enumerate(read_entries(reply, name), start=1):
+        value = read_member(entry, member)
+        text = ",".join(map(json_text, value)) if isinstance(value, list) else json_text(value)
         number = entry.get("tuple") if isinstance(entry, dict) else index
         if isinstance(number, int):
             lines.append(NumberedLine(number, text))
@@ -404,24 +414,24 @@ _NUMBER = integer(MAX_TUPLES)
 _TUPLE = record(category=one_of(CATEGORIES), words=list_of(string(40), 3))
 _QUESTION = record(tuple=_NUMBER, question=string(120))
 _DEPENDENCY = record(tuple=_NUMBER, parents=list_of(_NUMBER, 8, least=0))
-TUPLES = make_forms("dsg_tuples", parsing.read_numbered_lines, json_tuples, listing("tuples", _TUPLE, 40))
+TUPLES = make_forms("dsg_tuples", parsing.read_numbered_lines, json_tuples, list_schema("tuples", _TUPLE, 40))
 QUESTIONS = make_forms(
-    "dsg_questions", parsing.read_numbered_lines, json_questions, listing("questions", _QUESTION, 40)
+    "dsg_questions", parsing.read_numbered_lines, json_questions, list_schema("questions", _QUESTION, 40)
 )
 DEPENDENCIES = make_forms(
-    "dsg_dependencies", parsing.read_numbered_lines, json_dependencies, listing("dependencies", _DEPENDENCY, 40)
+    "dsg_dependencies", parsing.read_numbered_lines, json_dependencies, list_schema("dependencies", _DEPENDENCY, 40)
 )
 
 
 def _assemble_questions(
     prompt: str, tuples: Mapping[int, SemanticTuple], questions: Mapping[int, str], dependencies: Mapping[int, str]
 ) -> list[WrittenQuestion]:
-    """Return the questions with their parents, leaving out parents for which there is no question."""
+    """Return the questions with their parents, leaving out parents without a question."""
     written = []
     for number, text in questions.items():
         named = dict.fromkeys(parsing.read_parents(dependencies.get(number, "")) or ())
         parents = tuple(str(parent) for parent in named if parent in questions and parent != number)
-        located = parsing.locate(tuples[number].words, prompt)
+        located = parsing.locate_words(tuples[number].words, prompt)
         kind = tuples[number].kind
         written.append(WrittenQuestion(str(number), text, parsing.YES_NO, "yes", kind, *located, parents=parents))
     return written

@@ -15,9 +15,9 @@ from plumbline.operators.metrics.metric import (
     CallEstimate,
     Prior,
     Scored,
-    element,
+    average_elements,
     insert_prior,
-    mean_scored,
+    make_element,
 )
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.questions.question_metric import (
@@ -35,15 +35,15 @@ from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
     blocks_schema,
-    entries,
-    field,
     integer,
-    listing,
+    json_text,
+    list_schema,
     one_of,
     read_blocks,
+    read_entries,
     read_json_blocks,
+    read_member,
     record,
-    spelled,
     string,
 )
 from plumbline.operators.metrics.wording import template_digest
@@ -87,13 +87,13 @@ class GeckoConfig(WriterConfig):
     a likelier answer gets a lower score, so lower is better.
     """
     reduction: Reduction = "product"
-    """How the token likelihoods of a choice are combined (operators/metrics/questions/vqascore.py); the paper does not
-    specify it.
+    """Method for combining the token likelihoods of a choice (operators/metrics/questions/vqascore.py); the paper does
+    not specify it.
     """
     threshold: Share = 0.005
     """Minimum probability that the prompt entails a question; other questions are left out (r in gecko.txt, sec. 5)."""
     prior: Prior | None = None
-    """How to remove the model's bias from its answers (operators/metrics/metric.py)."""
+    """Method that removes the model's bias from its answers (operators/metrics/metric.py)."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
@@ -121,7 +121,7 @@ class GeckoConfig(WriterConfig):
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
         return (SPANS, QUESTIONS) if self.coverage else (ONE_STEP,)
 
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}
         if not self.coverage:
             return {**asked, "templates": one_step_digest(self)}
@@ -129,7 +129,7 @@ class GeckoConfig(WriterConfig):
         templates = template_digest(*forms, LABELLED_HEADING, QUESTIONS_HEADING)
         return {**asked, "templates": templates, "min_groundable": self.min_groundable}
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         scored: dict[str, Any] = {"normalise": self.normalise, "reduction": self.reduction}
         if self.normalise:
             scored["likelihood"] = self.likelihood
@@ -162,8 +162,8 @@ class GeckoConfig(WriterConfig):
                 score = shares[question.choices.index(question.answer or "")]
             else:
                 score = float(given == question.answer)
-            elements.append(element(answer, given=given, score=score))
-        return mean_scored(elements)
+            elements.append(make_element(answer, given=given, score=score))
+        return average_elements(elements)
 
 
 class Span(NamedTuple):
@@ -180,7 +180,7 @@ class Span(NamedTuple):
 
 class _Label(NamedTuple):
     before: str
-    """Text between the previous label and this one."""
+    """Text between the previous label and this label."""
     words: str
     kind: str | None
     groundable: float
@@ -194,9 +194,9 @@ def text_labels(reply: str) -> list[_Label]:
 
 def json_labels(reply: str) -> list[_Label]:
     labels = []
-    for entry in entries(reply, "labels"):
-        words, kind = spelled(field(entry, "words")), spelled(field(entry, "type"))
-        score = _read_share(spelled(field(entry, "score")))
+    for entry in read_entries(reply, "labels"):
+        words, kind = json_text(read_member(entry, "words")), json_text(read_member(entry, "type"))
+        score = _read_share(json_text(read_member(entry, "score")))
         if any(map(str.isalnum, words)):
             labels.append(_Label("", words, kind.casefold() or None, 1.0 if score is None else score))
     return labels
@@ -215,8 +215,8 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[_Label]
     cursor, spans = 0, []
     taken: list[TextSpan] = []
     for label in labels:  # search after the previous label and the words between, if these are found
-        cursor = parsing.skip(label.before, prompt, cursor) if cursor else _find_start(label.before, prompt)
-        position = parsing.find(label.words, prompt, after=cursor, taken=taken)
+        cursor = parsing.skip_text(label.before, prompt, cursor) if cursor else _find_start(label.before, prompt)
+        position = parsing.find_words(label.words, prompt, after=cursor, taken=taken)
         if position:
             taken.append(position)
             cursor = max(cursor, position.end)
@@ -259,7 +259,7 @@ def _find_start(before: str, prompt: str) -> int:
     The search starts after the longest suffix of the text before the label that is also a prefix of the prompt.
     """
     words = before.split()[-40:]
-    ends = (parsing.skip(" ".join(words[index:]), prompt, 0) for index in range(len(words)))
+    ends = (parsing.skip_text(" ".join(words[index:]), prompt, 0) for index in range(len(words)))
     return next((end for end in ends if end), 0)
 
 
@@ -295,7 +295,7 @@ def read_questions(
 
 _SCORE = one_of([str(tenths / 10) for tenths in range(11)])  # engines spell a number 1.0 differently
 _LABEL_SCHEMA = record(words=string(60), type=one_of(_KINDS.split()), score=_SCORE)
-SPANS = make_forms("gecko_spans", text_labels, json_labels, listing("labels", _LABEL_SCHEMA, 40))
+SPANS = make_forms("gecko_spans", text_labels, json_labels, list_schema("labels", _LABEL_SCHEMA, 40))
 QUESTIONS = make_forms("gecko_questions", read_blocks, read_json_blocks, blocks_schema(about=integer(MAX_SPANS)))
 
 

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 
 MAX_QUESTIONS = 256
 """Maximum number of questions in a list; the longest list in a released pack has about 40."""
@@ -28,19 +28,19 @@ class ListedQuestion:
 
     text: str
     choices: list[str] | None = None
-    """Possible answers; None for a question to a judge's checkpoint."""
+    """Possible answers; None for a checkpoint that a judge rates."""
     answer: str | None = None
     """The correct choice."""
     kind: str | None = None
     question_id: str | None = None
-    """Name by which the `parents` of other questions refer to this question."""
+    """Name for the lists of `parents` of other questions."""
     parents: list[str] | None = None
 
 
 OBJECT = TypeAdapter(ListedQuestion)
 
 
-def require_asker(wanted: Collection[str], packed: Collection[str]) -> None:
+def require_question_metric(wanted: Collection[str], packed: Collection[str]) -> None:
     """Raise ConfigError if questions come with the images but none of the requested metrics uses them."""
     if not packed:
         raise ConfigError(
@@ -75,7 +75,7 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
                 raise BadQuestion(f"`parents` contains {parent!r}, but no question has this question_id")
     except BadQuestion as error:
         return RowError("no_questions", f"the questions that came with the prompt cannot be asked: {error}")
-    return tuple(identified(questions))
+    return tuple(assign_ids(questions))
 
 
 def ask_for_text(number: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
@@ -106,7 +106,7 @@ def _read_entry(entry: Any, number: int) -> WrittenQuestion:
     except BadQuestion as error:
         raise BadQuestion(f"{name}: {error}") from error
     except UnicodeEncodeError as error:
-        raise BadQuestion(f"{name}: expected text, found half a character") from error
+        raise BadQuestion(f"{name}: expected text, found an incomplete character") from error
     return question
 
 

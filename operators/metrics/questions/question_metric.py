@@ -28,7 +28,7 @@ LETTERED = f"\n{CHOICES}\nAnswer with the letter of the right choice alone."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AskingConfig(Metric):
+class QuestionMetricConfig(Metric):
     """Options of metrics that ask a VQA model about images."""
 
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood", "reply")
@@ -98,7 +98,7 @@ class AskingConfig(Metric):
             yes_no=self.yes_no or ("capitalised" if is_capitalised else "as_written"),
         )
 
-    def answering(self) -> dict[str, Any]:
+    def answer_options(self) -> dict[str, Any]:
         asked = {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
         return {**asked, "letters": LETTERED} if self.weighs_letters else asked
 
@@ -123,7 +123,7 @@ class AskingConfig(Metric):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WriterConfig(AskingConfig, WordedMetric):
+class WriterConfig(QuestionMetricConfig, WordedMetric):
     """Options of metrics whose questions are written by a language model."""
 
     role_keys: ClassVar[tuple[str, ...]] = ("writer", "model")
@@ -141,7 +141,7 @@ class WriterConfig(AskingConfig, WordedMetric):
     """
 
     def __post_init__(self) -> None:
-        AskingConfig.__post_init__(self)
+        QuestionMetricConfig.__post_init__(self)
         for name, role in self.roles.items():
             if not role.strip():
                 raise ConfigError(f"{self.kind} {name}: expected the role of one of the sweep's models, got {role!r}")
@@ -149,7 +149,7 @@ class WriterConfig(AskingConfig, WordedMetric):
     @property
     @abstractmethod
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        """All forms in which the writer may reply."""
+        """All forms of the writer's replies."""
 
     @property
     def sampling(self) -> ReplySampling:
@@ -161,14 +161,14 @@ class WriterConfig(AskingConfig, WordedMetric):
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> Self:
         """Apply the defaults of both base classes."""
-        return AskingConfig.with_model_defaults(WordedMetric.with_model_defaults(self, profile_of), profile_of)
+        return QuestionMetricConfig.with_model_defaults(WordedMetric.with_model_defaults(self, profile_of), profile_of)
 
     def form_for(self, forms: Mapping[Replies, Form[Piece]]) -> Form[Piece]:
         """Return the form for the metric's reply format, in the metric's wording."""
         form = forms[self.replies]
         return form._replace(instructions=self.template_text(form.template))
 
-    def recipe(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
+    def reply_options(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
         """Return all options that determine replies in these forms; `texts` are the other strings in the requests."""
         pieces = (part for form in forms for part in self.form_for(form).identity)
         return {"templates": template_digest(*pieces, *texts), "sampling": self.sampling._asdict()}
@@ -187,7 +187,7 @@ class WriterConfig(AskingConfig, WordedMetric):
         return "answers", *self.chain[:-2]
 
     @abstractmethod
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         """Return all options that determine the questions."""
 
     @abstractmethod

@@ -14,12 +14,12 @@ from plumbline.operators.metrics.metric import (
     Evidence,
     Scored,
     ScoreRange,
-    element,
-    mean_over_images,
-    mean_scored,
+    average_elements,
+    average_images,
+    make_element,
 )
 from plumbline.operators.metrics.questions.dsg import Zeroing, apply_zeroing
-from plumbline.operators.metrics.questions.question_metric import AskingConfig, find_likeliest
+from plumbline.operators.metrics.questions.question_metric import QuestionMetricConfig, find_likeliest
 from plumbline.operators.metrics.questions.vqascore import Reduction, log_likelihood
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
@@ -37,15 +37,17 @@ ancestors (`recursive`), or its parents after zeroing in order (`in_order`, see 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QuestionPackConfig(AskingConfig):
+class QuestionPackConfig(QuestionMetricConfig):
     kind: Literal["question_pack"] = "question_pack"
-    story: ClassVar[str] = "puts the benchmark's own questions to a model that sees the image, and counts its answers"
+    story: ClassVar[str] = (
+        "asks the benchmark's own questions to a model that sees the image, and counts the right answers"
+    )
     chain: ClassVar[tuple[str, ...]] = ("questions", "answers", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("answers", "questions")
     matcher: str = "matcher"
     """Role of the text embedder that finds the choice closest to a reply; used only with `answers=reply`."""
     reduction: Reduction = "product"
-    """How the token likelihoods of a choice are combined (operators/metrics/questions/vqascore.py)."""
+    """Method for combining the token likelihoods of a choice (operators/metrics/questions/vqascore.py)."""
     aggregate: Aggregate = "share"
     """`share`: fraction of questions answered correctly; `soft_mean` and `soft_geometric` (GenEval2's Soft-TIFA):
     arithmetic and geometric mean, over the questions, of the probability that the reply begins with a spelling of the
@@ -56,15 +58,15 @@ class QuestionPackConfig(AskingConfig):
     leading space; `fixed` sums those of whole spellings without a leading space.
     """
     zeroing: PackZeroing | None = None
-    """With `aggregate=share`, a question counts only if its parents are answered correctly (`direct`), if all its
-    ancestors are (`recursive`), or if its parents still count after zeroing in order (`in_order`, see
+    """Condition for counting a question with `aggregate=share`: its parents are answered correctly (`direct`), all its
+    ancestors are (`recursive`), or its parents still count after zeroing in order (`in_order`, see
     `apply_zeroing_in_order`). Null counts each question on its own.
     """
     images: Literal["mean", "last"] = "mean"
     """For a row with several images: use the mean of their scores, or the last score."""
 
     def __post_init__(self) -> None:
-        AskingConfig.__post_init__(self)
+        QuestionMetricConfig.__post_init__(self)
         if self.soft and (self.zeroing is not None or self.form == "reply"):
             raise ConfigError(
                 f"question_pack aggregate: {self.aggregate} compares spellings; expected zeroing=null and no reply, "
@@ -98,7 +100,7 @@ class QuestionPackConfig(AskingConfig):
                 f"question_pack model: the role {self.model!r} is a {kind.name} model, which compares choices and "
                 "cannot score one alone; use another VQA model, or aggregate=share"
             )
-        return AskingConfig.with_model_defaults(self, profile_of)
+        return QuestionMetricConfig.with_model_defaults(self, profile_of)
 
     def estimate_calls(self, words: float) -> CallEstimate:
         return CallEstimate(0, words)
@@ -114,14 +116,14 @@ class QuestionPackConfig(AskingConfig):
             return "aggregate=share takes the likeliest of several choices; use another aggregate, or a judge"
         return None
 
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         return {}
 
-    def answering(self) -> dict[str, Any]:
-        asked = AskingConfig.answering(self)
+    def answer_options(self) -> dict[str, Any]:
+        asked = QuestionMetricConfig.answer_options(self)
         return {**asked, "spelling": self.spelling} if self.soft else asked
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         own = {"aggregate": self.aggregate, "images": self.images}
         if self.soft:
             return {**own, "spelling": self.spelling}
@@ -131,12 +133,12 @@ class QuestionPackConfig(AskingConfig):
         """Return the choices or, for a soft mean, all spellings of the correct answer."""
         if self.soft:
             return tuple(list_spellings(choices[0], self.spelling))
-        return AskingConfig.answer_choices(self, choices)
+        return QuestionMetricConfig.answer_choices(self, choices)
 
     def score(self, evidence: Evidence) -> Scored:
         answered = evidence.answered
         if self.soft:
-            scored = mean_scored([_weigh_spellings(answer, self.spelling) for answer in answered])
+            scored = average_elements([_weigh_spellings(answer, self.spelling) for answer in answered])
             if self.aggregate == "soft_mean" or scored.score is None:
                 return scored
             scores = [each.score for each in scored.elements or () if each.score is not None]
@@ -155,16 +157,16 @@ class QuestionPackConfig(AskingConfig):
             holds = apply_zeroing_in_order(right, parents)
         elif self.zeroing is not None:
             holds = apply_zeroing(right, parents, self.zeroing)
-        return mean_scored(
+        return average_elements(
             [
-                element(answer, given=choice, score=float(holds[answer.question.question_id]))
+                make_element(answer, given=choice, score=float(holds[answer.question.question_id]))
                 for answer, choice in zip(answered, given, strict=True)
             ]
         )
 
-    def combined(self, images: Sequence[Scored]) -> Scored:
+    def combine_images(self, images: Sequence[Scored]) -> Scored:
         """Return the mean over a row's images, or the score of its last image."""
-        return images[-1] if self.images == "last" else mean_over_images(images)
+        return images[-1] if self.images == "last" else average_images(images)
 
 
 def apply_zeroing_in_order(right: Mapping[str, bool], parents: Mapping[str, Sequence[str]]) -> dict[str, bool]:
@@ -196,4 +198,4 @@ def _weigh_spellings(answered: Answered, spelling: Spelling) -> Element:
         log_likelihood(tokens, "first") if spelling == "released" else math.fsum(tokens[:-1])
         for tokens in answered.token_logprobs
     ]
-    return element(answered, given=None, score=math.fsum(map(math.exp, logs)))
+    return make_element(answered, given=None, score=math.fsum(map(math.exp, logs)))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from plumbline.operators.base.bounds import Share
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, element, mean_scored
+from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, average_elements, make_element
 from plumbline.operators.metrics.parsing import LocatedWords
 from plumbline.operators.metrics.questions.question_metric import (
     AnswerForm,
@@ -50,14 +50,14 @@ class TifaRelease(Release):
     """The release's prompt, with 15 examples, for writing all questions (Yushi-Hu/tifa at 8e37050)."""
 
     repository: ClassVar[str] = "Yushi-Hu/tifa"
-    mark: ClassVar[str] = "tifascore/question_gen.py"
-    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    marker_file: ClassVar[str] = "tifascore/question_gen.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
     prompt: str
     kinds: tuple[str, ...]
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.mark)
+        code = checkout.python(cls.marker_file)
         return cls(code.plain("prompt"), tuple(code.value("categories")))
 
     def write(self, prompt: str, seed: int) -> Writing[list[WrittenQuestion]]:
@@ -92,7 +92,7 @@ class TifaRelease(Release):
 class TifaConfig(WriterConfig):
     kind: Literal["tifa"] = "tifa"
     story: ClassVar[str] = (
-        "lets a language model write multiple-choice questions about the prompt, and takes the share answered right"
+        "lets a language model write multiple-choice questions about the prompt, and takes the fraction answered right"
     )
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
     matcher: str = "matcher"
@@ -114,8 +114,8 @@ class TifaConfig(WriterConfig):
         roles = {"writer": self.writer, "model": self.model}
         return roles if self.form == "likelihood" else {**roles, "matcher": self.matcher}
 
-    def asking(self) -> dict[str, Any]:
-        release = self.released(TifaRelease)
+    def question_options(self) -> dict[str, Any]:
+        release = self.find_release(TifaRelease)
         templates = one_step_digest(self) if release is None else release.digest
         asked = {"templates": templates, "sampling": self.sampling._asdict(), "filter": self.filter}
         if not self.filter:
@@ -123,7 +123,7 @@ class TifaConfig(WriterConfig):
         templates = template_digest(*self.form_for(CHOOSE).identity, *self.form_for(ANSWER).identity)
         return {**asked, "filter_templates": templates, "min_f1": self.min_f1}
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         """Return the reduction that selects the likeliest choice; nothing for replies, which need no likelihoods."""
         return {} if self.form == "reply" else {"reduction": REDUCTION}
 
@@ -137,7 +137,7 @@ class TifaConfig(WriterConfig):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """Write the questions about a prompt. Questions that fail the filter are returned with `keep` set to False."""
-        release = self.released(TifaRelease)
+        release = self.find_release(TifaRelease)
         if release is None:
             questions = yield from write_once(self, prompt)
         else:
@@ -180,8 +180,8 @@ class TifaConfig(WriterConfig):
             if is_asked(answer.question.keep):
                 given = answer.chosen if self.form == "reply" else find_likeliest(answer, REDUCTION)
                 score = float(given == answer.question.answer)
-            elements.append(element(answer, given=given, score=score))
-        return mean_scored(elements)
+            elements.append(make_element(answer, given=given, score=score))
+        return average_elements(elements)
 
 
 def one_step_digest(metric: WriterConfig) -> str:
@@ -214,7 +214,7 @@ def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuesti
         subject = parsing.one_line(words)[: parsing.MAX_CHOICE] or None
         if subject is not None and subject not in located:
             located[subject] = LocatedWords(subject)
-            if found := parsing.find(subject, prompt, taken=taken):
+            if found := parsing.find_words(subject, prompt, taken=taken):
                 taken.append(found)
                 located[subject] = LocatedWords(prompt[found.start : found.end], *found)
         kind = kind.strip(" ):").casefold()

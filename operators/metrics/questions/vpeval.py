@@ -6,14 +6,14 @@ from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 from plumbline.operators.base.bounds import Share
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, element, mean_scored
+from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, average_elements, make_element
 from plumbline.operators.metrics.modules import (
-    Look,
+    ImageQuery,
     Module,
     Relations,
     Statement,
-    judge,
-    looks,
+    check_statement,
+    list_queries,
     make_statement,
     read_program,
     read_statement,
@@ -24,13 +24,13 @@ from plumbline.operators.metrics.questions.question_metric import AnswerForm, Wr
 from plumbline.operators.metrics.reply_forms import (
     Form,
     Replies,
-    entries,
-    field,
+    json_text,
     list_of,
-    listing,
+    list_schema,
     one_of,
+    read_entries,
+    read_member,
     record,
-    spelled,
     string,
 )
 from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released
@@ -49,13 +49,13 @@ class VpevalRelease(Release):
     """The release's prompt, with 12 examples, for writing programs (aszala/VPEval at 4a54904)."""
 
     repository: ClassVar[str] = "aszala/VPEval"
-    mark: ClassVar[str] = "src/open_ended_prompt_generation/generate_open_ended_prompts.py"
-    decides: ClassVar[tuple[str, ...]] = ("temperature", "replies")
+    marker_file: ClassVar[str] = "src/open_ended_prompt_generation/generate_open_ended_prompts.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("temperature", "replies")
     prompt: str
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        return cls(checkout.python(cls.mark).plain("prompt"))
+        return cls(checkout.python(cls.marker_file).plain("prompt"))
 
     def write(self, prompt: str, sampling: ReplySampling) -> Writing[list[Statement]]:
         """Write the program for a prompt (get_question_and_answers)."""
@@ -74,8 +74,8 @@ class VpevalRelease(Release):
 class VpevalConfig(WriterConfig):
     kind: Literal["vpeval"] = "vpeval"
     story: ClassVar[str] = (
-        "lets a language model write a small program of checks for the prompt, each done by a detector, a reader of "
-        "text or a VQA model, and takes the share of checks that hold"
+        "lets a language model write a small program of checks for the prompt, carried out by a detector, a text "
+        "reader and a VQA model, and takes the fraction of checks that pass"
     )
     chain: ClassVar[tuple[str, ...]] = ("questions", "modules", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("modules", "questions")
@@ -96,8 +96,8 @@ class VpevalConfig(WriterConfig):
     """Minimum score for searched words to become part of a box's label (as in the release)."""
     relations: Relations = "stated"
     """`stated`: the first object must be left of, or bigger than, the second, as programs state it; `released`: the
-    second object must be so, as in the release's arithmetic, and other relations are asked about in the words of its
-    code.
+    second must be left of, or bigger than, the first, as in the release's arithmetic, and questions about other
+    relations use the words of its code.
     """
     releases: ClassVar[tuple[type[Release], ...]] = (VpevalRelease,)
 
@@ -105,25 +105,25 @@ class VpevalConfig(WriterConfig):
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
         return (PROGRAMS,)
 
-    def asking(self) -> dict[str, Any]:
-        release = self.released(VpevalRelease)
+    def question_options(self) -> dict[str, Any]:
+        release = self.find_release(VpevalRelease)
         if release is not None:
             return {"wording": release.digest, "sampling": self.sampling._asdict()}
-        return self.recipe(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
+        return self.reply_options(PROGRAMS, texts=[HEADING]) | {"statements": "as released"}
 
     def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "VpevalConfig":
         own = WriterConfig.with_model_defaults(self, profile_of)
         plain = profile_of(own.model).compares and own.template == TEMPLATE
         return replace(own, template="{}") if plain else own
 
-    def looking(self) -> dict[str, Any]:
-        """Return all options that determine the looks, except the programs and the models."""
+    def query_options(self) -> dict[str, Any]:
+        """Return all options that determine the queries, except the programs and the models."""
         options = {name: getattr(self, name) for name in ("template", "box_threshold", "text_threshold")}
         if self.form == "likelihood":
             options["form"] = self.form
         return options if self.relations == "stated" else {**options, "relations": self.relations}
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {"relations": self.relations}
 
     def estimate_calls(self, words: float) -> CallEstimate:
@@ -135,7 +135,7 @@ class VpevalConfig(WriterConfig):
         The kind of a question is its module. The correct answer is yes, except for vqa statements, which have their
         own.
         """
-        release = self.released(VpevalRelease)
+        release = self.find_release(VpevalRelease)
         if release is not None:
             statements = yield from release.write(prompt, self.sampling)
         else:
@@ -144,36 +144,36 @@ class VpevalConfig(WriterConfig):
         questions = []
         for number, statement in enumerate(statements, start=1):
             subject = statement.subject or ""
-            located = parsing.locate(subject.rpartition("(")[0].strip() or subject, prompt)
+            located = parsing.locate_words(subject.rpartition("(")[0].strip() or subject, prompt)
             answer, *choices = statement.arguments[1:] if statement.module == "vqa" else ("yes", *parsing.YES_NO)
             text = write_statement(statement)
             questions.append(WrittenQuestion(str(number), text, tuple(choices), answer, statement.module, *located))
         return questions
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the statement unchanged; the questions to the models come from `looks`."""
+        """Return the statement unchanged; the questions for the models come from `image_queries`."""
         return VqaPrompt(text, tuple(choices), free=True)
 
-    def looks(self, text: str) -> tuple[Look, ...]:
-        """Return the looks for one statement, with the texts sent to the models."""
-        return tuple(map(self._fill_in, looks(self._read_question(text), self.relations)))
+    def image_queries(self, text: str) -> tuple[ImageQuery, ...]:
+        """Return the queries for one statement, with the texts sent to the models."""
+        return tuple(map(self._fill_in, list_queries(self._read_question(text), self.relations)))
 
-    def _fill_in(self, look: Look) -> Look:
-        if look.model == "detector":
-            return look._replace(box_threshold=self.box_threshold, text_threshold=self.text_threshold)
-        if look.model == "reader":
-            return look
+    def _fill_in(self, query: ImageQuery) -> ImageQuery:
+        if query.model == "detector":
+            return query._replace(box_threshold=self.box_threshold, text_threshold=self.text_threshold)
+        if query.model == "reader":
+            return query
         before, after = self.template.split("{}")
-        asked = self.apply_word_order(look.text)
+        asked = self.apply_word_order(query.text)
         if self.form == "likelihood":
-            return look._replace(text=before + asked + after)
-        return look._replace(text=f"{before}{asked} Choices: {', '.join(look.choices)}{after}", choices=())
+            return query._replace(text=before + asked + after)
+        return query._replace(text=f"{before}{asked} Choices: {', '.join(query.choices)}{after}", choices=())
 
     def _read_question(self, text: str) -> Statement:
         """Parse a question as a statement. If words are shuffled, shuffle names and texts but never choices."""
         statement = read_statement(text)
         assert isinstance(statement, Statement), "questions are written from statements"
-        if looks(statement)[0].model == "model":
+        if list_queries(statement)[0].model == "model":
             return statement
         named = 2 if statement.module in ("spatial", "scale") else 1
         return statement._replace(
@@ -183,9 +183,11 @@ class VpevalConfig(WriterConfig):
     def weigh(self, answered: Sequence[Answered]) -> Scored:
         elements = []
         for answer in answered:
-            is_true, evidence = judge(self._read_question(answer.question.text), answer.seen, self.relations)
-            elements.append(element(answer, given=evidence, score=float(is_true)))
-        return mean_scored(elements)
+            is_true, evidence = check_statement(
+                self._read_question(answer.question.text), answer.query_results, self.relations
+            )
+            elements.append(make_element(answer, given=evidence, score=float(is_true)))
+        return average_elements(elements)
 
 
 # Programs in JSON
@@ -202,27 +204,27 @@ _FIELDS: Mapping[Module, Sequence[str]] = {
 
 def json_program(reply: str) -> list[Statement]:
     """Parse the statements of a JSON program; raise UnreadableReply if there are none."""
-    read = list(map(_json_statement, entries(reply, "modules")))
+    read = list(map(_read_json_statement, read_entries(reply, "modules")))
     statements = [statement for statement in read if isinstance(statement, Statement)]
     return require_statements(statements, [problem for problem in read if isinstance(problem, str)])
 
 
-def _json_statement(entry: Any) -> Statement | str:
-    name = spelled(field(entry, "module"))
+def _read_json_statement(entry: Any) -> Statement | str:
+    name = json_text(read_member(entry, "module"))
     if not isinstance(entry, dict) or name not in get_args(Module):
         return f"{parsing.shorten(str(entry))} names none of the modules {', '.join(get_args(Module))}"
     module = cast(Module, name)
-    first, *rest = (spelled(entry.get(member)) for member in _FIELDS[module])
+    first, *rest = (json_text(entry.get(member)) for member in _FIELDS[module])
     if module == "vqa":
         wrong = entry.get("wrong")
-        others = [spelled(choice) for choice in wrong] if isinstance(wrong, list) else []
+        others = [json_text(choice) for choice in wrong] if isinstance(wrong, list) else []
         rest += sorted({*rest, *others}) if others else parsing.YES_NO
     statement = make_statement(module, [first, *(argument.replace(",", " ") for argument in rest)])
-    subject = spelled(entry.get("about")) or None
+    subject = json_text(entry.get("about")) or None
     return statement._replace(subject=subject) if isinstance(statement, Statement) else statement
 
 
-def _program_schema() -> Callable[[int], Any]:
+def _make_program_schema() -> Callable[[int], Any]:
     thing, question, choice = string(60), string(120), string(40)
 
     def entry(module: Module, **fields: Any) -> Any:
@@ -238,9 +240,9 @@ def _program_schema() -> Callable[[int], Any]:
         entry("vqa", question=question, answer=one_of(parsing.YES_NO)),
         entry("vqa", question=question, answer=choice, wrong=list_of(choice, 3)),
     ]
-    return listing("modules", {"anyOf": modules}, tokens=64)
+    return list_schema("modules", {"anyOf": modules}, tokens=64)
 
 
 PROGRAMS: Mapping[Replies, Form[Statement]] = make_forms(
-    "vpeval_program", read_program, json_program, _program_schema()
+    "vpeval_program", read_program, json_program, _make_program_schema()
 )

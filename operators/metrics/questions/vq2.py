@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from plumbline.operators.base.bounds import Share
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, element, mean_scored
+from plumbline.operators.metrics.metric import Answered, CallEstimate, Scored, average_elements, make_element
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.questions.question_metric import (
     AnswerForm,
@@ -21,7 +21,7 @@ from plumbline.operators.metrics.questions.question_metric import (
     make_line_forms,
 )
 from plumbline.operators.metrics.questions.vqascore import Reduction
-from plumbline.operators.metrics.reply_forms import Form, Replies, listing, record, string
+from plumbline.operators.metrics.reply_forms import Form, Replies, list_schema, record, string
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, is_asked, read_each
 
 _QUESTION_LABEL = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
@@ -34,7 +34,7 @@ Convention = Literal["paper", "released"]
 
 
 class Steps(NamedTuple):
-    """The steps in which the conventions differ."""
+    """Steps that differ between the conventions."""
 
     phrases: Mapping[Replies, Form[str]]
     """Forms of the request for phrases."""
@@ -46,7 +46,7 @@ class Steps(NamedTuple):
     """True if a question is kept only if the prompt's answer to it is the phrase."""
 
 
-_PHRASES = listing("phrases", string(80), 24)
+_PHRASES = list_schema("phrases", string(80), 24)
 QUESTION = make_line_forms("vq2_question", "question", lambda _: record(question=string(120)))
 ANSWER = make_line_forms("vq2_answer", "answer", lambda _: record(answer=string(60)))
 STEPS: Mapping[Convention, Steps] = {
@@ -69,21 +69,21 @@ STEPS: Mapping[Convention, Steps] = {
 class Vq2Config(WriterConfig):
     kind: Literal["vq2"] = "vq2"
     story: ClassVar[str] = (
-        "lets a language model write questions and answers from the prompt, and takes how likely the answers are"
+        "lets a language model write questions and answers from the prompt, and takes the likelihood of the answers"
     )
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("likelihood",)
     takes_letters: ClassVar[bool] = False
     convention: Convention = "paper"
     """`paper`: one question for each phrase, in single quotes, kept if the prompt's answer to it is the phrase;
     `released`: five questions sampled for each name and noun phrase, in double quotes inside `Question: ... Answer:`,
-    all kept (docs/questions.md lists what is missing from the release).
+    all kept (docs/questions.md lists the missing parts of the release).
     """
     min_f1: Share = 0.54
-    """With `paper`: minimum token F1 between a question's phrase and its answer from the prompt. The value is quoted
-    from memory from VQ2A (Changpinyo et al. 2022), which is not among our papers.
+    """Minimum token F1 between a question's phrase and its answer from the prompt; used only with `paper`. The value is
+    quoted from memory from VQ2A (Changpinyo et al. 2022), which is not among our papers.
     """
     reduction: Reduction = "product"
-    """How the token likelihoods of yes are combined (operators/metrics/questions/vqascore.py)."""
+    """Method for combining the token likelihoods of yes (operators/metrics/questions/vqascore.py)."""
 
     def __post_init__(self) -> None:
         WriterConfig.__post_init__(self)
@@ -101,12 +101,12 @@ class Vq2Config(WriterConfig):
     def forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
         return self.steps.phrases, QUESTION, ANSWER
 
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         steps = self.steps
-        asked = self.recipe(steps.phrases, QUESTION, ANSWER, texts=steps.statement) | {"samples": steps.samples}
+        asked = self.reply_options(steps.phrases, QUESTION, ANSWER, texts=steps.statement) | {"samples": steps.samples}
         return {**asked, "min_f1": self.min_f1} if steps.filtered else asked
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {"reduction": self.reduction}
 
     def estimate_calls(self, words: float) -> CallEstimate:
@@ -170,8 +170,8 @@ class Vq2Config(WriterConfig):
                 index = answer.question.choices.index("yes")
                 score = math.exp(log_likelihoods(answer, self.reduction)[index])
                 given = find_likeliest(answer, self.reduction)
-            elements.append(element(answer, given=given, score=score))
-        return mean_scored(elements)
+            elements.append(make_element(answer, given=given, score=score))
+        return average_elements(elements)
 
 
 def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] = parsing.split_lines) -> list[TextSpan]:
@@ -179,7 +179,7 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] =
     spans: dict[str, TextSpan] = {}
     phrases = (phrase for line in pieces(reply) for phrase in _split_phrases(prompt, line))
     for phrase in islice(phrases, MAX_LINES):
-        if span := parsing.find(phrase, prompt):
+        if span := parsing.find_words(phrase, prompt):
             spans.setdefault(parsing.normalise(phrase), span)
     if not spans:
         raise UnreadableReply("no line is a phrase of the description")
@@ -190,10 +190,10 @@ def read_spans(prompt: str, reply: str, pieces: Callable[[str], Sequence[str]] =
 
 def _split_phrases(prompt: str, line: str) -> list[str]:
     """Return the line without its number, or its comma-separated parts if the whole line is not in the prompt."""
-    if parsing.find(line, prompt):
+    if parsing.find_words(line, prompt):
         return [line]
     line = " ".join(rest.text for rest in parsing.read_numbered_lines(line)) or line
-    return [line] if parsing.find(line, prompt) else parsing.split_choices(line)
+    return [line] if parsing.find_words(line, prompt) else parsing.split_choices(line)
 
 
 def read_question(reply: str, pieces: Callable[[str], Sequence[str]] = parsing.split_lines) -> str:

@@ -16,14 +16,14 @@ from plumbline.operators.metrics.metric import (
     Prior,
     Scored,
     ScoreRange,
-    incomplete,
+    incomplete_cell,
     insert_prior,
 )
 from plumbline.operators.metrics.writing import VqaPrompt, Writing, WrittenQuestion
 from plumbline.operators.models.vqa_profiles import QuestionName, VqaProfile
 
 Reduction = Literal["mean", "product", "first"]
-"""How the log probabilities of an answer's tokens are combined into a score: see VqaScoreConfig.reduction."""
+"""Method for combining the log probabilities of an answer's tokens into a score: see VqaScoreConfig.reduction."""
 
 
 class YesQuestion(NamedTuple):
@@ -101,7 +101,7 @@ class VqaScoreConfig(Metric):
     normalise: Literal["yes_no"] | None = None
     """`yes_no`: P(Yes) / (P(Yes) + P(No)), each summed over its spellings, instead of the likelihood of the answer."""
     prior: Prior | None = None
-    """How to remove the model's bias from the odds of yes (operators/metrics/metric.py); requires `normalise`."""
+    """Method that removes the model's bias from the odds of yes (operators/metrics/metric.py); requires `normalise`."""
 
     def __post_init__(self) -> None:
         for name in ("answer", "reduction"):
@@ -156,7 +156,7 @@ class VqaScoreConfig(Metric):
         return replace(self, **{name: asked[name] for name in open_fields if getattr(self, name) is None})
 
     @property
-    def asks(self) -> YesQuestion:
+    def yes_question(self) -> YesQuestion:
         """Question, answer and reduction, ignoring `normalise`; the model's defaults must be filled in first."""
         assert self.template is not None and self.answer is not None and self.reduction is not None, (
             "with_model_defaults fills it in"
@@ -166,29 +166,33 @@ class VqaScoreConfig(Metric):
     @property
     def choices(self) -> tuple[str, ...]:
         """Answers whose likelihoods are requested."""
-        return (self.asks.answer,) if self.normalise is None else YES + NO
+        return (self.yes_question.answer,) if self.normalise is None else YES + NO
 
-    def asking(self) -> dict[str, Any]:
+    def question_options(self) -> dict[str, Any]:
         """Return all options that determine the question; the reduction is applied afterwards."""
         if self.normalise is not None:
             return {"template": self.template, "choices": self.choices}
-        return {"template": self.asks.template, "answer": self.asks.answer}
+        return {"template": self.yes_question.template, "answer": self.yes_question.answer}
 
-    def answering(self) -> dict[str, Any]:
-        return {"kind": self.kind, **self.asking(), **({} if self.answers == "likelihood" else {"form": self.answers})}
+    def answer_options(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            **self.question_options(),
+            **({} if self.answers == "likelihood" else {"form": self.answers}),
+        }
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         if self.answers == "reply":
             return {"answers": self.answers}
-        return {"reduction": self.asks.reduction} if self.normalise is None else {"normalise": self.normalise}
+        return {"reduction": self.yes_question.reduction} if self.normalise is None else {"normalise": self.normalise}
 
     def question(self, prompt: str) -> str:
         """Return the question for an image of the prompt. The prompt is inserted literally."""
-        before, after = self._around_prompt
+        before, after = self._split_template
         return before + prompt + after
 
     @property
-    def _around_prompt(self) -> list[str]:
+    def _split_template(self) -> list[str]:
         assert self.template is not None, "with_model_defaults fills it in"
         return self.template.split("{}")
 
@@ -198,10 +202,10 @@ class VqaScoreConfig(Metric):
         return [WrittenQuestion("1", self.question(prompt), self.choices)]
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the question unchanged or, under that ablation, with the prompt's words shuffled."""
+        """Return the question unchanged or, under the ablation `shuffled_words`, with the prompt's words shuffled."""
         asked = text
         if self.ablation is not None:
-            before, after = self._around_prompt
+            before, after = self._split_template
             asked = self.question(self.apply_word_order(text.removeprefix(before).removesuffix(after)))
         if self.answers == "likelihood":
             return VqaPrompt(asked, tuple(choices), free=False)
@@ -214,15 +218,17 @@ class VqaScoreConfig(Metric):
         """Return the likelihood of the answer, or the mean likelihood if there are several questions."""
         answers = evidence.row["answers"]
         if not answers:
-            return Scored(None, error=incomplete("answers", "lacks the answer to its prompt's question"))
+            return Scored(None, error=incomplete_cell("answers", "lacks the answer to its prompt's question"))
         if self.answers == "reply":
-            return Scored(fmean(answer["chosen"] == self.asks.answer for answer in answers), n_questions=len(answers))
+            return Scored(
+                fmean(answer["chosen"] == self.yes_question.answer for answer in answers), n_questions=len(answers)
+            )
         priors = {answer.question.question_id: answer.prior for answer in evidence.answered}
         likelihoods = []
         for answer in answers:
             logprobs, prior = answer["token_logprobs"], priors.get(answer["question_id"], ())
             if self.normalise is None:
-                likelihoods.append(reduce_answer(logprobs[0], self.asks.reduction))
+                likelihoods.append(reduce_answer(logprobs[0], self.yes_question.reduction))
             else:
                 bias = log_odds(prior[: len(YES)], prior[len(YES) :]) if prior else 0.0
                 likelihoods.append(share_of_yes(logprobs[: len(YES)], logprobs[len(YES) :], bias))
@@ -248,10 +254,10 @@ def share_of_yes(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]], 
 
 def log_odds(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
     """Return log(P(Yes) / P(No)). Spellings count without EOS, because the reply may continue after the word."""
-    return _log_sum(yes) - _log_sum(no)
+    return _add_logs(yes) - _add_logs(no)
 
 
-def _log_sum(spellings: Sequence[Sequence[float]]) -> float:
+def _add_logs(spellings: Sequence[Sequence[float]]) -> float:
     """Return the natural log of the probability that the reply begins with one of the spellings."""
     logs = [math.fsum(tokens[:-1]) for tokens in spellings]
     top = max(logs)

@@ -16,8 +16,8 @@ PREFIXES: dict[Variant, str] = {"cosine": "", "original": "A photo depicts ", "t
 class ClipScoreConfig(Metric):
     kind: Literal["clipscore"] = "clipscore"
     story: ClassVar[str] = (
-        "compares the image and the prompt as wholes by CLIP, a model trained on captioned images; it is "
-        "blind to much of counting, places and negation"
+        "compares the whole image with the whole prompt, using CLIP, a model trained on captioned images; it often "
+        "misses counts, positions and negations"
     )
     chain: ClassVar[tuple[str, ...]] = ("similarities", "scores")
     compares: ClassVar[Compares] = "prompt"
@@ -29,7 +29,7 @@ class ClipScoreConfig(Metric):
     and images cropped as in the released code (Hessel et al. 2021); `torchmetrics`: 100 max(cos, 0).
     """
 
-    def comparing(self) -> dict[str, str]:
+    def similarity_options(self) -> dict[str, str]:
         """Return all options that determine the comparison; the scale is applied afterwards."""
         asked = {"prefix": PREFIXES[self.variant]}
         return asked | {"text": "ftfy", "pixels": self.pixels} if self.variant == "original" else asked
@@ -38,7 +38,7 @@ class ClipScoreConfig(Metric):
     def pixels(self) -> PixelRule:
         return "released" if self.variant == "original" else "processor"
 
-    def scoring(self) -> dict[str, str]:
+    def score_options(self) -> dict[str, str]:
         return {"reduction": self.variant}
 
     def score(self, evidence: Evidence) -> Scored:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SentenceMatchingConfig(DescribedConfig):
     kind: Literal["sentence_matching"] = "sentence_matching"
-    story: ClassVar[str] = "lets models say what an image shows, and compares that with the prompt as two sentences"
+    story: ClassVar[str] = "lets models describe the image in words, and compares this text with the prompt"
     embedder: str = "clip"
     """Role of the model whose text embeddings are compared; not used by METEOR."""
     text: Literal["caption", "description"] = "caption"
@@ -79,7 +79,7 @@ class SentenceMatchingConfig(DescribedConfig):
     def score_range(self) -> ScoreRange | None:
         return SHARES if self.measure == "meteor" else None
 
-    def matching(self) -> dict[str, Any]:
+    def text_similarity_options(self) -> dict[str, Any]:
         """Return the options of the comparison, including WordNet's digest if synonyms match."""
         synonyms = self.find_synonyms()
         return {"measure": self.measure} | ({} if synonyms is None else {"wordnet": synonyms.digest})
@@ -91,7 +91,7 @@ class SentenceMatchingConfig(DescribedConfig):
         digest = self.wordnet_digest
         return find_wordnet(self.wordnet) if digest is None else WordNet(self.wordnet, digest)
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:

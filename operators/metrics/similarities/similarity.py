@@ -28,7 +28,7 @@ CAPTIONS: Mapping[Compares, tuple[str, ...]] = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimilarityConfig(Metric):
     kind: Literal["similarity"] = "similarity"
-    story: ClassVar[str] = "compares the image and the prompt as wholes, by one model that was trained on both"
+    story: ClassVar[str] = "compares the whole image with the whole prompt, using one model that was trained on both"
     chain: ClassVar[tuple[str, ...]] = ("similarities", "scores")
     model: str
     """Role of the model."""
@@ -37,12 +37,12 @@ class SimilarityConfig(Metric):
     probability that image and text belong together; `reward`: output of a head trained on human preferences.
     """
     compares: Compares = "prompt"
-    """What is compared. `prompt`: the image and its prompt; `caption`: the image and the caption of the intended edit;
-    `source`: an edited image and its source; `change`: the change from source to image and the change from the source's
-    caption to the target's; `edit`: source and image together, in one question, and the prompt.
+    """Inputs of the comparison. `prompt`: the image and its prompt; `caption`: the image and the caption of the
+    intended edit; `source`: an edited image and its source; `change`: the change from source to image and the change
+    from the source's caption to the target's; `edit`: source and image together, in one question, and the prompt.
     """
     pixels: PixelRule = "processor"
-    """How images are preprocessed. `processor`: as configured in the checkpoint; `padded`: the whole image on a black
+    """Preprocessing of the images. `processor`: as configured in the checkpoint; `padded`: the whole image on a black
     square, as in HPSv2's code; `released`: as in CLIP's original code.
     """
     rating: str | None = None
@@ -77,7 +77,7 @@ class SimilarityConfig(Metric):
         """Range of a probability; otherwise None, as cosines never get close to their bounds, and rewards have none."""
         return SHARES if self.measure == "match" else None
 
-    def comparing(self) -> dict[str, str]:
+    def similarity_options(self) -> dict[str, str]:
         asked: dict[str, str] = {"measure": self.measure}
         if self.compares != "prompt":
             asked["compares"] = self.compares
@@ -86,7 +86,7 @@ class SimilarityConfig(Metric):
     def text(self, prompt: str) -> str:
         return self.apply_word_order(prompt)
 
-    def scoring(self) -> dict[str, str]:
+    def score_options(self) -> dict[str, str]:
         return {} if self.rating is None else {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:

@@ -64,7 +64,7 @@ def meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> fl
 
     words, wanted = split_words(candidate), split_words(reference)
     synonyms = _NoSynonyms() if wordnet is None else _open_wordnet(wordnet)
-    return float(single_meteor_score(wanted, words, stemmer=_stemmer(), wordnet=synonyms))
+    return float(single_meteor_score(wanted, words, stemmer=_load_stemmer(), wordnet=synonyms))
 
 
 def best_meteor(caption: str, references: Sequence[str]) -> float:
@@ -73,7 +73,7 @@ def best_meteor(caption: str, references: Sequence[str]) -> float:
 
 
 @cache
-def _stemmer() -> Any:
+def _load_stemmer() -> Any:
     from nltk.stem.porter import PorterStemmer
 
     return PorterStemmer(mode=PorterStemmer.ORIGINAL_ALGORITHM)
@@ -136,7 +136,7 @@ def bleu_4(caption: Words, references: Sequence[Words]) -> float:
 
 def rouge_l(caption: Words, references: Sequence[Words]) -> float:
     """Return ROUGE-L in [0, 1] (Lin 2004), using the best precision and the best recall over the references."""
-    lengths = [common_length(caption, reference) for reference in references]
+    lengths = [lcs_length(caption, reference) for reference in references]
     precision = max(length / len(caption) for length in lengths)
     recall = max(length / len(reference) for length, reference in zip(lengths, references, strict=True))
     if not precision * recall:
@@ -144,7 +144,7 @@ def rouge_l(caption: Words, references: Sequence[Words]) -> float:
     return (1 + ROUGE_BETA**2) * precision * recall / (recall + ROUGE_BETA**2 * precision)
 
 
-def common_length(first: Words, second: Words) -> int:
+def lcs_length(first: Words, second: Words) -> int:
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0
@@ -174,10 +174,10 @@ class Cider:
 
     def score(self, caption: Words, references: Sequence[Words]) -> float:
         """Return the mean similarity over the references and the n-gram lengths."""
-        own, similarities = self._vectors(caption), []
+        own, similarities = self._make_vectors(caption), []
         for text in references:
             cosines = []
-            for one, two in zip(own, self._vectors(text), strict=True):
+            for one, two in zip(own, self._make_vectors(text), strict=True):
                 # each n-gram of the caption counts at most as often as in the reference
                 common = (ngram for ngram in one.weights if ngram in two.weights)
                 product = sum(min(one.weights[ngram], two.weights[ngram]) * two.weights[ngram] for ngram in common)
@@ -186,7 +186,7 @@ class Cider:
             similarities.append(brevity * sum(cosines) / len(cosines))
         return CIDER_SCALE * sum(similarities) / len(similarities)
 
-    def _vectors(self, text: Words) -> list[_Vector]:
+    def _make_vectors(self, text: Words) -> list[_Vector]:
         vectors = []
         for counts in counts_by_length(text).values():
             weights = {

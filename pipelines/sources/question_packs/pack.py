@@ -12,7 +12,7 @@ import pyarrow as pa
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import (
     JSON_LINES,
@@ -133,10 +133,10 @@ def _make_question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]
         return [{**own, "error": rows.error_value(error)}]
     asked: list[WrittenQuestion] = []
     for question in prompt.questions.values():
-        start, end = (parsing.find(question.span, prompt.text) if question.span else None) or (None, None)
+        start, end = (parsing.find_words(question.span, prompt.text) if question.span else None) or (None, None)
         parents = tuple(parent for parent in question.parents if parent in prompt.questions)
         asked.append(question._replace(parents=parents, start=start, end=end))
-    return [{**own, **question._asdict()} for question in identified(asked)]
+    return [{**own, **question._asdict()} for question in assign_ids(asked)]
 
 
 class PackLine(NamedTuple):

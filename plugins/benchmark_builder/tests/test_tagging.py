@@ -88,7 +88,7 @@ def test_json_is_held_to_the_tags_that_there_are() -> None:
 
 def test_examples_and_other_options_are_other_tags() -> None:
     def asking(taxonomy: Taxonomy = TAXONOMY, **options: object) -> object:
-        return Tagging(options=WriterOptions(**options), taxonomy=taxonomy).asking()  # type: ignore[arg-type]
+        return Tagging(options=WriterOptions(**options), taxonomy=taxonomy).question_options()  # type: ignore[arg-type]
 
     without = Taxonomy(name="tiny", skills=TAXONOMY.skills)
     assert len({str(one) for one in (asking(), asking(without), asking(seed=1), asking(replies="json"))}) == 4

@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.judges.judge import ask_repeatedly
-from plumbline.operators.metrics.metric import Evidence, mean_over_images
+from plumbline.operators.metrics.metric import Evidence, average_images
 from plumbline.operators.metrics.wording import prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.plugins.edits.editscore import EditScoreConfig
@@ -81,7 +81,7 @@ def test_editscore_is_the_mean_over_its_passes_of_roots_out_of_25() -> None:
     expected = {"prompt_following": 6, "consistency": 7, "perceptual_quality": 7, "overall": (first + second) / 2}
     for rating, number in expected.items():
         by_pass = [EditScoreConfig(rating=rating).score(evidence(one)) for one in ran.result]
-        scored = mean_over_images(by_pass, "Ask")
+        scored = average_images(by_pass, "Ask")
         assert scored.score == pytest.approx(number) and len(scored.ratings) == 4
 
 

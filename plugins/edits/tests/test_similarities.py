@@ -118,7 +118,7 @@ def test_what_is_wanted_and_absent_is_refused_before_anything_runs(tmp_path: Pat
         plan_bench(folder, tmp_path / "store", "metric=[clip_direction]", SOURCE)
     with pytest.raises(ConfigError, match=r"metrics\.clip_t: .* with benchmark\.columns\.target_caption "):
         plan_bench(folder, tmp_path / "store", "metric=[clip_t]", CAPTIONS[0])
-    with pytest.raises(ConfigError, match="compares=source of a model that takes prompt or caption"):
+    with pytest.raises(ConfigError, match="supports compares=prompt or caption, not source"):
         model = f"+models.m={{family: blip_itm, checkpoint: {folder}}}"
         plan_bench(folder, tmp_path / "store", "metric=[clip_i]", SOURCE, "metrics.clip_i.model=m", model)
     with pytest.raises(ConfigError, match="similarity measure: expected cosine with compares=source, got logit"):

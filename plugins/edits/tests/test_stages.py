@@ -16,7 +16,7 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from tests.operators import tiny
-from tests.operators.stages.test_judging import Chain, Seer, colour, kinds, pictures
+from tests.operators.stages.test_judging import Chain, ScriptedVlm, colour, error_kinds, pictures
 
 EDITED = '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
 
@@ -30,7 +30,7 @@ def edits(sources: Sequence[Any]) -> pa.Table:
 def test_a_question_about_an_edit_shows_the_source_and_then_the_image_and_another_the_image_alone(
     image_batch: int,
 ) -> None:
-    judge = Seer(lambda image, request: EDITED)
+    judge = ScriptedVlm(lambda image, request: EDITED)
     metrics = {"edit": VieScoreEditConfig(), "consistency": VieScoreEditConfig(part="consistency")}
     sources = pictures(4)[2:]
     chain = Chain(metrics, edits([[source] for source in sources]), judge=judge).run(image_batch=image_batch)
@@ -45,15 +45,17 @@ def test_a_question_about_an_edit_shows_the_source_and_then_the_image_and_anothe
 def test_a_source_that_cannot_be_used_is_named_and_costs_its_row_alone() -> None:
     one, other = pictures(2)
     chain = Chain({"edit": VieScoreEditConfig()}, edits([[one], [b"no image"], [], [one, other]]),
-                  judge=Seer(lambda image, request: EDITED)).run()  # fmt: skip
-    assert kinds(chain.rows("edit")) == [None, "corrupt_image", "missing_image", "too_many_images"]
+                  judge=ScriptedVlm(lambda image, request: EDITED)).run()  # fmt: skip
+    assert error_kinds(chain.rows("edit")) == [None, "corrupt_image", "missing_image", "too_many_images"]
     assert all(row["error"]["message"].startswith("the source of the edit: ") for row in chain.rows("edit")[1:])
 
 
 def test_a_verdict_on_an_edit_stands_while_its_source_does() -> None:
     one, other = pictures(2)
-    before = Chain({"edit": VieScoreEditConfig()}, edits([[one], [one]]), judge=Seer(lambda *_: EDITED)).run()
-    after = Chain({"edit": VieScoreEditConfig()}, edits([[one], [other]]), judge=Seer(lambda *_: EDITED)).run(before)
+    before = Chain({"edit": VieScoreEditConfig()}, edits([[one], [one]]), judge=ScriptedVlm(lambda *_: EDITED)).run()
+    after = Chain({"edit": VieScoreEditConfig()}, edits([[one], [other]]), judge=ScriptedVlm(lambda *_: EDITED)).run(
+        before
+    )
     assert after.models["judge"].encoded == [f"{colour(1)} then {colour(1)}", colour(1)]
 
 
@@ -66,7 +68,7 @@ def test_metrics_that_look_at_sources_share_a_pass_of_their_own() -> None:
 def test_a_model_that_takes_one_image_is_refused_for_two() -> None:
     metrics, served = {"e": VieScoreEditConfig()}, {"family": "openai", "checkpoint": "gpt"}
     check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
-    with pytest.raises(ConfigError, match=r"metrics\.e looks at images and their sources; set clips\.shown=each"):
+    with pytest.raises(ConfigError, match=r"metrics\.e uses sources of images, .* set clips\.shown=each"):
         check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
     captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
     with pytest.raises(ConfigError, match=r"metrics\.e: .* the role 'vlm' is owner/name, which takes one image"):

@@ -14,25 +14,25 @@ from tests.operators.metrics.made_releases import VIESCORE, write
 from tests.operators.metrics.scripted import run
 from tests.operators.metrics.test_released_wordings import (
     PROMPTS,
-    as_ours,
-    as_released,
     checkout,
-    one_image,
+    describe_image_request,
+    drop_model,
+    drop_options,
+    merge_images,
     profile,
     require_viescores,
-    shown,
-    with_texts,
-    without,
-    without_model,
+    run_ours,
+    run_released,
+    separate_texts,
 )
-from tests.operators.metrics.test_wording import settled
+from tests.operators.metrics.test_wording import fill_in_defaults
 
 GEDIT: Mapping[str, str] = {"GEdit-Bench/viescore/vie_prompts.py": VIESCORE["viescore/vie_prompts.py"]}
 
 
 EDITSCORE: Mapping[str, str] = {
     "editscore/vie_prompts.py": """
-_context_no_delimit_reasoning_first = "Look 10 times."
+_context_no_delimit_reasoning_first = "ImageQuery 10 times."
 _prompts_0shot_two_image_edit_rule = "Two images."
 _prompts_0shot_tie_rule_SC = "0 to 10, is it done: <instruction>?"
 _prompts_0shot_rule_PQ = "0 to 10, is it well made?"
@@ -42,7 +42,7 @@ _prompts_0shot_rule_PQ = "0 to 10, is it well made?"
 
 @pytest.mark.parametrize("files", [VIESCORE, GEDIT])
 def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mapping[str, str], tmp_path: Path) -> None:
-    metric = settled(VieScoreEditConfig(wording=write(tmp_path, files)))
+    metric = fill_in_defaults(VieScoreEditConfig(wording=write(tmp_path, files)))
     replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
     verdict, (requests,) = run(metric.inspect("make  it red"), replies)
     assert [(request.messages[0].text, request.view) for request in requests] == [
@@ -57,13 +57,13 @@ def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mappi
 
 
 def test_editscore_asks_in_its_releases_words_on_a_scale_of_25_as_often_as_it_is_told(tmp_path: Path) -> None:
-    metric = settled(EditScoreConfig(wording=write(tmp_path, EDITSCORE), repeats=2))
+    metric = fill_in_defaults(EditScoreConfig(wording=write(tmp_path, EDITSCORE), repeats=2))
     first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
     program = ask_repeatedly(partial(metric.inspect, "paint  10 doors"), metric.repeats)
     verdicts, rounds = run(program, first, ['{"score": [25, 20]}', "[20, 20]"])
     assert [(request.messages[0].text, request.view) for request in rounds[0]] == [
-        ("Look 10 times.\nTwo images.\n0 to 25, is it done: paint  10 doors?", 0),
-        ("Look 10 times.\n0 to 25, is it well made?", 1),
+        ("ImageQuery 10 times.\nTwo images.\n0 to 25, is it done: paint  10 doors?", 0),
+        ("ImageQuery 10 times.\n0 to 25, is it well made?", 1),
     ]
     assert [(one.seed, one.temperature, one.max_tokens) for (one, _) in rounds] == [(42, 0.7, 512), (43, 0.7, 512)]
     rated = [
@@ -110,12 +110,12 @@ EDITSCORE_REPLIES = [
 
 def test_editscore() -> None:
     given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
-    released = as_released("EditScore", EDITSCORE_RUN, given)
+    released = run_released("EditScore", EDITSCORE_RUN, given)
     metric = EditScoreConfig(wording=checkout("EditScore"), repeats=2).with_model_defaults(profile)
     for (prompt, replies), theirs in zip(given, released, strict=True):
-        ours = as_ours(ask_repeatedly(partial(metric.inspect, prompt), 2), replies, shown)
-        asked = [{**each, "messages": [one_image(*each["messages"])]} for each in without_model(theirs.requests)]
-        assert without(ours.requests, "temperature", "max_tokens") == list(map(with_texts, asked))
+        ours = run_ours(ask_repeatedly(partial(metric.inspect, prompt), 2), replies, describe_image_request)
+        asked = [{**each, "messages": [merge_images(*each["messages"])]} for each in drop_model(theirs.requests)]
+        assert drop_options(ours.requests, "temperature", "max_tokens") == list(map(separate_texts, asked))
         verdicts = ours.result if ours.result and None not in ours.result else None  # the release guesses a pass
         ratings = verdicts and zip(*([rating.value for rating in verdict.ratings] for verdict in verdicts), strict=True)
         assert (ratings and list(map(fmean, ratings))) == (theirs.result and pytest.approx(theirs.result))

@@ -56,5 +56,5 @@ def test_hpsv3_refuses_an_instruction_without_its_place_and_a_tokenizer_without_
 def test_a_model_of_edits_is_no_model_of_images() -> None:
     models = {"editreward": model_config(family="editreward", checkpoint="owner/name")}
     metric = SimilarityConfig(model="editreward", measure="reward")
-    with pytest.raises(ConfigError, match=r"metrics\.e: it wants compares=prompt of a model that takes edit; the role"):
+    with pytest.raises(ConfigError, match=r"metrics\.e: .*, which supports compares=edit, not prompt"):
         check_models(make_nodes({"e": metric}), models)

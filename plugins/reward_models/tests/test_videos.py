@@ -76,7 +76,7 @@ def test_each_of_videoaligns_ratings_is_a_metric_and_the_model_is_asked_once_for
     for place, row in enumerate(rows[2:]):
         ratings = {rating["name"]: rating["value"] for rating in rows[place % 2]["ratings"]}
         assert row["score"] == ratings[row["metric"]]
-    with pytest.raises(ConfigError, match=r"it wants the rating 'beauty' of a model that gives visual_quality or mot"):
+    with pytest.raises(ConfigError, match=r"which has visual_quality and mot.*, not the rating 'beauty'"):
         rated(folder, "beauty", shown="video")
 
 

@@ -316,7 +316,7 @@ def test_sources_that_no_metric_looks_at_cost_a_trainer_no_reward_and_are_a_line
     wires = [record.getMessage().split()[4] for record in caplog.records]
     assert wires == ["unirl", "flow_factory", "pickled", "edit_r1"]
     ours = client("POST", "/score", json={"images": [b64(b"a")], "prompts": ["one"], "sources": [b64(b"source")]})
-    assert ours.status_code == 400 and "leave them out, or use a metric that looks at them" in ours.json()["error"]
+    assert ours.status_code == 400 and "leave them out, or use a metric that uses them" in ours.json()["error"]
 
 
 EDITS = SERVED._replace(needs={"sources": frozenset({"align"})})

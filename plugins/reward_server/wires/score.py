@@ -9,8 +9,8 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.questions.question_list import require_asker
-from plumbline.operators.stages.graph import require_comparison
+from plumbline.operators.metrics.questions.question_list import require_question_metric
+from plumbline.operators.stages.graph import require_source_metric
 from plumbline.plugins.reward_server.wires.wire import (
     Answers,
     JsonWire,
@@ -78,10 +78,10 @@ class ScoreWire(JsonWire):
         metrics = served.resolve_metrics(form.metrics)
         if form.questions is not None:
             require_same_length(count, len(form.questions), "entry of `questions`")
-            require_asker(metrics, served.select_list_readers(metrics))
+            require_question_metric(metrics, served.select_list_readers(metrics))
         if form.sources is not None:
             require_same_length(count, len(form.sources), "entry of `sources`")
-            require_comparison(metrics, served.select_needing("sources", metrics))
+            require_source_metric(metrics, served.select_needing("sources", metrics))
         questions, sources = form.questions or [None] * count, form.sources or [None] * count
         rows = zip(form.images, form.prompts, questions, sources, strict=True)
         return [

@@ -14,7 +14,7 @@ from plumbline.operators.metrics.judges.judge import (
     InspectedConfig,
     JudgeQuestion,
     Scale,
-    fill,
+    fill_template,
     find_kind,
     ratings_by_name,
     read_ratings,
@@ -68,9 +68,9 @@ class PrismBenchConfig(InspectedConfig):
         """True if the question depends on the prompt's skills."""
         return self.track is None
 
-    def judging(self) -> dict[str, Any]:
+    def verdict_options(self) -> dict[str, Any]:
         """Return all options that affect a verdict, except the judge."""
-        return InspectedConfig.judging(self) | ({} if self.track is None else {"track": self.track})
+        return InspectedConfig.verdict_options(self) | ({} if self.track is None else {"track": self.track})
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
@@ -81,14 +81,14 @@ class PrismBenchConfig(InspectedConfig):
         if track is None:
             found = ", ".join(map(repr, skills)) or "none"
             return RowError("no_track", NO_TRACK.format(tracks=", ".join(tracks), found=found))
-        release = self.released(PrismBenchRelease)
+        release = self.find_release(PrismBenchRelease)
         if release is not None:
             return (yield from release.inspect(prompt, track.name, self.seed))
         parts = {"prompt": parsing.one_line(prompt), "track": track.name, "aim": track.aim, "faults": track.faults}
-        texts = (fill(self.template_text(name), **parts) for name in (ALIGNMENT, AESTHETICS))
+        texts = (fill_template(self.template_text(name), **parts) for name in (ALIGNMENT, AESTHETICS))
         return (yield from self.verdicts([JudgeQuestion(*one) for one in zip(texts, SCALES.values(), strict=True)]))
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {"part": self.part}
 
     def score(self, evidence: Evidence) -> Scored:

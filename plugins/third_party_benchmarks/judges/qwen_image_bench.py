@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.judges.judge import InspectedConfig, JudgeQuestion, Scale, fill, read_ratings
+from plumbline.operators.metrics.judges.judge import InspectedConfig, JudgeQuestion, Scale, fill_template, read_ratings
 from plumbline.operators.metrics.metric import Evidence, Rating, Scored, ScoreRange, Verdict
 from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
@@ -59,7 +59,7 @@ class QwenImageBenchConfig(InspectedConfig):
         dimensions = read_dimensions(self.template_text(FACETS))
         wanted = {skill.partition("/")[0].strip() for skill in skills}
         dimensions = [dimension for dimension in dimensions if dimension.name in wanted] or dimensions
-        release = self.released(QwenImageBenchRelease)
+        release = self.find_release(QwenImageBenchRelease)
         if release is not None:
             marked = yield from release.inspect(prompt, [(one.key, one.name) for one in dimensions], self.seed)
             return Verdict(tuple(Rating(BETWEEN.join(names), mark) for *names, mark in marked), "")
@@ -69,7 +69,7 @@ class QwenImageBenchConfig(InspectedConfig):
     def _ask_about(self, dimension: Dimension, prompt: str) -> JudgeQuestion:
         names = {facet: BETWEEN.join((dimension.key, facet)) for facet in dimension.facets}
         listed = "\n".join(f"- {names[facet]}: {meaning}" for facet, meaning in dimension.facets.items())
-        text = fill(self.template_text(INSPECT), dimension=dimension.name, prompt=prompt, facets=listed)
+        text = fill_template(self.template_text(INSPECT), dimension=dimension.name, prompt=prompt, facets=listed)
         return JudgeQuestion(text, [Scale(name, 0, 2, optional=True) for name in names.values()])
 
     def score(self, evidence: Evidence) -> Scored:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill
+from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill_template
 from plumbline.operators.metrics.metric import SHARES, ScoreRange, Verdict
 from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
@@ -44,30 +44,27 @@ class RubricConfig(InspectedConfig):
         """Return the reason for refusing a pack whose questions have choices, which a judge cannot use, or None."""
         return "a judge needs explanations or checkpoints, but these have choices" if set(choices) - {0} else None
 
-    def asking(self, *templates: str) -> dict[str, Any]:
-        """Return all options that affect verdicts with these templates.
-
-        Without templates there are none, because the questions come from the pack.
-        """
-        return InspectedConfig.asking(self, *templates) if templates else {}
+    def question_options(self) -> dict[str, Any]:
+        """Return no options, because the questions come from the pack."""
+        return {}
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """Ask for a verdict on an image, based on the benchmark's explanation or checkpoints for its prompt."""
         text = parsing.one_line(prompt)
-        wise = self.released(WiseRelease)
+        wise = self.find_release(WiseRelease)
         if wise is not None:
             return (yield from wise.inspect(prompt, " ".join(each.text for each in questions), self.seed))
         if self.rubric == "knowledge":
             reference = " ".join(parsing.one_line(question.text) for question in questions)
-            asked = fill(self.template_text(KNOWLEDGE), prompt=text, reference=reference)
+            asked = fill_template(self.template_text(KNOWLEDGE), prompt=text, reference=reference)
             return (yield from self.verdict(asked, [Scale("score", 0, 1)], require_whole))
         meanings = read_meanings(self.template_text(MEANINGS))
-        release = self.released(UniGenBenchRelease)
+        release = self.find_release(UniGenBenchRelease)
         if release is not None:
             return (yield from release.inspect(prompt, questions, self.seed))
         listed = "\n".join(_format_checkpoint(question, meanings) for question in questions)
         scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
-        asked = fill(self.template_text(CHECKPOINTS), prompt=text, checkpoints=listed)
+        asked = fill_template(self.template_text(CHECKPOINTS), prompt=text, checkpoints=listed)
         return (yield from self.verdict(asked, scales, require_whole))
 
 

@@ -61,7 +61,7 @@ def _read_rater_values(value: Any, where: str) -> list[Any]:
 def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str) -> Iterator[Word]:
     """Yield each rater's rating of each word in an element."""
     words = name.rpartition("(")[0].strip() or name
-    span = parsing.find(words, prompt)
+    span = parsing.find_words(words, prompt)
     if span is None:
         return
     for rater, value in enumerate(_read_rater_values(given, where)):

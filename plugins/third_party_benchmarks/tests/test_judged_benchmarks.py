@@ -8,7 +8,7 @@ import pytest
 
 from plugins.third_party_benchmarks.tests.made_checkouts import PRISM_BENCH, QWEN_IMAGE_BENCH
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.metrics.metric import Evidence, mean_over_images
+from plumbline.operators.metrics.metric import Evidence, average_images
 from plumbline.operators.metrics.wording import prompt_template
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -131,7 +131,7 @@ def test_of_several_images_a_capability_is_the_mean_of_those_that_it_applies_to(
     for given in ({"Noise": 2, "Resolution": 1}, {"Noise": 0}):
         ran = run(metric.inspect("a cat", skills=("Quality",)), [reply(**marks("Quality", **given))])
         scored.append(metric.score(evidence(ran.result)))
-    found = {rating.name: rating.value for rating in mean_over_images(scored).ratings or ()}
+    found = {rating.name: rating.value for rating in average_images(scored).ratings or ()}
     assert found == {"quality": 40, "quality: Detail": 50, "quality: Resolution": 60}
 
 

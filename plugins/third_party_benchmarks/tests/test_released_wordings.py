@@ -13,13 +13,13 @@ from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig
 from tests.operators.metrics.test_released_wordings import (
     IMAGE,
     PROMPTS,
-    as_ours,
-    as_released,
     checkout,
+    describe_image_request,
+    drop_options,
     profile,
-    shown,
-    with_texts,
-    without,
+    run_ours,
+    run_released,
+    separate_texts,
 )
 
 UNIGENBENCH = """
@@ -58,13 +58,13 @@ def test_unigenbench() -> None:
     for index, prompt in enumerate(PROMPTS):
         language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
         given.append((prompt, CHECKPOINT_NAMES[language], [f"{prompt}?", "two {cats}"], language, replies))
-    released = as_released("UniGenBench", UNIGENBENCH, given)
+    released = run_released("UniGenBench", UNIGENBENCH, given)
     metric = RubricConfig(rubric="checkpoints", wording=checkout("UniGenBench")).with_model_defaults(profile)
     for (prompt, names, wanted, _, replies), theirs in zip(given, released, strict=True):
         asked = [WrittenQuestion(name, text, (), kind=name) for name, text in zip(names, wanted, strict=True)]
-        ours = as_ours(metric.inspect(prompt, asked), replies, shown)
-        assert without(ours.requests, "temperature") == list(
-            map(with_texts, without(theirs.requests, "model", "do_sample"))
+        ours = run_ours(metric.inspect(prompt, asked), replies, describe_image_request)
+        assert drop_options(ours.requests, "temperature") == list(
+            map(separate_texts, drop_options(theirs.requests, "model", "do_sample"))
         )
         assert {request["temperature"] for request in ours.requests} == {0.0}
         assert ([rating.value for rating in ours.result.ratings] if ours.result else None) == theirs.result
@@ -99,11 +99,15 @@ WISE_REPLIES = [
 
 def test_wise_verified() -> None:
     given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
-    released = as_released("WISE", WISE, given)
+    released = run_released("WISE", WISE, given)
     metric = RubricConfig(rubric="knowledge", wording=checkout("WISE")).with_model_defaults(profile)
     for (prompt, explanation, replies), theirs in zip(given, released, strict=True):
-        ours = as_ours(metric.inspect(prompt, [WrittenQuestion("1", explanation, ())]), replies, shown)
-        assert ours.requests == [with_texts(each) for each in without(theirs.requests, "model", "chat_template_kwargs")]
+        ours = run_ours(
+            metric.inspect(prompt, [WrittenQuestion("1", explanation, ())]), replies, describe_image_request
+        )
+        assert ours.requests == [
+            separate_texts(each) for each in drop_options(theirs.requests, "model", "chat_template_kwargs")
+        ]
         assert (ours.result.ratings[0].value if ours.result else None) == theirs.result
     assert sum(one.result is not None for one in released) == 80
 
@@ -147,10 +151,10 @@ def evidence(verdict: Verdict) -> Evidence:
 
 def test_prism_bench() -> None:
     given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
-    released = as_released("PRISM", PRISM_BENCH, given)
+    released = run_released("PRISM", PRISM_BENCH, given)
     metric = PrismBenchConfig(wording=checkout("PRISM")).with_model_defaults(profile)
     for (prompt, track, replies), theirs in zip(given, released, strict=True):
-        ours = as_ours(metric.inspect(prompt, skills=(track,)), replies, shown)
+        ours = run_ours(metric.inspect(prompt, skills=(track,)), replies, describe_image_request)
         assert [request["messages"][0]["content"] for request in ours.requests] == [
             [IMAGE, text] for text in theirs.requests
         ]
@@ -195,11 +199,13 @@ QWEN_REPLIES = [
 def test_qwen_image_bench(name: str) -> None:
     """Both the release and the copy with shorter checklists are compared."""
     given = [(prompt, DIMS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
-    released = as_released(name, QWEN_IMAGE_BENCH, given)
+    released = run_released(name, QWEN_IMAGE_BENCH, given)
     metric = QwenImageBenchConfig(wording=checkout(name)).with_model_defaults(profile)
     for (prompt, dims, replies), theirs in zip(given, released, strict=True):
         order = [part.partition(" /")[0] for part in dims.split("; ")]
-        ours = as_ours(metric.inspect(prompt, skills=dims.split("; ")), sort_replies(replies, order), shown)
+        ours = run_ours(
+            metric.inspect(prompt, skills=dims.split("; ")), sort_replies(replies, order), describe_image_request
+        )
         said = [[one["messages"][0]["content"][0], IMAGE.join(_find_texts(one))] for one in ours.requests]
         assert sorted(said) == sorted([system, words.replace("<image>", IMAGE)] for system, words in theirs.requests)
         score = metric.score(evidence(ours.result)).score if ours.result else None

@@ -61,5 +61,5 @@ def test_there_is_a_meaning_for_each_of_the_27_checkpoints() -> None:
 @pytest.mark.parametrize("metric", [KNOWLEDGE, CHECKPOINTS], ids=lambda metric: metric.rubric)
 def test_its_chain_holds_together_and_questions_with_choices_are_refused(metric: RubricConfig) -> None:
     check_chain("rubric", metric)
-    assert metric.asking() == {} and metric.judging()["templates"]
+    assert metric.question_options() == {} and metric.verdict_options()["templates"]
     assert metric.refusal_of_pack({0}) is None and "choices" in (metric.refusal_of_pack({0, 2}) or "")

@@ -13,12 +13,12 @@ from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig
 from tests.operators.metrics.made_releases import write
 from tests.operators.metrics.scripted import run
-from tests.operators.metrics.test_wording import settled
+from tests.operators.metrics.test_wording import fill_in_defaults
 
 
 def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tmp_path: Path) -> None:
     folder = write(tmp_path, UNIGENBENCH)
-    metric = settled(RubricConfig(rubric="checkpoints", wording=folder))
+    metric = fill_in_defaults(RubricConfig(rubric="checkpoints", wording=folder))
     asked = [
         WrittenQuestion(name, wanted, (), kind=name) for name, wanted in (("Style", "ink"), ("Style 2", "old {ink}"))
     ]
@@ -40,7 +40,7 @@ def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tm
 
 
 def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp_path: Path) -> None:
-    metric = settled(RubricConfig(rubric="knowledge", wording=write(tmp_path, WISE)))
+    metric = fill_in_defaults(RubricConfig(rubric="knowledge", wording=write(tmp_path, WISE)))
     asked = [WrittenQuestion("1", "a  mooncake", (), kind="culture")]
     verdict, rounds = run(
         metric.inspect("the\npastry", asked), ["It is."], ["score: 2"], ["<think>Score: 0</think> **Score**: 1"]
@@ -56,8 +56,8 @@ def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp
 
 def test_a_judge_is_asked_once_if_its_release_does_not_draw(tmp_path: Path) -> None:
     greedy = write(tmp_path, UNIGENBENCH)
-    with pytest.raises(ConfigError, match="all 3 replies are the same; that is CodeGoat24/UniGenBench's own"):
-        settled(RubricConfig(rubric="checkpoints", wording=greedy, repeats=3))
+    with pytest.raises(ConfigError, match="all 3 replies are the same; CodeGoat24/UniGenBench uses this temperature"):
+        fill_in_defaults(RubricConfig(rubric="checkpoints", wording=greedy, repeats=3))
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_a_checkout_that_lacks_a_part_is_refused(
     rubric: Literal["checkpoints", "knowledge"], files: Mapping[str, str], problem: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
-        settled(RubricConfig(rubric=rubric, wording=write(tmp_path, files)))
+        fill_in_defaults(RubricConfig(rubric=rubric, wording=write(tmp_path, files)))

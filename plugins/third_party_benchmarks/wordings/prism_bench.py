@@ -25,17 +25,17 @@ class PrismBenchRelease(Release):
     """English messages from evaluation/eval_qwen25.py, which the release also uses for Chinese prompts."""
 
     repository: ClassVar[str] = "rongyaofang/prism-bench"
-    mark: ClassVar[str] = "evaluation/eval_qwen25.py"
-    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    marker_file: ClassVar[str] = "evaluation/eval_qwen25.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
     alignment: Mapping[str, str]
     aesthetics: str
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.mark)
+        code = checkout.python(cls.marker_file)
         messages = [code.plain(f"messages_{number}") for number in range(1, len(MESSAGES) + 2)]
         if not all(PLACE in message for message in messages):
-            raise checkout.refusal(cls.mark, f"has a message without {PLACE}")
+            raise checkout.refusal(cls.marker_file, f"has a message without {PLACE}")
         *alignment, aesthetics = messages
         return cls(dict(zip(MESSAGES, alignment, strict=True)), aesthetics)
 

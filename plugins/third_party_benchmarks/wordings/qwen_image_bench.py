@@ -35,8 +35,8 @@ class QwenImageBenchRelease(Release):
     """Checklists from checklists.py, and the capability of each facet from score_utils.py."""
 
     repository: ClassVar[str] = "QwenLM/Qwen-Image-Bench"
-    mark: ClassVar[str] = "checklists.py"
-    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    marker_file: ClassVar[str] = "checklists.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
     system: str
     template: str
     checklists: Mapping[str, str]
@@ -47,10 +47,10 @@ class QwenImageBenchRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code, scores = checkout.python(cls.mark), checkout.python("score_utils.py")
+        code, scores = checkout.python(cls.marker_file), checkout.python("score_utils.py")
         template = code.plain("USER_PROMPT_TEMPLATE")
         if PICTURE not in template:
-            raise checkout.refusal(cls.mark, f"has no {PICTURE} in USER_PROMPT_TEMPLATE")
+            raise checkout.refusal(cls.marker_file, f"has no {PICTURE} in USER_PROMPT_TEMPLATE")
         names = {name: re.sub(r"\W", "_", name.upper()) for name in DIMENSIONS}
         checklists = {name: code.plain(f"{constant}_CHECKLIST") for name, constant in names.items()}
         places = scores.value("CHECKLIST_L3_TO_L2"), scores.value("L3_RENAME")

@@ -30,13 +30,13 @@ class UniGenBenchRelease(Release):
     """English and Chinese prompts from eval/src/eval_common.py."""
 
     repository: ClassVar[str] = "CodeGoat24/UniGenBench"
-    mark: ClassVar[str] = "eval/src/eval_common.py"
-    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    marker_file: ClassVar[str] = "eval/src/eval_common.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
     languages: tuple[Language, ...]
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.mark)
+        code = checkout.python(cls.marker_file)
         return cls(tuple(_language(code, name) for name in ("en", "zh")))
 
     def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Verdict]:

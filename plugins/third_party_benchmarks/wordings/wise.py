@@ -17,14 +17,14 @@ class WiseRelease(Release):
     """Judging protocol from vllm_eval.py."""
 
     repository: ClassVar[str] = "PKU-YuanGroup/WISE"
-    mark: ClassVar[str] = "vllm_eval.py"
-    decides: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
+    marker_file: ClassVar[str] = "vllm_eval.py"
+    fixed_options: ClassVar[tuple[str, ...]] = ("max_tokens", "temperature", "replies")
     system: str
     protocol: Text
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        code = checkout.python(cls.mark)
+        code = checkout.python(cls.marker_file)
         system, protocol = code.returned("build_evaluation_messages", "text", 2)
         return cls(fill_slots(system, {}), protocol)
 

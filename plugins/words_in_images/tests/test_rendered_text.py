@@ -10,7 +10,7 @@ from nltk.metrics.distance import edit_distance as oracle
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.metric import Answered, Evidence, Scored
-from plumbline.operators.metrics.modules import LookResult
+from plumbline.operators.metrics.modules import QueryResult
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.plugins.words_in_images.rendered_text import RenderedTextConfig
 from plumbline.plugins.words_in_images.text_measures import Measure, compare, edit_distance
@@ -19,13 +19,13 @@ SHORT = st.text("abcé 书店", max_size=12)
 
 
 def ask(prompt: str, *texts: str) -> Sequence[WrittenQuestion]:
-    questions = RenderedTextConfig().want(prompt, texts)
+    questions = RenderedTextConfig().make_questions(prompt, texts)
     assert not isinstance(questions, RowError)
     return questions
 
 
 def scored(prompt: str, read: str, measure: Measure = "longtext_bench", texts: Sequence[str] = ()) -> Scored:
-    answered = [Answered(question, seen=(LookResult(text=read),)) for question in ask(prompt, *texts)]
+    answered = [Answered(question, query_results=(QueryResult(text=read),)) for question in ask(prompt, *texts)]
     return RenderedTextConfig(measure=measure).score(Evidence({}, answered))
 
 
@@ -66,7 +66,7 @@ def test_given_texts_win_over_quotes_and_have_their_places_in_the_prompt() -> No
     ],
 )
 def test_a_prompt_that_wants_no_words_or_unknown_ones_has_its_reason(prompt: str, kind: str) -> None:
-    result = RenderedTextConfig().want(prompt, ())
+    result = RenderedTextConfig().make_questions(prompt, ())
     assert isinstance(result, RowError) and result.kind == kind and not result.retryable
 
 

@@ -22,7 +22,7 @@ class Example(NamedTuple):
     reply: str
 
 
-def examples(instructions: str, heading: str) -> list[Example]:
+def list_examples(instructions: str, heading: str) -> list[Example]:
     """Return the examples from the instructions, whose replies are written below this line."""
     texts = instructions.split("Description:\n")[1:]
     return [Example(text.partition("\n")[0], text.partition(f"\n{heading}\n")[2].rstrip("\n")) for text in texts]

@@ -60,7 +60,7 @@ def test_shuffling_keeps_the_words(text: str) -> None:
     assert sorted(shuffle_words(text).split()) == sorted(text.split())
 
 
-def test_a_single_word_stays() -> None:
+def test_a_single_word_stays_unchanged() -> None:
     assert [shuffle_words(text) for text in ("dog", "", "dog dog")] == ["dog", "", "dog dog"]
 
 

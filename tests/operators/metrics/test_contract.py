@@ -82,41 +82,42 @@ def test_an_impossible_option_is_refused_by_its_name(config: type[Any], options:
 
 
 RECIPES: list[tuple[Metric, Metric, set[str]]] = [
-    *((GeckoConfig(), GeckoConfig(**options), {"scoring"}) for options in (
+    *((GeckoConfig(), GeckoConfig(**options), {"score"}) for options in (
         {"normalise": False}, {"likelihood": "nll"}, {"reduction": "mean"}, {"threshold": 0.1})),
-    *((GeckoConfig(), GeckoConfig(**options), {"asking"}) for options in (
+    *((GeckoConfig(), GeckoConfig(**options), {"question"}) for options in (
         {"coverage": False}, {"min_groundable": 0.1})),
-    *((config(), config(**options), {"asking"}) for config in WRITERS for options in ({"seed": 1}, {"max_tokens": 9})),
-    *((config(), config(template="{}?", model="other", writer="other"), {"answering"}) for config in WRITERS),
-    (DsgConfig(), DsgConfig(zeroing="recursive"), {"scoring"}),
-    (Vq2Config(), Vq2Config(reduction="first"), {"scoring"}), (Vq2Config(), Vq2Config(min_f1=0.1), {"asking"}),
-    (Vq2Config(temperature=1.0), Vq2Config(temperature=1.0, convention="released"), {"asking"}),
+    *((config(), config(**options), {"question"}) for config in WRITERS for options in (
+        {"seed": 1}, {"max_tokens": 9})),
+    *((config(), config(template="{}?", model="other", writer="other"), {"answer"}) for config in WRITERS),
+    (DsgConfig(), DsgConfig(zeroing="recursive"), {"score"}),
+    (Vq2Config(), Vq2Config(reduction="first"), {"score"}), (Vq2Config(), Vq2Config(min_f1=0.1), {"question"}),
+    (Vq2Config(temperature=1.0), Vq2Config(temperature=1.0, convention="released"), {"question"}),
     (Vq2Config(temperature=1.0, convention="released"),
      Vq2Config(temperature=1.0, convention="released", min_f1=0.1), set()),
-    (TifaConfig(), TifaConfig(filter=False), {"asking"}), (TifaConfig(), TifaConfig(min_f1=0.5), {"asking"}),
+    (TifaConfig(), TifaConfig(filter=False), {"question"}), (TifaConfig(), TifaConfig(min_f1=0.5), {"question"}),
     (TifaConfig(filter=False), TifaConfig(filter=False, min_f1=0.5), set()),
     (TifaConfig(), TifaConfig(matcher="x"), set()),
-    (VpevalConfig(), VpevalConfig(box_threshold=0.3), {"looking"}),
-    (VpevalConfig(), VpevalConfig(replies="json"), {"asking"}),
-    (LlmScoreConfig(), LlmScoreConfig(variant="error_counting"), {"judging", "scoring"}),
+    (VpevalConfig(), VpevalConfig(box_threshold=0.3), {"query"}),
+    (VpevalConfig(), VpevalConfig(replies="json"), {"question"}),
+    (LlmScoreConfig(), LlmScoreConfig(variant="error_counting"), {"verdict", "score"}),
     (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", about="compares"), set()),
-    (SimilarityConfig(model="clip"), SimilarityConfig(model="clip", compares="source"), {"comparing"}),
-    (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", measure="match"), {"comparing"}),
-    (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", pixels="padded"), {"comparing"}),
-    (ClipScoreConfig(), ClipScoreConfig(variant="torchmetrics"), {"scoring"}),
-    (ClipScoreConfig(), ClipScoreConfig(variant="original"), {"comparing", "scoring"}),
+    (SimilarityConfig(model="clip"), SimilarityConfig(model="clip", compares="source"), {"similarity"}),
+    (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", measure="match"), {"similarity"}),
+    (SimilarityConfig(model="itm"), SimilarityConfig(model="itm", pixels="padded"), {"similarity"}),
+    (ClipScoreConfig(), ClipScoreConfig(variant="torchmetrics"), {"score"}),
+    (ClipScoreConfig(), ClipScoreConfig(variant="original"), {"similarity", "score"}),
 ]  # fmt: skip
-"""Pairs of metrics, each with the names of the recipes in which they differ."""
+"""Pairs of metrics, each with the names of the recipes that differ between them."""
 
 
-def recipes(metric: Metric) -> Mapping[str, Any]:
-    names = ("asking", "answering", "looking", "captioning", "describing", "judging", "comparing", "scoring")
-    return {name: getattr(metric, name)() for name in names if hasattr(metric, name)}
+def list_recipes(metric: Metric) -> Mapping[str, Any]:
+    names = ("question", "answer", "query", "caption", "description", "verdict", "similarity", "score")
+    return {name: getattr(metric, f"{name}_options")() for name in names if hasattr(metric, f"{name}_options")}
 
 
 @pytest.mark.parametrize(("one", "other", "differ"), RECIPES)
 def test_an_option_only_enters_the_recipes_that_it_affects(one: Metric, other: Metric, differ: set[str]) -> None:
-    first, second = recipes(one), recipes(other)
+    first, second = list_recipes(one), list_recipes(other)
     assert {name for name in first if first[name] != second[name]} == differ
 
 

@@ -1,4 +1,4 @@
-"""With a release's wording, requests equal those of the released code, and replies are parsed as in that code."""
+"""Requests and parsed replies equal those of the released code if a release's wording is used."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, Sight
+from plumbline.operators.metrics.judges.llmscore import CaptionedImage, LlmScoreConfig
 from plumbline.operators.metrics.judges.viescore import TwoQuestionsConfig, VieScoreConfig
 from plumbline.operators.metrics.metric import Verdict
 from plumbline.operators.metrics.questions.dsg import DsgConfig
@@ -28,8 +28,8 @@ PLACES = ("", " on a table", "\nin the snow", ", oil painting", " left of a blue
 PROMPTS = [f"{first} and {second}{place}" for first in THINGS for second in THINGS[:4] for place in PLACES][:100]
 
 
-class Asked(NamedTuple):
-    """The requests that one program (ours or a release's) made for one prompt, and the result."""
+class ProgramRun(NamedTuple):
+    """Requests that a program (ours or a release's) made for one prompt, and its result."""
 
     requests: list[dict[str, Any]]
     """Requests as a service receives them."""
@@ -44,14 +44,14 @@ def checkout(name: str) -> str:
     return str(folder)
 
 
-def as_released(name: str, code: str, given: Any) -> list[Asked]:
+def run_released(name: str, code: str, given: Any) -> list[ProgramRun]:
     """Run the release's own code once for each item of `given`."""
     script = RUN + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(given), cwd=checkout(name), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    return [Asked(*one) for one in json.loads(done.stdout.splitlines()[-1])]
+    return [ProgramRun(*one) for one in json.loads(done.stdout.splitlines()[-1])]
 
 
 RUN = """
@@ -104,8 +104,8 @@ def describe_request(request: Request) -> dict[str, Any]:
 IMAGE = "[image]"
 
 
-def shown(request: Request) -> dict[str, Any]:
-    """Describe a request by the content of its message (see tests/operators/models/families/test_openai_api.py)."""
+def describe_image_request(request: Request) -> dict[str, Any]:
+    """Return a request about an image as a service receives it, with IMAGE in place of the image."""
     (message,) = request.messages
     parts = [part for part in (message.text[: request.image_at], IMAGE, message.text[request.image_at :]) if part]
     system = [] if request.system is None else [{"role": "system", "content": [request.system]}]
@@ -115,7 +115,7 @@ def shown(request: Request) -> dict[str, Any]:
 Sent = Callable[[Request], dict[str, Any]]
 
 
-def as_ours(program: Writing[Any], replies: Sequence[str], describe_request: Sent = describe_request) -> Asked:
+def run_ours(program: Writing[Any], replies: Sequence[str], describe_request: Sent = describe_request) -> ProgramRun:
     """Run our own program on the same replies."""
     requests: list[Request] = []
     left = iter(replies)
@@ -125,12 +125,12 @@ def as_ours(program: Writing[Any], replies: Sequence[str], describe_request: Sen
             requests += asked
             asked = program.send([Generation(next(left), True, Usage()) for _ in asked])
     except StopIteration as end:
-        return Asked(list(map(describe_request, requests)), end.value)
+        return ProgramRun(list(map(describe_request, requests)), end.value)
     except UnreadableReply:
-        return Asked(list(map(describe_request, requests)), None)
+        return ProgramRun(list(map(describe_request, requests)), None)
 
 
-def without_model(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def drop_model(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in request.items() if key not in ("model", "engine")} for request in requests]
 
 
@@ -172,11 +172,11 @@ DSG_REPLIES: list[tuple[str, str, str]] = [
 
 def test_dsg() -> None:
     replies = [DSG_REPLIES[index % len(DSG_REPLIES)] for index in range(len(PROMPTS))]
-    released = as_released("DSG", DSG, list(zip(PROMPTS, replies, strict=True)))
+    released = run_released("DSG", DSG, list(zip(PROMPTS, replies, strict=True)))
     metric = DsgConfig(wording=checkout("DSG")).with_model_defaults(profile)
     for prompt, given, theirs in zip(PROMPTS, replies, released, strict=True):
-        ours = as_ours(metric.write(prompt), given)
-        assert ours.requests == without_model(theirs.requests)[: len(ours.requests)]
+        ours = run_ours(metric.write(prompt), given)
+        assert ours.requests == drop_model(theirs.requests)[: len(ours.requests)]
         by_id = {question.question_id: question.text for question in ours.result or ()}
         found = [[question.text, [by_id[name] for name in question.parents]] for question in ours.result or ()]
         assert (found or None) == theirs.result
@@ -210,11 +210,11 @@ TIFA_REPLIES = [
 
 def test_tifa() -> None:
     replies = [TIFA_REPLIES[index % len(TIFA_REPLIES)] for index in range(len(PROMPTS))]
-    released = as_released("tifa", TIFA, list(zip(PROMPTS, replies, strict=True)))
+    released = run_released("tifa", TIFA, list(zip(PROMPTS, replies, strict=True)))
     metric = TifaConfig(wording=checkout("tifa"), filter=False).with_model_defaults(profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
-        ours = as_ours(metric.write(prompt), [reply])
-        assert ours.requests == without_model(theirs.requests)
+        ours = run_ours(metric.write(prompt), [reply])
+        assert ours.requests == drop_model(theirs.requests)
         assert _tifa_questions(ours.result) == theirs.result
     assert sum(one.result is not None for one in released) > 40 < sum(one.result is None for one in released)
 
@@ -247,16 +247,16 @@ VPEVAL_REPLIES = [
 
 def test_vpeval() -> None:
     replies = [VPEVAL_REPLIES[index % len(VPEVAL_REPLIES)] for index in range(len(PROMPTS))]
-    released = as_released("VPEval", VPEVAL, list(zip(PROMPTS, replies, strict=True)))
+    released = run_released("VPEval", VPEVAL, list(zip(PROMPTS, replies, strict=True)))
     metric = VpevalConfig(wording=checkout("VPEval")).with_model_defaults(profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
-        ours = as_ours(metric.write(prompt), [reply])
-        assert without(ours.requests, "max_tokens") == without_model(theirs.requests)
+        ours = run_ours(metric.write(prompt), [reply])
+        assert drop_options(ours.requests, "max_tokens") == drop_model(theirs.requests)
         assert ([question.text for question in ours.result] if ours.result else None) == theirs.result
     assert sum(one.result is not None for one in released) == 75
 
 
-def without(requests: Sequence[dict[str, Any]], *left_open: str) -> list[dict[str, Any]]:
+def drop_options(requests: Sequence[dict[str, Any]], *left_open: str) -> list[dict[str, Any]]:
     """Return the requests without options that the release does not set."""
     return [{key: value for key, value in request.items() if key not in left_open} for request in requests]
 
@@ -283,13 +283,13 @@ def test_llmscore() -> None:
     seen = "a cat: on a mat: [1, 2, 30, 40]; a red car: [5, 6, 7, 8]; "
     replies = [[f" A cat\non {index}.\n", LLMSCORE_REPLIES[index % 4]] for index in range(len(PROMPTS))]
     given = [(prompt, f"{prompt}!", seen, both) for prompt, both in zip(PROMPTS, replies, strict=True)]
-    released = as_released("LLMScore", LLMSCORE, given)
+    released = run_released("LLMScore", LLMSCORE, given)
     metric = LlmScoreConfig(wording=checkout("LLMScore")).with_model_defaults(profile)
     for prompt, both, theirs in zip(PROMPTS, replies, released, strict=True):
-        described = as_ours(metric.describe(Sight(f"{prompt}!", REGIONS, 640, 480)), both[:1])
-        judged = as_ours(metric.judge_description(prompt, described.result), both[1:])
+        described = run_ours(metric.describe(CaptionedImage(f"{prompt}!", REGIONS, 640, 480)), both[:1])
+        judged = run_ours(metric.judge_description(prompt, described.result), both[1:])
         requests = described.requests + judged.requests
-        assert without(requests, "max_tokens", "temperature") == without_model(theirs.requests)
+        assert drop_options(requests, "max_tokens", "temperature") == drop_model(theirs.requests)
         assert {request["temperature"] for request in requests} == {1.0}
         verdict: Verdict | None = judged.result
         found = verdict and [described.result, *(each.value for each in verdict.ratings), verdict.rationale]
@@ -338,14 +338,14 @@ def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) ->
     """Fail if a metric's requests or ratings differ from a release's that uses VIEScore's code, for this task."""
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
-    released = as_released(name, VIESCORE, given)
+    released = run_released(name, VIESCORE, given)
     metric = config(wording=checkout(name)).with_model_defaults(profile)
     for (_, prompt, said), theirs in zip(given, released, strict=True):
-        ours = as_ours(metric.inspect(prompt), said, shown)
+        ours = run_ours(metric.inspect(prompt), said, describe_image_request)
         asked = [
-            {**request, "messages": [one_image(*request["messages"])]} for request in without_model(theirs.requests)
+            {**request, "messages": [merge_images(*request["messages"])]} for request in drop_model(theirs.requests)
         ]
-        assert without(ours.requests, "temperature") == list(map(with_texts, asked))
+        assert drop_options(ours.requests, "temperature") == list(map(separate_texts, asked))
         assert {request["temperature"] for request in ours.requests} == {1.0}
         rated = {rating.name: rating.value for rating in ours.result.ratings} if ours.result else {}
         *consistency, naturalness, artifacts = rated.values() or (None, None)
@@ -353,13 +353,13 @@ def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) ->
     assert sum(one.result is not None for one in released) > 60 and any(one.result is None for one in released)
 
 
-def one_image(message: dict[str, Any]) -> dict[str, Any]:
+def merge_images(message: dict[str, Any]) -> dict[str, Any]:
     """Return the message with its images merged into one; the metric's `views` decide which images a question gets."""
     text, image, *_ = message["content"]
     return {**message, "content": [text, image]}
 
 
-def with_texts(request: dict[str, Any]) -> dict[str, Any]:
+def separate_texts(request: dict[str, Any]) -> dict[str, Any]:
     """Return the request with the text parts of each message, and IMAGE in place of its image."""
     said = [{**each, "content": list(map(_describe_part, each["content"]))} for each in request["messages"]]
     return {**request, "messages": said}

@@ -16,9 +16,9 @@ from plumbline.operators.metrics.questions.gecko import GeckoConfig, Span, read_
 from plumbline.operators.metrics.questions.question_metric import WriterConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
-from plumbline.operators.metrics.reply_forms import Block, entries, read_json_blocks
+from plumbline.operators.metrics.reply_forms import Block, read_entries, read_json_blocks
 from plumbline.operators.metrics.writing import UnreadableReply
-from tests.operators.metrics.scripted import examples, run
+from tests.operators.metrics.scripted import list_examples, run
 
 KINDS: list[tuple[Any, str]] = [
     (gecko.SPANS, "The visually groundable words and their scores are labelled below:"),
@@ -55,7 +55,7 @@ def comparable(part: Any) -> Any:
 
 @pytest.mark.parametrize(("kind", "heading"), KINDS)
 def test_the_examples_of_both_forms_have_the_same_content(kind: Any, heading: str) -> None:
-    shown = [examples(kind[form].instructions, heading) for form in ("text", "json")]
+    shown = [list_examples(kind[form].instructions, heading) for form in ("text", "json")]
     for in_text, in_json in zip(*shown, strict=True):
         assert in_json.prompt == in_text.prompt
         parts = [sorted(map(comparable, kind[form].pieces(one.reply))) for form, one in
@@ -66,7 +66,7 @@ def test_the_examples_of_both_forms_have_the_same_content(kind: Any, heading: st
 def test_the_dependencies_of_the_examples_equal_those_in_text() -> None:
     """The text form writes 0 for an empty list."""
     for in_text, in_json in zip(
-        *(examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
+        *(list_examples(dsg.DEPENDENCIES[form].instructions, "Dependencies:") for form in ("text", "json")), strict=True
     ):
         said = {line.number: parsing.read_parents(line.text) for line in dsg.json_dependencies(in_json.reply)}
         numbers = list(said)
@@ -88,15 +88,15 @@ def test_gecko_in_json_is_labelled_then_asked_about() -> None:
 
 
 @pytest.mark.parametrize("config", [GeckoConfig, TifaConfig, DsgConfig, Vq2Config])
-def test_another_form_is_another_recipe(config: type[WriterConfig]) -> None:
-    assert config().asking()["templates"] != config(replies="json").asking()["templates"]
+def test_another_reply_format_changes_the_recipe(config: type[WriterConfig]) -> None:
+    assert config().question_options()["templates"] != config(replies="json").question_options()["templates"]
     assert next(config(replies="json").write(PROMPT))[0].schema is not None
     assert next(config().write(PROMPT))[0].schema is None
 
 
 def test_one_step_questions_use_the_form_too() -> None:
     one_step = GeckoConfig(coverage=False, replies="json")
-    assert one_step.asking()["templates"] == TifaConfig(replies="json").asking()["templates"]
+    assert one_step.question_options()["templates"] == TifaConfig(replies="json").question_options()["templates"]
     reply = '{"questions": [{"about": "dog", "type": "animal", "question": "is there a dog?", "answer": "yes"}]}'
     [question] = run(one_step.write(PROMPT), [reply]).result
     assert (question.kind, question.span, question.start) == ("animal", "dog", 14)
@@ -139,7 +139,7 @@ def test_questions_in_json_are_read_in_any_surrounding_text(reply: str) -> None:
 
 
 def test_complete_phrases_of_a_cut_list_are_read() -> None:
-    assert entries('{"phrases": ["a dog", "a mat", "a re', "phrases") == ["a dog", "a mat"]
+    assert read_entries('{"phrases": ["a dog", "a mat", "a re', "phrases") == ["a dog", "a mat"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A run's metrics are read from its manifest, each with the direction in which scores are better."""
+"""A run's metrics are read from its manifest, including those for which lower scores are better."""
 
 from typing import Any
 

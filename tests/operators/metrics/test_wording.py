@@ -11,7 +11,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.gpt4v_eval import Gpt4vEvalConfig
 from plumbline.operators.metrics.judges.judge import ratings_by_name
-from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, Sight
+from plumbline.operators.metrics.judges.llmscore import CaptionedImage, LlmScoreConfig
 from plumbline.operators.metrics.judges.viescore import VieScoreConfig
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
@@ -29,14 +29,16 @@ from tests.operators.metrics.scripted import run
 from tests.operators.tiny import CLIP_FLANT5
 
 
-def settled(metric: Any) -> Any:
+def fill_in_defaults(metric: Any) -> Any:
     return metric.with_model_defaults(lambda role: CLIP_FLANT5)
 
 
 @pytest.fixture
 def dsg(tmp_path: Path) -> DsgConfig:
     """Return DSG with the wording of a made-up checkout, whose code would exit the process if it were executed."""
-    made: DsgConfig = settled(DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG), seed=3))
+    made: DsgConfig = fill_in_defaults(
+        DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG), seed=3)
+    )
     return made
 
 
@@ -73,13 +75,13 @@ def test_a_reply_that_stops_the_release_is_unreadable_and_requested_once(
     dsg: DsgConfig, tuples: str, questions: str, dependencies: str
 ) -> None:
     rounds = [[tuples], [questions, dependencies]]
-    with pytest.raises(UnreadableReply, match="as the release's code reads it"):
+    with pytest.raises(UnreadableReply, match="replies are parsed as in the release"):
         run(dsg.write("a dog"), *(rounds if "|" in tuples else rounds[:1]))
 
 
 def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_the_heading(tmp_path: Path) -> None:
     folder = made_releases.write(tmp_path, made_releases.TIFA)
-    metric = settled(TifaConfig(wording=folder, filter=False))
+    metric = fill_in_defaults(TifaConfig(wording=folder, filter=False))
     reply = (
         ": dog\nActivities:\nColors:\nCounting:\nOther attributes:\nQuestions and answers are below:\n"
         "About dog (animal):\nQ: what is it?\nChoices: cat, dog\nA: dog\nA: cat\n"
@@ -96,7 +98,7 @@ def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_the_heading(t
 
 
 def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp_path: Path) -> None:
-    metric = settled(VpevalConfig(wording=made_releases.write(tmp_path, made_releases.VPEVAL), max_tokens=99))
+    metric = fill_in_defaults(VpevalConfig(wording=made_releases.write(tmp_path, made_releases.VPEVAL), max_tokens=99))
     header = ": dog\nActivities:\nColors:\nCounting:\nText:\nOther attributes:\nQuestions and programs are below:\n"
     program = "About dog (animal):\nobjectEval(image, 'dog')\n\nvqa(image, 'is it old?', 'yes,no', 'yes')"
     questions, ((request,),) = run(metric.write("a  dog"), [header + program])
@@ -109,9 +111,9 @@ def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp
 
 def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_request(tmp_path: Path) -> None:
     folder = made_releases.write(tmp_path, made_releases.LLMSCORE)
-    metric = settled(LlmScoreConfig(wording=folder, seed=2))
+    metric = fill_in_defaults(LlmScoreConfig(wording=folder, seed=2))
     described, ((request,),) = run(
-        metric.describe(Sight("A dog", [Region("an ear", 1, 2, 3, 4)], 64, 48)), [" So\nit is. "]
+        metric.describe(CaptionedImage("A dog", [Region("an ear", 1, 2, 3, 4)], 64, 48)), [" So\nit is. "]
     )
     assert (request.messages[0].text, described) == ("All: A dog\nParts: an ear: [1, 2, 3, 4]; \n64X48", "So it is.")
     verdict, ((request,),) = run(metric.judge_description("a  dog", described), ["80\n\n3\nIt fits.\nNo ear."])
@@ -121,17 +123,17 @@ def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_reques
     for reply in ("80", "80\n3\nIt fits.", "X1: 80\n3\na\nb", "101\n3\na\nb", "80\n100\na\nb"):
         with pytest.raises(UnreadableReply):
             run(metric.judge_description("a dog", described), [reply])
-    counting = settled(LlmScoreConfig(wording=folder, variant="errors"))
+    counting = fill_in_defaults(LlmScoreConfig(wording=folder, variant="errors"))
     verdict, _ = run(counting.judge_description("a dog", described), ["80\n14\nIt fits.\nNo ear."])
     assert counting.score_ratings(verdict.ratings) == 14
-    ruled = settled(LlmScoreConfig(wording=folder, variant="rule_enhanced"))
+    ruled = fill_in_defaults(LlmScoreConfig(wording=folder, variant="rule_enhanced"))
     verdict, ((request,),) = run(ruled.judge_description("a dog", described), ["2\n1\n4\n1\nso"])
     assert request.messages[0].text.endswith("Count four.")
     assert ruled.score_ratings(verdict.ratings) == (1 / 2 + 1 / 4) / 2
 
 
 def test_viescore_asks_in_its_releases_words_and_gives_up_after_two_tries(tmp_path: Path) -> None:
-    metric = settled(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE), seed=5))
+    metric = fill_in_defaults(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE), seed=5))
     unread, read = ["None.", "[9, 7]"], ['{"score": [8], "reasoning": "It fits."}', "||V^=^V||{score: 6}||V^=^V||"]
     verdict, rounds = run(metric.inspect("a <b>"), unread, read)
     assert [request.messages[0].text for request in rounds[1]] == [
@@ -154,24 +156,24 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("reply", HOSTILE)
-def test_any_reply_of_a_judge_costs_at_most_its_own_row(reply: str, tmp_path: Path) -> None:
-    metric = settled(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE)))
+def test_any_reply_of_a_judge_affects_at_most_its_own_row(reply: str, tmp_path: Path) -> None:
+    metric = fill_in_defaults(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE)))
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a dog"), [reply, reply], [reply, reply])
 
 
 def test_a_judge_is_asked_several_times_if_its_release_samples(tmp_path: Path) -> None:
     drawn = made_releases.write(tmp_path / "drawn", made_releases.VIESCORE)
-    assert settled(VieScoreConfig(wording=drawn, repeats=3)).repeats == 3
+    assert fill_in_defaults(VieScoreConfig(wording=drawn, repeats=3)).repeats == 3
 
 
 def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_path: Path) -> None:
     def asking(name: str, files: Mapping[str, str]) -> Any:
-        return settled(DsgConfig(wording=made_releases.write(tmp_path / name, files))).asking()
+        return fill_in_defaults(DsgConfig(wording=made_releases.write(tmp_path / name, files))).question_options()
 
     other = {**made_releases.DSG, "dsg/query_utils.py": made_releases.DSG["dsg/query_utils.py"].replace("Ask.", "Ask!")}
     first, same, changed = asking("a", made_releases.DSG), asking("b", made_releases.DSG), asking("c", other)
-    assert first == same and len({str(each) for each in (first, changed, DsgConfig().asking())}) == 3
+    assert first == same and len({str(each) for each in (first, changed, DsgConfig().question_options())}) == 3
     more = asking("d", {**made_releases.DSG, "README.md": "Read me."})
     assert more == first
 
@@ -179,36 +181,41 @@ def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_pat
 def test_a_users_templates_replace_ours_and_ours_fill_the_gaps(tmp_path: Path) -> None:
     ours = prompt_template("dsg_tuples")
     (tmp_path / "dsg_tuples.txt").write_text(ours)
-    assert settled(DsgConfig(wording=str(tmp_path))).asking() == DsgConfig().asking(), "same wording, same keys"
+    assert fill_in_defaults(DsgConfig(wording=str(tmp_path))).question_options() == DsgConfig().question_options(), (
+        "same wording, same keys"
+    )
     (tmp_path / "dsg_tuples.txt").write_text("Split it.\n")
-    metric = settled(DsgConfig(wording=str(tmp_path), replies="text", max_tokens=9))
+    metric = fill_in_defaults(DsgConfig(wording=str(tmp_path), replies="text", max_tokens=9))
     _, rounds = run(metric.write("a dog"), ["1 | global (x)"], ["1 | is x?", "1 | 0"])
     texts = [request.messages[0].text for requests in rounds for request in requests]
     assert texts[0] == "Split it.\nDescription:\na dog\nTuples:\n" and rounds[0][0].max_tokens == 9
     assert texts[1].startswith(prompt_template("dsg_questions"))
-    assert metric.asking() != DsgConfig(max_tokens=9).asking()
+    assert metric.question_options() != DsgConfig(max_tokens=9).question_options()
 
 
 def test_a_users_template_of_a_judge_is_filled_in_like_ours(tmp_path: Path) -> None:
     (tmp_path / "gpt4v_eval.txt").write_text("Does it fit {prompt}?\n")
-    metric = settled(Gpt4vEvalConfig(wording=str(tmp_path)))
+    metric = fill_in_defaults(Gpt4vEvalConfig(wording=str(tmp_path)))
     _, ((request,),) = run(metric.inspect("a {prompt}"), ['{"rating": 9, "rationale": ""}'])
     assert request.messages[0].text.startswith("Does it fit a {prompt}?\nReply with one JSON object")
-    assert metric.judging() != Gpt4vEvalConfig().judging()
+    assert metric.verdict_options() != Gpt4vEvalConfig().verdict_options()
     (tmp_path / "llmscore_describe.txt").write_text("{caption} {regions} {width} {height}: say it at length.\n")
-    described = settled(LlmScoreConfig(wording=str(tmp_path)))
-    assert described.describing() != LlmScoreConfig().describing() and described.judging() == LlmScoreConfig().judging()
+    described = fill_in_defaults(LlmScoreConfig(wording=str(tmp_path)))
+    assert (
+        described.description_options() != LlmScoreConfig().description_options()
+        and described.verdict_options() == LlmScoreConfig().verdict_options()
+    )
 
 
 def test_a_worker_refuses_a_folder_that_was_changed_after_the_plan(dsg: DsgConfig) -> None:
-    assert dsg.wording is not None and settled(dsg) == dsg
+    assert dsg.wording is not None and fill_in_defaults(dsg) == dsg
     sent = pickle.dumps(dsg)
     query = Path(dsg.wording) / "dsg/query_utils.py"
     query.write_text(query.read_text().replace("Say what is there.", "Say all."))
     with pytest.raises(ConfigError, match=r"expected .*: its files have changed"):
         next(pickle.loads(sent).write("a dog"))
     with pytest.raises(ConfigError, match=r"dsg wording: .* start again without wording_digest"):
-        settled(dsg)
+        fill_in_defaults(dsg)
 
 
 REFUSED: list[tuple[WordedMetric, Mapping[str, str], str]] = [
@@ -236,7 +243,7 @@ def test_an_unusable_wording_is_refused_with_the_expected_file(
 ) -> None:
     folder = made_releases.write(tmp_path, files)
     with pytest.raises(ConfigError, match=problem):
-        settled(replace(metric, wording=folder))
+        fill_in_defaults(replace(metric, wording=folder))
 
 
 def test_the_plan_refuses_a_missing_folder_and_metrics_without_wordings(tmp_path: Path) -> None:

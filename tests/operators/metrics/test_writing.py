@@ -85,7 +85,7 @@ def test_an_empty_list_of_requests_asks_nothing() -> None:
 def test_the_template_of_questions_is_taken_literally(config: type[GeckoConfig]) -> None:
     metric = config(template="Q: {} {x} A:")
     assert metric.vqa_prompt("is {} {0} there?", ()).text == "Q: is {} {0} there? {x} A:"
-    assert metric.answering()["template"] == "Q: {} {x} A:"
+    assert metric.answer_options()["template"] == "Q: {} {x} A:"
 
 
 def test_a_free_answer_is_matched_to_the_choices_as_written() -> None:
@@ -99,7 +99,7 @@ def test_yes_and_no_are_capitalised_unless_the_option_keeps_them(config: type[Ge
 
 
 @pytest.mark.parametrize("config", [config for config in CONFIGS if config is not TifaConfig])
-def test_yes_and_no_are_spelt_as_models_of_the_kind_answer(config: type[GeckoConfig]) -> None:
+def test_the_case_of_yes_and_no_follows_the_models_kind(config: type[GeckoConfig]) -> None:
     assert config().with_model_defaults(lambda role: CLIP_FLANT5).vqa_prompt("?", ["yes", "no"]).choices == (
         "Yes",
         "No",
@@ -111,7 +111,7 @@ def test_yes_and_no_are_spelt_as_models_of_the_kind_answer(config: type[GeckoCon
     assert config(yes_no="capitalised").with_model_defaults(lambda role: INSTRUCTBLIP).vqa_prompt(
         "?", ["yes"]
     ).choices == ("Yes",)
-    assert config().with_model_defaults(lambda role: CLIP_FLANT5).answering() == config().answering()
+    assert config().with_model_defaults(lambda role: CLIP_FLANT5).answer_options() == config().answer_options()
 
 
 def test_a_template_may_show_the_choices() -> None:
@@ -132,7 +132,9 @@ def test_a_service_compares_letters_of_choices_but_yes_and_no_literally(config: 
     assert own.vqa_prompt("what?", ["a", "b"]).text == "what?\nChoices:\nA. a\nB. b\nAnswer:"
     in_words = config(letters=False).with_model_defaults(lambda role: OPENAI)
     assert in_words.vqa_prompt("what color?", ["red", "light blue"]).choices == ("red", "light blue")
-    assert in_words.answering() != metric.answering() and in_words.answering() == config().answering()
+    assert (
+        in_words.answer_options() != metric.answer_options() and in_words.answer_options() == config().answer_options()
+    )
     assert config(letters=True).with_model_defaults(lambda role: CLIP_FLANT5).vqa_prompt(
         "what?", ["a", "b"]
     ).choices == ("A", "B")
@@ -314,18 +316,18 @@ def test_token_f1_is_symmetric_and_between_0_and_1(one: str, other: str) -> None
 def test_complete_words_are_found_regardless_of_case_spacing_and_quotes(
     words: str, prompt: str, found: str | None
 ) -> None:
-    place = parsing.find(words, prompt)
+    place = parsing.find_words(words, prompt)
     assert (prompt[place.start : place.end] if place else None) == found
 
 
 @given(st.text(), st.text(), st.integers(0, 50))
 def test_found_words_are_at_their_position_in_the_prompt(words: str, prompt: str, after: int) -> None:
-    place = parsing.find(words, prompt, after=after)
+    place = parsing.find_words(words, prompt, after=after)
     assert place is None or 0 <= place.start < place.end <= len(prompt)
 
 
 @given(st.text(min_size=1), st.data())
 def test_words_of_the_prompt_are_found_in_it(prompt: str, data: st.DataObject) -> None:
     words = data.draw(st.sampled_from(prompt.split() or ["x"]))
-    place = parsing.find(words, prompt)
+    place = parsing.find_words(words, prompt)
     assert place is not None or not prompt.split()

@@ -50,14 +50,14 @@ def test_a_chat_model_with_vision_rates_within_the_enforced_scale(random_words: 
     assert len({row["score"] for row in found}) == 2, "the judge sees the image"
 
 
-def test_an_unfinished_reply_of_a_chat_model_gives_a_null(random_words: list[str]) -> None:
+def test_an_unfinished_reply_of_a_chat_model_gives_a_null_score(random_words: list[str]) -> None:
     (row,) = rows_of(
         open_scorer(*random_words, "metrics.gpt4v_eval.max_tokens=30").score_table(IMAGES[:1], ["a star"]), "gpt4v_eval"
     )
     assert (row["score"], row["ratings"], row["error"]["kind"]) == (None, None, "unreadable_reply")
 
 
-def test_without_a_schema_random_words_are_not_a_verdict(random_words: list[str]) -> None:
+def test_random_words_without_a_schema_are_not_a_verdict(random_words: list[str]) -> None:
     words = [*random_words, "metrics.gpt4v_eval.replies=text", "metrics.gpt4v_eval.max_tokens=40"]
     (row,) = rows_of(open_scorer(*words).score_table(IMAGES[:1], ["a star"]), "gpt4v_eval")
     assert (row["score"], row["error"]["kind"]) == (None, "unreadable_reply")

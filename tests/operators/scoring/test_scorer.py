@@ -124,7 +124,7 @@ def test_a_decoded_image_of_any_mode_is_scored_like_its_file(scorer: Scorer, mod
     assert scores[0] is not None and scores == pytest.approx([scores[0]] * 3, abs=0.01 if mode == "YCbCr" else 1e-6)
 
 
-def test_arrays_of_bytes_are_images_and_four_dimensions_are_several(scorer: Scorer) -> None:
+def test_uint8_arrays_are_images_and_four_dimensions_are_several_images(scorer: Scorer) -> None:
     pictures = [picture(number).resize((96, 96)) for number in range(3)]
     arrays = np.stack([np.asarray(image) for image in pictures])
     expected = scorer.score_table(pictures, "a red circle")
@@ -174,7 +174,7 @@ def _is_unusable(prompt: Any) -> bool:
     return any(prompt is bad for bad in UNUSABLE)
 
 
-def test_an_unusable_prompt_costs_its_own_row_with_the_reason(scorer: Scorer, images: list[bytes]) -> None:
+def test_an_unusable_prompt_gives_an_error_row_with_the_reason(scorer: Scorer, images: list[bytes]) -> None:
     given: list[Any] = [*UNUSABLE, *["a red circle", "a blue square"] * 4]
     np.random.default_rng(5).shuffle(given)
     shown = [images[place % len(images)] for place in range(len(given))]
@@ -262,7 +262,7 @@ def test_unordered_containers_are_refused_by_name() -> None:
             plumbline.score([picture(1)], prompts, "edge_density")  # type: ignore[arg-type]
 
 
-def test_an_image_that_is_missing_or_does_not_decode_costs_its_own_row(scorer: Scorer, images: list[bytes]) -> None:
+def test_an_image_that_is_missing_or_does_not_decode_affects_only_its_row(scorer: Scorer, images: list[bytes]) -> None:
     cut = encoded(picture(0, width=200, height=200), "JPEG")[:3000]
     closed = Image.open(io.BytesIO(images[0]))
     closed.close()
@@ -276,7 +276,7 @@ def test_an_image_that_is_missing_or_does_not_decode_costs_its_own_row(scorer: S
     assert scored[0]["score"] is not None
 
 
-def test_a_prompt_that_is_far_too_long_costs_its_own_rows(scorer: Scorer, images: list[bytes]) -> None:
+def test_a_prompt_that_is_far_too_long_affects_only_its_own_rows(scorer: Scorer, images: list[bytes]) -> None:
     """Every metric that reads the prompt fails before asking a model."""
     long = "a red circle " * 2000
     scored = scorer.score_table([images[0]] * 3, ["a red circle", long, "a red circle"]).to_pylist()
@@ -290,13 +290,15 @@ def test_the_name_of_a_metric_is_not_read_as_a_list_of_letters(scorer: Scorer, i
         scorer.score_table(images[:1], "a red circle", "clip")
 
 
-def test_some_of_the_metrics_may_be_asked_for(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
+def test_a_subset_of_the_metrics_can_be_scored(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
     some = scorer.score_table(images, prompts, ["gecko", "clipscore"])
     everything = scorer.score_table(images, prompts).to_pylist()
     assert some.to_pylist() == [row for row in everything if row["metric"] in ("clipscore", "gecko")]
 
 
-def test_a_row_that_cannot_be_scored_costs_only_itself(scorer: Scorer, images: list[bytes], prompts: list[str]) -> None:
+def test_a_row_that_cannot_be_scored_does_not_affect_the_others(
+    scorer: Scorer, images: list[bytes], prompts: list[str]
+) -> None:
     given = [b"no image", images[1], "nowhere.png", images[2]]
     scored = scorer.score_table(given, [prompts[0], prompts[1], prompts[2], " "]).to_pylist()
     kinds = [row["error"] and row["error"]["kind"] for row in scored if row["metric"] == "vqascore"]

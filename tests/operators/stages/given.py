@@ -10,7 +10,7 @@ from plumbline.operators.images.preparing import PreparedImages, prepare_images
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.stages.entailment import EntailmentStage
 from plumbline.operators.stages.images import ImagesStage
-from plumbline.operators.stages.questions import write
+from plumbline.operators.stages.questions import write_questions
 from plumbline.operators.stages.scores import PreparedScores, ScoresStage, WrittenIndex
 from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
 from tests.operators.tiny import no_fetch
@@ -31,23 +31,23 @@ def inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Tabl
     return Inputs("gen", shard_rows if shard_rows is not None else pa.table({}), (metric,), {metric: read}, prompts)
 
 
-def operate(stage: Stage, given: Inputs) -> pa.Table:
+def run_stage(stage: Stage, given: Inputs) -> pa.Table:
     """Return the only table that the stage produces."""
     (table,) = stage.compute(stage.prepare(given)).values()
     return table
 
 
-def decoded(stage: ImagesStage, images: pa.Table) -> PreparedImages:
+def decode(stage: ImagesStage, images: pa.Table) -> PreparedImages:
     return prepare_images(images, "gen", preprocess=stage.preprocess, limits=ImageLimits(), fetch=no_fetch)
 
 
 def ask(prompts: pa.Table, metric: Any) -> pa.Table:
     """Return the questions of a metric that needs no question writer."""
-    return write(prompts, metric, None)
+    return write_questions(prompts, metric, None)
 
 
 def entail(questions: pa.Table, model: Any) -> pa.Table:
-    return operate(EntailmentStage({}, {"nli": model}, options()), inputs("metric", questions=questions))
+    return run_stage(EntailmentStage({}, {"nli": model}, options()), inputs("metric", questions=questions))
 
 
 def score(measured: pa.Table, name: str, metric: Metric, written: WrittenIndex | None = None) -> pa.Table:

@@ -25,7 +25,7 @@ from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from tests.operators import tiny
-from tests.operators.stages.given import ask, decoded, options
+from tests.operators.stages.given import ask, decode, options
 from tests.operators.tiny import encoded, image_table, picture
 
 PROMPTS = {"p0": "a red circle", "p1": "two blue star left of a green square", "p2": "star", "p3": "the circle"}
@@ -105,7 +105,7 @@ def answer(
     model: LikelihoodModel, images: pa.Table, questions: Mapping[str, QuestionIndex], *, image_batch: int = 100
 ) -> dict[str, pa.Table]:
     stage = AnswersStage({}, {"model": model}, options(image_batch=image_batch))
-    return dict(stage.measure(decoded(stage, images), questions))
+    return dict(stage.measure(decode(stage, images), questions))
 
 
 def answer_one(model: LikelihoodModel, images: pa.Table, questions: QuestionIndex) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ def error_kinds(answered: Sequence[Mapping[str, Any]]) -> list[str | None]:
     return [row["error"] and row["error"]["kind"] for row in answered]
 
 
-def numbers(table: pa.Table) -> list[float]:
+def list_logprobs(table: pa.Table) -> list[float]:
     """Return all log-probabilities of an answers table as one list."""
     return [
         number
@@ -151,11 +151,11 @@ def test_the_window_does_not_change_the_answers(likelihood: ClipFlanT5Likelihood
         for image_batch in (1, 3, 100)
     ]
     sound = [table.filter(pc.is_valid(table["answers"])) for table in tables]
-    assert len(set(numbers(sound[0]))) == 14, "seven images, two tokens each, all answers differ"
+    assert len(set(list_logprobs(sound[0]))) == 14, "seven images, two tokens each, all answers differ"
     for table, kept in zip(tables, sound, strict=True):
         assert error_kinds(table.to_pylist()) == [None] * 4 + ["corrupt_image"] + [None] * 3
         assert table["image_id"].to_pylist() == [f"i{number}" for number in range(8)]
-        assert numbers(kept) == pytest.approx(numbers(sound[0]), abs=1e-5)
+        assert list_logprobs(kept) == pytest.approx(list_logprobs(sound[0]), abs=1e-5)
 
 
 def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered(
@@ -172,7 +172,7 @@ def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered
     images = image_table(PICTURES, PROMPT_IDS)
     answered = answer(model, images, {"metric": vqascore_questions()}, image_batch=6)["metric"]
     expected = answer(likelihood, images, {"metric": vqascore_questions()})["metric"]
-    assert numbers(answered) == pytest.approx(numbers(expected), abs=1e-5)
+    assert list_logprobs(answered) == pytest.approx(list_logprobs(expected), abs=1e-5)
     assert [size for size in model.batches if size > 2] == [6, 3]
 
 
@@ -183,9 +183,9 @@ def test_metrics_that_share_a_model_get_the_same_answers_as_alone(likelihood: Cl
     assert list(together) == ["yes", "no"]
     for name, index in questions.items():
         alone = answer(likelihood, images, {name: index})[name]
-        assert numbers(together[name]) == pytest.approx(numbers(alone), abs=1e-5)
+        assert list_logprobs(together[name]) == pytest.approx(list_logprobs(alone), abs=1e-5)
         assert together[name].drop(["answers"]) == alone.drop(["answers"])
-    assert numbers(together["yes"])[:2] != pytest.approx(numbers(together["no"])[:2], abs=1e-3)
+    assert list_logprobs(together["yes"])[:2] != pytest.approx(list_logprobs(together["no"])[:2], abs=1e-3)
 
 
 def test_an_answer_is_about_its_own_image_and_its_own_question(likelihood: ClipFlanT5Likelihood) -> None:
@@ -268,7 +268,7 @@ STARS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in
     ids=["images", "nothing is asked about failed ones", "unknown prompt", "failed question", "image before question",
          "NaN", "infinite", "minus infinite", "model", "one of several questions"],
 )  # fmt: skip
-def test_a_failed_row_keeps_its_place_with_its_own_error_and_no_answers(
+def test_a_failed_row_keeps_its_position_with_its_own_error_and_no_answers(
     contents: list[bytes | None],
     prompt_ids: list[str | None],
     script: Answer,
@@ -284,7 +284,7 @@ def test_a_failed_row_keeps_its_place_with_its_own_error_and_no_answers(
     assert all("'p99'" in error["message"] for error in errors if error["kind"] == "unknown_prompt")
 
 
-def test_a_metric_that_fails_leaves_the_others_alone() -> None:
+def test_a_metric_that_fails_does_not_affect_the_others() -> None:
     def script(question: Question) -> list[list[float]]:
         return [[float("nan")]] if question.choices == ("No",) else answer_certainly(question)
 
@@ -332,7 +332,7 @@ class SmallDevice(ScriptedModel):
 def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_remembered() -> None:
     model = SmallDevice(room=5)
     stage = AnswersStage({}, {"model": model}, options(image_batch=8))
-    images = decoded(stage, image_table(PICTURES, PROMPT_IDS))
+    images = decode(stage, image_table(PICTURES, PROMPT_IDS))
     questions = {"one": vqascore_questions(), "two": vqascore_questions(answer="No")}
     for expected in ([8, 4, 2, 2, 2, 2], [2, 2, 2, 2]):  # four are encoded, which leaves no memory for the questions
         model.encoded = []
@@ -341,7 +341,7 @@ def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_rememb
         assert model.encoded == expected
 
 
-def test_a_lost_device_is_raised_and_no_row_blamed() -> None:
+def test_a_lost_device_is_raised_and_no_row_gets_an_error() -> None:
     def script(question: Question) -> list[list[float]]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -382,7 +382,7 @@ class TalkingModel(ScriptedModel):
         return [self.words for _ in questions]
 
 
-class Letters:
+class LetterEncoder:
     """A text encoder that embeds texts by their letters."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
@@ -396,8 +396,8 @@ class Letters:
 def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, chosen: str) -> None:
     asked = [{"prompt_id": "p0", "question_id": "1", "text": "what color?", "choices": ["red", "blue", "green"]}]
     model = TalkingModel(words)
-    stage = AnswersStage({}, {"model": model, "matcher": Letters()}, options())
-    prepared = decoded(stage, image_table(PICTURES[:1], ["p0"]))
+    stage = AnswersStage({}, {"model": model, "matcher": LetterEncoder()}, options())
+    prepared = decode(stage, image_table(PICTURES[:1], ["p0"]))
     index = QuestionIndex(rows.table(asked, schemas.QUESTIONS), TifaConfig())
     (row,) = stage.measure(prepared, {"tifa": index})["tifa"].to_pylist()
     assert row["answers"] == [{"question_id": "1", "token_logprobs": None, "reply": words, "chosen": chosen}]
@@ -405,16 +405,19 @@ def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, ch
 
 
 @pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("yes, it does", 1.0), ("No", 0.0), ("It does", 0.0)])
-def test_vqascore_in_words_is_1_only_if_they_are_the_answer(words: str, score: float) -> None:
+def test_vqascore_of_a_reply_is_1_only_if_it_is_the_answer(words: str, score: float) -> None:
     metric = tiny.vqascore(answers="reply")
     (row,) = answer_one(TalkingModel(words), image_table(PICTURES[:1], ["p0"]), vqascore_questions(answers="reply"))
     assert row["answers"][0]["reply"] == words
     assert metric.score(Evidence(row)).score == score
-    assert metric.answering() != tiny.vqascore().answering() and metric.asking() == tiny.vqascore().asking()
+    assert (
+        metric.answer_options() != tiny.vqascore().answer_options()
+        and metric.question_options() == tiny.vqascore().question_options()
+    )
 
 
 @pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("no", 0.0), ("Yes it is", 0.0)])
-def test_dsg_in_words_counts_every_form_of_yes(words: str, score: float) -> None:
+def test_dsg_counts_every_form_of_yes_in_a_reply(words: str, score: float) -> None:
     metric = DsgConfig(answers="reply").with_model_defaults(lambda role: CHAT)
     question = WrittenQuestion("1", "a dog?", ("yes", "no"), "yes")
     table = rows.table([{"prompt_id": "p0", **question._asdict()}], schemas.QUESTIONS)

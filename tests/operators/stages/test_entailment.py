@@ -39,13 +39,13 @@ def test_the_premise_is_the_prompt_and_the_hypothesis_the_answered_question() ->
     assert table.column("p_entail").to_pylist() == pytest.approx([0.5, 0.25])
 
 
-def test_a_question_that_the_model_fails_on_keeps_its_place_with_its_error() -> None:
+def test_a_question_that_the_model_fails_on_keeps_its_row_with_its_error() -> None:
     table = entail(questions("is there a dog?", "is there a mouse?", "is there a cat?"), ScriptedModel())
     assert [row["p_entail"] is None for row in table.to_pylist()] == [False, True, False]
     assert [row["error"] and row["error"]["kind"] for row in table.to_pylist()] == [None, "model_failed", None]
 
 
-def test_a_prompt_without_questions_passes_its_error_on() -> None:
+def test_the_error_of_a_prompt_without_questions_is_passed_on() -> None:
     error = rows.error_value(RowError("unreadable_reply", "no"))
     failed = rows.table([{"prompt_id": "p1", "prompt": "a cat", "error": error}], schemas.QUESTIONS)
     model = ScriptedModel()

@@ -1,6 +1,6 @@
 """A chain that cannot be run is rejected when the configuration is read.
 
-The message says what is missing, and nothing is silently dropped.
+The message names the missing part; nothing is dropped silently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from plumbline.operators.stages.graph import check_models, make_nodes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeMetric(Metric):
-    """Test metric whose declared attributes are set by each test."""
+    """Metric whose chain and roles are set by each test."""
 
     kind: str = "made"
     stages: tuple[str, ...] = ("similarities", "scores")
@@ -37,13 +37,13 @@ class MadeMetric(Metric):
     def roles(self) -> Mapping[str, str]:
         return self.named
 
-    def scoring(self) -> dict[str, Any]:
+    def score_options(self) -> dict[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
         return Scored(0.0)
 
-    def answering(self) -> dict[str, Any]:
+    def answer_options(self) -> dict[str, Any]:
         return {}
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
@@ -60,7 +60,7 @@ class MadeMetric(Metric):
         (MadeMetric(stages=("scores", "answers"), named={}), "is scores, answers; expected the order questions,"),
         (MadeMetric(stages=("questions", "answers"), named={}), "is questions, answers; expected the order"),
         (MadeMetric(stages=(), named={}), "expected the order"),
-        (MadeMetric(named={"model": "m"}), "has the stage similarities, which requires a ComparingMetric"),
+        (MadeMetric(named={"model": "m"}), "has the stage similarities, which requires a SimilarityMetric"),
         (MadeMetric(stages=("answers", "scores"), named={"model": "m"}), "stage answers without questions"),
         (MadeMetric(stages=("entailment", "scores"), named={"nli": "n"}), "stage entailment without questions"),
         (MadeMetric(stages=("scores",), named={"model": "m", "nli": "n"}), "has no stage that uses its model, nli"),
@@ -121,12 +121,10 @@ def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key(
         check_models(make_nodes({"v": VqaScoreConfig()}), thinking)
 
 
-def test_a_measure_that_the_family_lacks_is_refused_with_those_it_has() -> None:
+def test_an_unsupported_measure_is_refused_with_the_supported_ones() -> None:
     models = {"clip": model_config(family="clip", checkpoint="owner/name")}
     check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="logit")}), models)
-    wanted = (
-        r"metrics\.p: it wants the measure 'match' of a model that gives cosine or logit; the role 'clip' is a clip"
-    )
+    wanted = r"metrics\.p: the role 'clip' is a clip, which returns cosine or logit, not match; set another measure"
     with pytest.raises(ConfigError, match=wanted):
         check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="match")}), models)
 

@@ -29,7 +29,7 @@ UNSURE = RowError("model_unavailable", "try later", retryable=True)
 RATED = '{"rating": 70, "rationale": "It fits."}'
 
 
-class Seer:
+class ScriptedVlm:
     """A model that identifies an image by the colour of its first pixel, and gives scripted replies."""
 
     side_by_side = False
@@ -62,7 +62,7 @@ class Seer:
         return [[Region(f"{colour} thing", 1, 2, 3, 4)] for colour in features]
 
 
-class Embedder:
+class VowelEncoder:
     """A text encoder that embeds texts by the frequency of each vowel."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
@@ -78,7 +78,7 @@ def pictures(count: int) -> list[bytes]:
 
 
 def colour(seed: int) -> str:
-    return Seer().preprocess(tiny.picture(seed))
+    return ScriptedVlm().preprocess(tiny.picture(seed))
 
 
 class Chain:
@@ -105,7 +105,7 @@ class Chain:
 
     def _inputs(self, stage: type[Stage], metrics: dict[str, Metric], earlier: "Chain | None") -> Inputs:
         read = {
-            name: {other: upstream(self.tables[name, other]) for other in stage.reads(metric)}
+            name: {other: upstream(self.tables[name, other]) for other in stage.input_stages(metric)}
             for name, metric in metrics.items()
         }
         texts = rows.table([{"prompt_id": one, "text": text} for one, text in PROMPTS.items()], schemas.PROMPTS)
@@ -117,21 +117,28 @@ class Chain:
         return list(self.tables[metric, stage].to_pylist())
 
 
-def llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **models: Any) -> Chain:
+def run_llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **models: Any) -> Chain:
     """Run LLMScore on the images, with a scripted captioner and grounding model."""
-    given = {"captioner": Seer(), "grounder": Seer(), "describer": ScriptedModel(lambda request: "A thing."), **models}
+    given = {
+        "captioner": ScriptedVlm(),
+        "grounder": ScriptedVlm(),
+        "describer": ScriptedModel(lambda request: "A thing."),
+        **models,
+    }
     given["judge"] = judge or ScriptedModel(lambda request: RATED)
     return Chain({"llmscore": LlmScoreConfig()}, images, **given)
 
 
-def kinds(records: Sequence[dict[str, Any]]) -> list[str | None]:
+def error_kinds(records: Sequence[dict[str, Any]]) -> list[str | None]:
     return [row["error"] and row["error"]["kind"] for row in records]
 
 
 def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_score() -> None:
     describer = ScriptedModel(lambda request: f"Described, {describer.calls}.")
     judge = ScriptedModel(lambda request: RATED)
-    chain = llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), describer=describer, judge=judge).run(image_batch=1)
+    chain = run_llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), describer=describer, judge=judge).run(
+        image_batch=1
+    )
     (caption, _) = chain.rows("llmscore", "captions")
     assert caption["captions"] == [{"text": f"It is {colour(0)}.", "width": 48, "height": 48}]
     (region, _) = chain.rows("llmscore", "regions")
@@ -154,7 +161,7 @@ def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> 
         rating = rated[request.seed - 5]
         return "Well." if rating is None else json.dumps({"rating": rating, "rationale": "So."})
 
-    judge = Seer(rate)
+    judge = ScriptedVlm(rate)
     metric = Gpt4vEvalConfig(repeats=3, temperature=0.5, seed=5)
     images = tiny.image_table(pictures(3), ["p0", "p1", "p2"])
     chain = Chain({"judged": metric}, images, judge=judge).run()
@@ -169,8 +176,8 @@ def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> 
     assert noise["share"] == pytest.approx(50 / 3 * (1 / 2 + 1 / 3) / 2 / (45**2 / 2))
 
 
-def test_a_failure_of_the_service_leaves_the_row_to_be_tried_again() -> None:
-    judge = Seer(lambda image, request: UNSURE if request.seed == 1 else RATED)
+def test_a_row_is_tried_again_after_a_failure_of_the_service() -> None:
+    judge = ScriptedVlm(lambda image, request: UNSURE if request.seed == 1 else RATED)
     metric = Gpt4vEvalConfig(repeats=2, temperature=1)
     chain = Chain({"judged": metric}, tiny.image_table(pictures(1), ["p0"]), judge=judge).run()
     assert rows.count_errors(chain.tables["judged", "scores"], retryable_only=True) == 1
@@ -178,20 +185,22 @@ def test_a_failure_of_the_service_leaves_the_row_to_be_tried_again() -> None:
 
 def test_an_unreadable_verdict_is_a_null_with_its_reason_after_one_more_try() -> None:
     judge = ScriptedModel(lambda request: "Nice." if "a red car" in request.messages[0].text else RATED)
-    first, second = llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
+    first, second = run_llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
     assert (first["score"], first["ratings"], first["rationale"]) == (None, None, None)
     assert first["error"]["kind"] == "unreadable_reply" and "expected a JSON object" in first["error"]["message"]
     assert second["score"] == 0.7 and len(judge.asked) == 3
 
 
-def test_a_failure_costs_only_itself_and_is_passed_on() -> None:
-    captioner = Seer(lambda image, request: UNSURE if image == colour(1) else "" if image == colour(2) else "a car")
+def test_a_failure_affects_only_its_row_and_is_passed_on() -> None:
+    captioner = ScriptedVlm(
+        lambda image, request: UNSURE if image == colour(1) else "" if image == colour(2) else "a car"
+    )
     given = [*pictures(4), b"no image", *pictures(2)[:1], pictures(1)[0]]
     images = tiny.image_table(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
-    chain = llmscore(images, captioner=captioner).run()
+    chain = run_llmscore(images, captioner=captioner).run()
     expected = [None, "model_unavailable", "unreadable_reply", None, "corrupt_image", "unknown_prompt", "empty_prompt"]
-    assert kinds(chain.rows("llmscore")) == expected
-    assert kinds(chain.rows("llmscore", "descriptions")) == [*expected[:5], None, None], "they need no prompt"
+    assert error_kinds(chain.rows("llmscore")) == expected
+    assert error_kinds(chain.rows("llmscore", "descriptions")) == [*expected[:5], None, None], "they need no prompt"
     assert [row["score"] is None for row in chain.rows("llmscore")] == [kind is not None for kind in expected]
 
 
@@ -201,9 +210,9 @@ def fail_in_batches(image: str, request: Request) -> str:
     return "a car"
 
 
-def test_a_call_that_breaks_is_halved_until_the_image_is_alone() -> None:
-    chain = llmscore(tiny.image_table(pictures(5), ["p0"] * 5), captioner=Seer(fail_in_batches)).run()
-    assert kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
+def test_a_failing_call_is_halved_until_the_bad_image_is_alone() -> None:
+    chain = run_llmscore(tiny.image_table(pictures(5), ["p0"] * 5), captioner=ScriptedVlm(fail_in_batches)).run()
+    assert error_kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
     assert rows.count_errors(chain.tables["llmscore", "captions"], retryable_only=True) == 1
 
 
@@ -212,22 +221,22 @@ def test_an_unreachable_model_ends_the_shard() -> None:
         raise ModelError("answered 401")
 
     with pytest.raises(ModelError, match="401"):
-        llmscore(tiny.image_table(pictures(2), ["p0"] * 2), captioner=Seer(refuse)).run()
+        run_llmscore(tiny.image_table(pictures(2), ["p0"] * 2), captioner=ScriptedVlm(refuse)).run()
 
 
-def test_a_judge_that_fails_as_a_whole_leaves_rows_that_may_be_tried_again() -> None:
+def test_rows_are_retryable_after_a_failure_of_the_whole_call_to_the_judge() -> None:
     def fail(request: Request) -> str:
         raise RuntimeError("the engine is gone")
 
-    chain = llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
+    chain = run_llmscore(tiny.image_table(pictures(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
     assert rows.count_errors(chain.tables["llmscore", "scores"], retryable_only=True) == 2
 
 
-def test_each_image_of_a_row_is_judged_and_the_score_is_the_mean_of_theirs() -> None:
+def test_each_image_of_a_row_is_judged_and_the_score_is_their_mean() -> None:
     images = pa.table({"image_id": ["film", "still"], "prompt_id": ["p0", "p0"], "image": [pictures(2), pictures(1)]})
     describer = ScriptedModel(lambda request: "first" if colour(0) in request.messages[0].text else "second")
     judge = ScriptedModel(lambda request: RATED if "\nfirst\n" in request.messages[0].text else RATED.replace("7", "2"))
-    chain = llmscore(images, describer=describer, judge=judge).run()
+    chain = run_llmscore(images, describer=describer, judge=judge).run()
     film, still = chain.rows("llmscore")
     assert film["score"] == pytest.approx((0.7 + 0.2) / 2) and still["score"] == 0.7
     assert film["ratings"] == [{"name": "rating", "value": 45}]
@@ -235,21 +244,21 @@ def test_each_image_of_a_row_is_judged_and_the_score_is_the_mean_of_theirs() -> 
 
 
 def test_rows_of_earlier_cells_are_reused_if_their_inputs_are_unchanged() -> None:
-    before = llmscore(tiny.image_table(pictures(3), ["p0", "p0", "p1"])).run()
+    before = run_llmscore(tiny.image_table(pictures(3), ["p0", "p0", "p1"])).run()
     replaced = tiny.image_table([*pictures(2), tiny.encoded(tiny.picture(7))], ["p0", "p0", "p1"])
-    after = llmscore(replaced)
+    after = run_llmscore(replaced)
     after.run(before)
     assert after.models["captioner"].encoded == [colour(7)] and after.models["grounder"].encoded == [colour(7)]
     assert [len(after.models[name].asked) for name in ("describer", "judge")] == [1, 1]
-    assert kinds(after.rows("llmscore")) == [None] * 3
+    assert error_kinds(after.rows("llmscore")) == [None] * 3
     assert after.rows("llmscore")[:2] == before.rows("llmscore")[:2]
 
 
-def test_a_changed_text_of_a_prompt_only_costs_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_prompt_only_recomputes_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     images = tiny.image_table(pictures(2), ["p0", "p1"])
-    before = llmscore(images).run()
+    before = run_llmscore(images).run()
     monkeypatch.setitem(PROMPTS, "p1", "three sheep")
-    after = llmscore(images)
+    after = run_llmscore(images)
     after.run(before)
     assert after.models["captioner"].encoded == [] and after.models["describer"].asked == []
     assert ["three sheep" in request.messages[0].text for request in after.models["judge"].asked] == [True]
@@ -257,32 +266,34 @@ def test_a_changed_text_of_a_prompt_only_costs_verdicts(monkeypatch: pytest.Monk
 
 def test_a_failed_row_is_tried_again_and_the_others_are_reused() -> None:
     images = tiny.image_table(pictures(2), ["p0", "p1"])
-    before = llmscore(images, captioner=Seer(lambda image, request: UNSURE if image == colour(0) else "a car")).run()
-    after = llmscore(images, captioner=Seer(lambda image, request: "a car"))
+    before = run_llmscore(
+        images, captioner=ScriptedVlm(lambda image, request: UNSURE if image == colour(0) else "a car")
+    ).run()
+    after = run_llmscore(images, captioner=ScriptedVlm(lambda image, request: "a car"))
     after.run(before)
     assert after.models["captioner"].encoded == [colour(0)]
-    assert len(after.models["judge"].asked) == 1 and kinds(after.rows("llmscore")) == [None, None]
+    assert len(after.models["judge"].asked) == 1 and error_kinds(after.rows("llmscore")) == [None, None]
 
 
 def test_captions_and_regions_of_different_images_are_never_joined() -> None:
-    chain = llmscore(tiny.image_table(pictures(2), ["p0", "p1"])).run()
-    other = llmscore(tiny.image_table([pictures(1)[0], tiny.encoded(tiny.picture(9))], ["p0", "p1"])).run()
+    chain = run_llmscore(tiny.image_table(pictures(2), ["p0", "p1"])).run()
+    other = run_llmscore(tiny.image_table([pictures(1)[0], tiny.encoded(tiny.picture(9))], ["p0", "p1"])).run()
     stage = STAGES["descriptions"](chain.metrics, {"describer": chain.models["describer"]}, options())
     read = {"captions": upstream(chain.tables["llmscore", "captions"])}
     read |= {"regions": upstream(other.tables["llmscore", "regions"])}
     inputs = Inputs("gen", pa.table({}), ("llmscore",), {"llmscore": read}, upstream(schemas.PROMPTS.empty_table()))
-    assert kinds(stage.compute(stage.prepare(inputs))["llmscore"].to_pylist()) == [None, "incomplete_cell"]
+    assert error_kinds(stage.compute(stage.prepare(inputs))["llmscore"].to_pylist()) == [None, "incomplete_cell"]
 
 
 def test_metrics_that_share_a_model_encode_an_image_once() -> None:
     scales = '{"rating": 35, "semantic_consistency": 8, "naturalness": 9, "artifacts": 2, "rationale": "So."}'
-    judge = Seer(lambda image, request: scales)
+    judge = ScriptedVlm(lambda image, request: scales)
     metrics = {"viescore": VieScoreConfig(), "gpt4v_eval": Gpt4vEvalConfig()}
     chain = Chain(metrics, tiny.image_table([*pictures(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge).run()
     assert judge.encoded == [colour(0), colour(1)] and judge.calls == 1
     assert [row["score"] for row in chain.rows("viescore")] == [4.0, None, None]
     assert [row["score"] for row in chain.rows("gpt4v_eval")] == [35.0, None, None]
-    assert kinds(chain.rows("gpt4v_eval")) == [None, "unknown_prompt", "corrupt_image"]
+    assert error_kinds(chain.rows("gpt4v_eval")) == [None, "unknown_prompt", "corrupt_image"]
     assert [row["rationale"] for row in chain.rows("viescore")] == ["So. So.", None, None]
 
 
@@ -291,26 +302,30 @@ def test_prompts_are_compared_with_captions_and_descriptions() -> None:
         "capclip": SentenceMatchingConfig(),
         "descclip": SentenceMatchingConfig(text="description"),
     }
-    captioner = Seer(lambda image, request: "a red car")
+    captioner = ScriptedVlm(lambda image, request: "a red car")
     describer = ScriptedModel(lambda request: "u" * 40)
     images = tiny.image_table([*pictures(2), b"no image"], ["p0", "empty", "p0"])
-    chain = Chain(metrics, images, captioner=captioner, grounder=Seer(), describer=describer, embedder=Embedder()).run()
+    chain = Chain(
+        metrics, images, captioner=captioner, grounder=ScriptedVlm(), describer=describer, embedder=VowelEncoder()
+    ).run()
     same, empty, broken = chain.rows("capclip")
-    assert same["score"] == pytest.approx(1) and kinds([empty, broken]) == ["empty_prompt", "corrupt_image"]
+    assert same["score"] == pytest.approx(1) and error_kinds([empty, broken]) == ["empty_prompt", "corrupt_image"]
     other, *_ = chain.rows("descclip")
     assert other["score"] < 0.9 and (same["truncated"], other["truncated"]) == (False, True)
 
 
 def test_a_similarity_that_is_not_a_number_is_a_null() -> None:
-    captioner = Seer(lambda image, request: "nowhere near" if image == colour(0) else "a red car")
+    captioner = ScriptedVlm(lambda image, request: "nowhere near" if image == colour(0) else "a red car")
     metrics: dict[str, Metric] = {"capclip": SentenceMatchingConfig()}
-    chain = Chain(metrics, tiny.image_table(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=Embedder()).run()
-    assert kinds(chain.rows("capclip")) == ["not_finite", None]
+    chain = Chain(
+        metrics, tiny.image_table(pictures(2), ["p0", "p0"]), captioner=captioner, embedder=VowelEncoder()
+    ).run()
+    assert error_kinds(chain.rows("capclip")) == ["not_finite", None]
 
 
 def test_meteor_needs_no_model() -> None:
     metrics: dict[str, Metric] = {"capmeteor": SentenceMatchingConfig(measure="meteor")}
-    captioner = Seer(lambda image, request: "A red car.")
+    captioner = ScriptedVlm(lambda image, request: "A red car.")
     images = pa.table({"image_id": ["film"], "prompt_id": ["p0"], "image": [pictures(2)]})
     (row,) = Chain(metrics, images, captioner=captioner).run().rows("capmeteor")
     assert row["score"] == pytest.approx(0.9814814814814815)

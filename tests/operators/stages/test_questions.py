@@ -47,7 +47,7 @@ def test_a_prompt_without_text_is_an_error_row(text: str | None) -> None:
 
 
 @pytest.mark.parametrize("texts", [["one", "", "three", "one"], []])
-def test_there_is_one_row_per_prompt_in_order_and_a_bad_one_costs_only_itself(texts: list[str]) -> None:
+def test_there_is_one_row_per_prompt_in_order_and_a_bad_prompt_affects_only_its_row(texts: list[str]) -> None:
     questions = ask(prompt_table(texts), METRIC)
     assert questions.schema == schemas.QUESTIONS
     assert questions["prompt_id"].to_pylist() == [f"p{number}" for number in range(len(texts))]

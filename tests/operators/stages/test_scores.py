@@ -14,7 +14,7 @@ from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig, Variant
-from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.operators.stages.scores import WrittenIndex
 from tests.operators import tiny
 from tests.operators.stages.given import score
@@ -94,7 +94,7 @@ def test_a_failed_row_has_no_score_and_keeps_its_error(schema: pa.Schema, metric
     assert {name: row[name] for name in IDS} == IDS
 
 
-def test_scores_keep_the_order_of_the_rows_and_a_failed_one_costs_only_itself() -> None:
+def test_scores_keep_the_order_of_the_rows_and_a_failed_row_does_not_affect_the_others() -> None:
     records: list[dict[str, Any]] = [
         {"image_id": "a", "prompt_id": "p", "generator": "gen", "similarity": 0.5, "truncated": False},
         {"image_id": "b", "prompt_id": None, "generator": "gen", "error": FAILED},
@@ -155,7 +155,7 @@ def colour_question(colour: str, *, keep: bool | None = None) -> WrittenQuestion
 
 
 def index_of(*questions: WrittenQuestion) -> WrittenIndex:
-    table = rows.table([{"prompt_id": "p", **one._asdict()} for one in identified(questions)], schemas.QUESTIONS)
+    table = rows.table([{"prompt_id": "p", **one._asdict()} for one in assign_ids(questions)], schemas.QUESTIONS)
     return WrittenIndex(table, None)
 
 
@@ -164,7 +164,7 @@ def answers_to(*questions: WrittenQuestion) -> pa.Table:
     logs = [[math.log(0.8)], [math.log(0.1)], [math.log(0.1)]]
     given = [
         {"question_id": one.question_id, "token_logprobs": logs, "chosen": one.choices[0]}
-        for one in identified(questions)
+        for one in assign_ids(questions)
     ]
     return rows.table([{**IDS, "answers": given}], schemas.ANSWERS)
 
@@ -176,7 +176,7 @@ def failed_questions(kind: str) -> WrittenIndex:
 
 def add_foreign_entailment(question: WrittenQuestion) -> WrittenIndex:
     """Return the question with an entailment that belongs to another question."""
-    (one,) = identified([question])
+    (one,) = assign_ids([question])
     found = [{"prompt_id": "p", "question_id": "another", "p_entail": 0.9}]
     asked = rows.table([{"prompt_id": "p", **one._asdict()}], schemas.QUESTIONS)
     return WrittenIndex(asked, rows.table(found, schemas.ENTAILMENTS))

@@ -17,7 +17,7 @@ from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks import similarity as similarity_module
 from plumbline.operators.models.networks.similarity import DualEncoder
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
-from tests.operators.stages.given import decoded, options
+from tests.operators.stages.given import decode, options
 from tests.operators.tiny import CONTEXT, encoded, image_table, picture
 
 FITTING = " ".join(["star"] * (CONTEXT - 2))
@@ -71,7 +71,7 @@ class ScriptedModel(DualEncoder):
         return TextFeatures(self.text.repeat(len(texts), 1), [False] * len(texts))
 
 
-def operator_of(model: SimilarityModel, *, image_batch: int = 100) -> SimilaritiesStage:
+def make_stage(model: SimilarityModel, *, image_batch: int = 100) -> SimilaritiesStage:
     every_rule = {variant: ClipScoreConfig(variant=variant) for variant in get_args(Variant)}
     return SimilaritiesStage(every_rule, {"model": model}, options(image_batch=image_batch))
 
@@ -83,7 +83,7 @@ def compare(
     metrics: Mapping[str, ClipScoreConfig] = COSINE,
 ) -> dict[str, pa.Table]:
     texts = {name: PromptTexts(prompts, metric) for name, metric in metrics.items()}
-    return dict(operator.measure(decoded(operator, images), texts))
+    return dict(operator.measure(decode(operator, images), texts))
 
 
 def error_kinds(table: pa.Table) -> list[str | None]:
@@ -102,7 +102,7 @@ def compute_cosine(model: ClipSimilarity, seed: int, text: str) -> float:
 
 @pytest.mark.parametrize("image_batch", [1, 4, 100])
 def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilarity, image_batch: int) -> None:
-    operator = operator_of(similarity, image_batch=image_batch)
+    operator = make_stage(similarity, image_batch=image_batch)
     table = compare(operator, image_table(PICTURES, PROMPT_IDS))["clipscore"]
     expected = [compute_cosine(similarity, seed, PROMPTS[name]) for seed, name in enumerate(PROMPT_IDS)]
     assert np.ptp(expected) > 0.1, "the pairs must differ, or the test would prove nothing"
@@ -111,7 +111,7 @@ def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilari
 
 def test_the_prefix_of_the_variant_is_embedded_with_the_text(similarity: ClipSimilarity) -> None:
     metrics = {"original": ClipScoreConfig(variant="original"), "torchmetrics": ClipScoreConfig(variant="torchmetrics")}
-    tables = compare(operator_of(similarity), image_table(PICTURES[:1], ["p0"]), metrics=metrics)
+    tables = compare(make_stage(similarity), image_table(PICTURES[:1], ["p0"]), metrics=metrics)
     with_prefix = compute_cosine(similarity, 0, "a photo depicts a red circle")
     without = compute_cosine(similarity, 0, "a red circle")
     assert abs(with_prefix - without) > 0.01
@@ -124,7 +124,7 @@ def test_the_original_reads_a_palette_image_as_released_and_the_others_by_their_
 ) -> None:
     stored = picture(0, width=70, height=48).convert("P")
     metrics = {variant: ClipScoreConfig(variant=variant) for variant in get_args(Variant)}
-    tables = compare(operator_of(similarity), image_table([encoded(stored)], ["p0"]), metrics=metrics)
+    tables = compare(make_stage(similarity), image_table([encoded(stored)], ["p0"]), metrics=metrics)
     rgb, text = stored.convert("RGB"), similarity.encode_texts
     nearest = similarity.preprocess(rgb.resize((46, 32), Image.Resampling.NEAREST).crop((7, 0, 39, 32)))
     released = similarity.encode([nearest])[0] @ text(["a photo depicts a red circle"]).features[0]
@@ -135,7 +135,7 @@ def test_the_original_reads_a_palette_image_as_released_and_the_others_by_their_
 
 
 def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarity) -> None:
-    table = compare(operator_of(similarity), image_table([PICTURES[0]] * 4, ["p0", "p1", "p2", "p3"]))["clipscore"]
+    table = compare(make_stage(similarity), image_table([PICTURES[0]] * 4, ["p0", "p1", "p2", "p3"]))["clipscore"]
     assert table["truncated"].to_pylist() == [False, False, False, True]
     _, _, fitting, cut = table["similarity"].to_pylist()
     assert cut == pytest.approx(fitting, abs=1e-6), "the only different word was cut off"
@@ -143,13 +143,13 @@ def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarit
 
 def test_a_text_that_fits_only_without_the_prefix_is_truncated_with_it(similarity: ClipSimilarity) -> None:
     metrics = {"cosine": ClipScoreConfig(), "original": ClipScoreConfig(variant="original")}
-    tables = compare(operator_of(similarity), image_table(PICTURES[:1], ["p2"]), metrics=metrics)
+    tables = compare(make_stage(similarity), image_table(PICTURES[:1], ["p2"]), metrics=metrics)
     assert [tables[name]["truncated"].to_pylist() for name in metrics] == [[False], [True]]
 
 
 def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSimilarity) -> None:
     model = CountingModel(similarity)
-    operator = operator_of(model)
+    operator = make_stage(model)
     metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "torchmetrics", "original")}
     first = compare(operator, image_table(PICTURES, PROMPT_IDS), metrics=metrics)
     second = compare(operator, image_table(PICTURES[:3], ["p1", "p1", "p0"]), metrics=metrics)
@@ -163,11 +163,11 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
 
 def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = [image_table(PICTURES[:2], ["p0", "p1"]), image_table(PICTURES[2:4], ["p2", "p3"])] * 2
-    remembering = operator_of(CountingModel(similarity))
+    remembering = make_stage(CountingModel(similarity))
     expected = [compare(remembering, shard)["clipscore"] for shard in shards]
     monkeypatch.setattr(similarity_module, "MAX_REMEMBERED_TEXTS", 1)
     model = CountingModel(similarity)
-    forgetting = operator_of(model)
+    forgetting = make_stage(model)
     assert [compare(forgetting, shard)["clipscore"] for shard in shards] == expected
     assert len(model.texts) == 8
     assert len(model.embedded) == 2
@@ -175,7 +175,7 @@ def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monk
 
 def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipSimilarity) -> None:
     model = CountingModel(similarity)
-    operator = operator_of(model)
+    operator = make_stage(model)
     images = image_table(PICTURES[:2], ["p0", "p1"])
     model.failing = {PROMPTS["p0"]}
     failed = compare(operator, images)["clipscore"]
@@ -186,13 +186,13 @@ def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipS
 
 
 @pytest.mark.parametrize("image_batch", [1, 2, 100])
-def test_bad_images_cost_only_themselves_and_keep_their_places(image_batch: int) -> None:
+def test_bad_images_keep_their_rows_and_do_not_affect_the_others(image_batch: int) -> None:
     wide = [encoded(picture(0, width=width)) for width in (10, 13, 11)]
     images = image_table(
         [b"broken", wide[0], None, wide[1], wide[2], *[wide[2]] * 4], ["p0"] * 5 + [None, "p99", "none", "blank"]
     )
     metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "original")}
-    operator = operator_of(ScriptedModel([0.6, 0.8]), image_batch=image_batch)
+    operator = make_stage(ScriptedModel([0.6, 0.8]), image_batch=image_batch)
     expected = ["corrupt_image", None, "missing_image", "model_failed", None, "missing_prompt_id", "unknown_prompt"]
     expected += ["empty_prompt"] * 2  # even for the variant with a prefix
     for table in compare(operator, images, {**PROMPTS, "none": "", "blank": " \n"}, metrics).values():
@@ -204,13 +204,13 @@ def test_bad_images_cost_only_themselves_and_keep_their_places(image_batch: int)
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_cosine_that_is_not_a_number_is_an_error_and_never_stored(number: float) -> None:
-    table = compare(operator_of(ScriptedModel([number, 0.0])), image_table(PICTURES[:1], ["p0"]))["clipscore"]
+    table = compare(make_stage(ScriptedModel([number, 0.0])), image_table(PICTURES[:1], ["p0"]))["clipscore"]
     assert error_kinds(table) == ["not_finite"]
     assert table["similarity"].to_pylist() == [None]
 
 
 def test_the_table_has_exactly_the_similarities_schema() -> None:
-    operator = operator_of(ScriptedModel([1.0, 0.0]))
+    operator = make_stage(ScriptedModel([1.0, 0.0]))
     full = compare(operator, image_table(PICTURES[:1], ["p0"]))["clipscore"]
     empty = compare(operator, image_table([], []))["clipscore"]
     assert full.schema == empty.schema == schemas.SIMILARITIES
@@ -256,7 +256,7 @@ def test_a_model_that_reads_image_and_text_together_works_like_a_dual_encoder() 
     model = JointModel()
     images = [encoded(picture(number, width=60 + number)) for number in range(3)]
     prompts = {"p": "a cat", "q": "a longer text", "r": "thirteen"}
-    table = compare(operator_of(model), image_table(images, ["p", "q", "r"]), prompts)["clipscore"]
+    table = compare(make_stage(model), image_table(images, ["p", "q", "r"]), prompts)["clipscore"]
     assert table["similarity"].to_pylist() == [60 + 5, 61 + 13, None]
     assert table["truncated"].to_pylist() == [False, True, None]
     assert error_kinds(table) == [None, None, "model_failed"]

@@ -11,9 +11,9 @@ from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.questions.question_metric import WriterConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
-from plumbline.operators.metrics.writing import WrittenQuestion, identified
+from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.operators.models.calls import Generation, Request
-from plumbline.operators.stages.questions import write
+from plumbline.operators.stages.questions import write_questions
 
 SPANS = "a {1}[red, color, 1.0] {2}[dog, entity, 1.0]"
 QUESTIONS = (
@@ -43,14 +43,14 @@ def gecko_reply(request: Request) -> str:
     return QUESTIONS if "About {1}" in request.messages[0].text else SPANS
 
 
-def write_questions(model: ScriptedModel, *texts: str, metric: WriterConfig | None = None) -> pa.Table:
+def write_with(model: ScriptedModel, *texts: str, metric: WriterConfig | None = None) -> pa.Table:
     prompts = rows.table([{"prompt_id": f"p{n}", "text": text} for n, text in enumerate(texts)], schemas.PROMPTS)
-    return write(prompts, metric or GeckoConfig(), model)
+    return write_questions(prompts, metric or GeckoConfig(), model)
 
 
 def test_all_prompts_of_a_shard_are_written_in_parallel() -> None:
     model = ScriptedModel(gecko_reply)
-    table = write_questions(model, "a red dog", "one red dog", "the red dog")
+    table = write_with(model, "a red dog", "one red dog", "the red dog")
     assert model.calls == 2, "one call for the words of all prompts, one for all questions"
     assert len(table) == 6 and table.schema.equals(schemas.QUESTIONS)
     first = table.to_pylist()[0]
@@ -61,14 +61,14 @@ def test_all_prompts_of_a_shard_are_written_in_parallel() -> None:
 
 def test_prompts_with_the_same_text_are_written_once() -> None:
     model = ScriptedModel(gecko_reply)
-    table = write_questions(model, "a red dog", "a red dog", "a red dog")
+    table = write_with(model, "a red dog", "a red dog", "a red dog")
     assert len(model.asked) == 2
     assert table.column("prompt_id").to_pylist() == ["p0", "p0", "p1", "p1", "p2", "p2"]
 
 
 def test_an_unreadable_reply_is_requested_once_more_with_the_reason_and_then_an_error() -> None:
     model = ScriptedModel(lambda request: "I'd rather not")
-    table = write_questions(model, "a red dog", metric=DsgConfig())
+    table = write_with(model, "a red dog", metric=DsgConfig())
     assert [len(request.messages) for request in model.asked] == [1, 3]
     assert "I'd rather not" in model.asked[1].messages[1].text
     assert "could not be read" in model.asked[1].messages[2].text
@@ -81,24 +81,24 @@ def test_a_readable_second_reply_counts() -> None:
     def reply(request: Request) -> str:
         return gecko_reply(request) if len(request.messages) > 1 or "About {1}" in request.messages[0].text else "?"
 
-    assert write_questions(ScriptedModel(reply), "a red dog").column("error").null_count == 2
+    assert write_with(ScriptedModel(reply), "a red dog").column("error").null_count == 2
 
 
 def test_a_failed_prompt_does_not_affect_the_others() -> None:
     def reply(request: Request) -> str | RowError:
         return UNSURE if "blue cat" in request.messages[0].text else gecko_reply(request)
 
-    table = write_questions(ScriptedModel(reply), "a red dog", "a blue cat", " ", "the red dog")
+    table = write_with(ScriptedModel(reply), "a red dog", "a blue cat", " ", "the red dog")
     kinds = [row["error"] and row["error"]["kind"] for row in table.to_pylist()]
     assert kinds == [None, None, "model_unavailable", "empty_prompt", None, None]
     assert rows.count_errors(table, retryable_only=True) == 1
 
 
-def test_a_model_that_fails_as_a_whole_leaves_rows_that_may_be_tried_again() -> None:
+def test_rows_are_retryable_after_a_failure_of_the_whole_call_to_the_model() -> None:
     def reply(request: Request) -> str:
         raise RuntimeError("the engine is gone")
 
-    table = write_questions(ScriptedModel(reply), "a red dog", "a blue cat")
+    table = write_with(ScriptedModel(reply), "a red dog", "a blue cat")
     assert [row["error"]["kind"] for row in table.to_pylist()] == ["model_failed"] * 2
     assert rows.count_errors(table, retryable_only=True) == 2
 
@@ -109,7 +109,7 @@ def test_the_id_of_a_question_depends_on_its_content_and_not_on_its_position() -
 
     def ids(reply: str) -> list[str]:
         model = ScriptedModel(lambda request: reply if "About {1}" in request.messages[0].text else SPANS)
-        return list(write_questions(model, "a red dog").column("question_id").to_pylist())
+        return list(write_with(model, "a red dog").column("question_id").to_pylist())
 
     red, dog = ids(replies["as before"])
     assert ids(replies["swapped"]) == [dog, red], "in the order written, whatever their ids"
@@ -124,15 +124,15 @@ def test_parents_are_named_by_the_ids_of_their_questions() -> None:
         "Dependencies:": "1 | 0\n2 | 1",
     }
     model = ScriptedModel(lambda request: replies[request.messages[0].text.splitlines()[-1]])
-    dog, red = write_questions(model, "a red dog", metric=DsgConfig()).to_pylist()
+    dog, red = write_with(model, "a red dog", metric=DsgConfig()).to_pylist()
     assert (dog["parents"], red["parents"]) == ([], [dog["question_id"]])
 
 
 def test_equal_questions_have_different_ids() -> None:
     alike = [WrittenQuestion(str(n), "a dog?", ("yes", "no"), "yes", span=span) for n, span in enumerate("abc")]
-    first, second, third = (one.question_id for one in identified(alike))
+    first, second, third = (one.question_id for one in assign_ids(alike))
     assert (second, third) == (f"{first}-2", f"{first}-3")
-    assert identified(alike[:1])[0].question_id == first
+    assert assign_ids(alike[:1])[0].question_id == first
 
 
 def test_questions_that_the_filter_drops_stay_in_the_table() -> None:
@@ -145,5 +145,5 @@ def test_questions_that_the_filter_drops_stay_in_the_table() -> None:
             return blocks
         return "no" if text.endswith("is there a cat?\nChoices:\nyes, no\nAnswer:\n") else "red"
 
-    table = write_questions(ScriptedModel(reply), "a red dog", metric=TifaConfig())
+    table = write_with(ScriptedModel(reply), "a red dog", metric=TifaConfig())
     assert table.column("keep").to_pylist() == [True, False]

@@ -33,7 +33,7 @@ def textbook() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(("level", "published"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
-def test_alpha_is_the_textbooks(level: str, published: float) -> None:
+def test_alpha_equals_the_textbooks(level: str, published: float) -> None:
     assert krippendorff_alpha(textbook(), level) == pytest.approx(published, abs=5e-4)  # type: ignore[arg-type]
 
 
@@ -56,16 +56,18 @@ def test_a_vote_without_a_majority_is_unsure(votes: list[str | None], said: str)
     assert majority_vote(votes) == said
 
 
-def rated(prompt: str, generator: str, template: str, *ratings: float) -> list[tuple[str, str, str, str, str, float]]:
+def make_ratings(
+    prompt: str, generator: str, template: str, *ratings: float
+) -> list[tuple[str, str, str, str, str, float]]:
     return [(prompt, generator, template, f"{prompt}/{generator}", str(n), r) for n, r in enumerate(ratings)]
 
 
 def test_reliable_prompts_agree_for_every_generator_and_template() -> None:
     rows = [
-        *rated("calm", "g", "likert", 4, 4, 5), *rated("calm", "h", "likert", 1, 1, 1),
-        *rated("wild", "g", "likert", 1, 5, 3), *rated("wild", "h", "likert", 1, 2, 1),
-        *rated("half", "g", "likert", 4, 4, 4), *rated("half", "h", "likert", 1, 5, 1),
-        *rated("mute", "g", "likert", math.nan, math.nan), *rated("mute", "h", "likert", 2, 2),
+        *make_ratings("calm", "g", "likert", 4, 4, 5), *make_ratings("calm", "h", "likert", 1, 1, 1),
+        *make_ratings("wild", "g", "likert", 1, 5, 3), *make_ratings("wild", "h", "likert", 1, 2, 1),
+        *make_ratings("half", "g", "likert", 4, 4, 4), *make_ratings("half", "h", "likert", 1, 5, 1),
+        *make_ratings("mute", "g", "likert", math.nan, math.nan), *make_ratings("mute", "h", "likert", 2, 2),
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=["prompt_id", "generator", "template", "image_id", "rater", "rating"])
     assert reliable_prompts(frame.assign(part="")) == {"calm"}
@@ -100,22 +102,22 @@ HUMAN, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
         ("kendall_c", 2 * 5 * 3 / (16 * 2)),
     ],
 )
-def test_they_are_what_their_formulas_say(name: str, by_hand: float) -> None:
+def test_statistics_equal_their_formulas(name: str, by_hand: float) -> None:
     assert STATISTICS[name](HUMAN, METRIC) == pytest.approx(by_hand, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", sorted(STATISTICS))
-def test_they_are_undefined_where_all_ratings_are_equal(name: str) -> None:
+def test_statistics_are_undefined_if_all_ratings_are_equal(name: str) -> None:
     assert math.isnan(STATISTICS[name](np.ones(4), METRIC))
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearman", "kendall_a", "kendall_b", "kendall_c"])
-def test_they_are_undefined_where_all_scores_are_equal_or_there_is_one(name: str) -> None:
+def test_statistics_are_undefined_for_equal_scores_or_a_single_score(name: str) -> None:
     assert math.isnan(STATISTICS[name](HUMAN, np.ones(4)))
     assert math.isnan(STATISTICS[name](HUMAN[:1], METRIC[:1]))
 
 
-def test_viescores_average_is_of_generators_and_undefined_where_one_is() -> None:
+def test_viescores_average_over_generators_is_undefined_if_any_correlation_is() -> None:
     both, generators = (np.tile(HUMAN, 2), np.tile(METRIC, 2)), np.array([0, 0, 0, 0, 1, 1, 1, 1])
     assert spearman_viescore(*both, generators) == pytest.approx(math.tanh(0.94868), abs=1e-4)
     turned = np.concatenate([METRIC, -METRIC])
@@ -123,15 +125,15 @@ def test_viescores_average_is_of_generators_and_undefined_where_one_is() -> None
     assert math.isnan(spearman_viescore(both[0], np.concatenate([METRIC, np.ones(4)]), generators))
 
 
-def test_auroc_counts_ties_half_and_wants_two_labels() -> None:
+def test_auroc_counts_ties_half_and_requires_two_labels() -> None:
     labels = np.array([0.0, 0, 1, 1])
     assert auroc(labels, np.array([0.1, 0.5, 0.5, 0.9])) == pytest.approx(3.5 / 4)
     with pytest.raises(ValueError, match="two labels, found 3"):
         auroc(HUMAN, METRIC)
 
 
-def test_the_interval_of_alpha_is_of_resampled_prompts() -> None:
-    """Two prompts with identical units say nothing about other prompts, because every resample has the same alpha."""
+def test_the_interval_of_alpha_resamples_prompts() -> None:
+    """Two prompts with identical units are no evidence about others: every resample has the same alpha."""
     units = textbook().assign(prompt_id="p1")
     both = pd.concat([units, units.assign(prompt_id="p2", unit=units["unit"] + 100)])
     for few in (units, both):

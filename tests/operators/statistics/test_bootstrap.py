@@ -10,7 +10,7 @@ from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ties import calibrate_ties
 
 
-def test_the_same_seed_gives_the_same_interval_whatever_the_rows_order() -> None:
+def test_the_interval_depends_on_the_seed_and_not_on_the_row_order() -> None:
     values = np.arange(12.0)
     prompts = [f"p{n // 3}" for n in range(12)]
     order = np.random.default_rng(0).permutation(12)
@@ -19,14 +19,14 @@ def test_the_same_seed_gives_the_same_interval_whatever_the_rows_order() -> None
     assert Prompts(prompts, Sampling(seed=1)).mean_interval(values) != shuffled
 
 
-def test_images_of_one_prompt_are_drawn_together_so_that_copies_make_no_one_surer() -> None:
+def test_copies_of_images_do_not_narrow_an_interval() -> None:
     values = np.random.default_rng(0).normal(size=40)
     once = Prompts([str(n) for n in range(40)]).mean_interval(values)
     tenfold = Prompts([str(n) for n in range(40)] * 10).mean_interval(np.tile(values, 10))
     assert tenfold == pytest.approx(once)
 
 
-def test_an_interval_of_a_mean_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_intervals_of_a_mean_contain_the_truth_about_as_often_as_promised() -> None:
     random = np.random.default_rng(0)
     covered = 0
     for trial in range(200):
@@ -36,7 +36,7 @@ def test_an_interval_of_a_mean_covers_the_truth_about_as_often_as_it_says() -> N
     assert 175 <= covered <= 199
 
 
-def test_the_general_way_agrees_with_the_fast_one_for_a_mean() -> None:
+def test_the_general_interval_of_a_mean_agrees_with_the_fast_one() -> None:
     random = np.random.default_rng(0)
     values, prompts = random.normal(size=90), [str(n // 3) for n in range(90)]
     general = Prompts(prompts, Sampling(resamples=4000)).interval(lambda rows: float(values[rows].mean()))
@@ -44,7 +44,7 @@ def test_the_general_way_agrees_with_the_fast_one_for_a_mean() -> None:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_pairwise_intervals_hold_the_accuracy_and_are_what_resampled_rows_give(grouped: bool) -> None:
+def test_pairwise_intervals_contain_the_accuracy_and_equal_those_of_resampled_rows(grouped: bool) -> None:
     random = np.random.default_rng(0)
     human = random.integers(1, 6, 120).astype(float)
     metric = human + random.normal(size=120)

@@ -32,14 +32,14 @@ def test_a_metric_that_falls_with_errors_orders_and_separates_fully(convention: 
     assert found.delta == pytest.approx([0.35 if convention != "current" else (0.3 + 0.7 + 0.4) / 3])
 
 
-def test_the_published_walks_are_headed_by_every_ordered_pair_of_roots() -> None:
+def test_published_walks_start_with_every_ordered_pair_of_roots() -> None:
     roots = [node(0, 0.9), node(0, 0.7)]
     others = [node(1, 0.5), node(1, 0.6), node(2, 0.1)]
     assert len(list(iterate_walks([*roots, *others], root_pairs=True))) == 4 * 2 * 1
     assert len(list(iterate_walks([*roots, *others], root_pairs=False))) == 2 * 2 * 1
 
 
-def test_the_published_numbers_are_scipys_one_walk_at_a_time() -> None:
+def test_the_published_numbers_equal_scipys_for_each_walk() -> None:
     random = np.random.default_rng(1)
     nodes = [
         ErrorNode(level, np.round(random.random((count, 1)), 1)) for level, count in [(0, 2), (1, 3), (1, 2), (2, 4)]
@@ -56,7 +56,7 @@ def test_the_published_numbers_are_scipys_one_walk_at_a_time() -> None:
     assert found.separation[0] == pytest.approx(np.average(separations, weights=weights))
 
 
-def below(values: list[float]) -> list[int]:
+def rank_by_equation_1(values: list[float]) -> list[int]:
     """Return the rank of each value as defined in equation 1."""
     return [sum(other < value for other in values) for value in values]
 
@@ -72,7 +72,7 @@ def test_the_papers_rank_of_a_value_is_the_number_of_values_below_it(seed: int) 
     for walk in product(nodes[:1], nodes[1:3], nodes[3:4], nodes[4:]):
         errors = [float(one.level) for one in walk for _ in one.scores]
         scores = [float(score) for one in walk for score in one.scores[:, 0]]
-        rho.append(np.corrcoef(below(errors), below(scores))[0, 1])
+        rho.append(np.corrcoef(rank_by_equation_1(errors), rank_by_equation_1(scores))[0, 1])
     random.shuffle(nodes)  # type: ignore[arg-type]
     assert score_graph(sorted(nodes, key=lambda one: one.level), "paper").spearman[0] == pytest.approx(np.mean(rho))
 
@@ -86,19 +86,19 @@ def test_images_without_a_score_are_left_out_and_a_constant_metric_has_no_order(
     assert (flat.spearman[0], flat.kendall[0], flat.separation[0], flat.delta[0]) == (0, 0, 0, 0)
 
 
-def test_a_graph_without_errors_counts_as_nothing() -> None:
+def test_a_graph_without_errors_counts_as_0() -> None:
     alone = score_graph([node(0, 0.5, 0.7)], "published")
     assert (alone.spearman[0], alone.separation[0], alone.delta[0]) == (0, 0, 0)
 
 
-def test_an_image_that_was_never_scored_is_as_one_without_a_score() -> None:
+def test_an_image_without_a_row_of_scores_counts_as_unscored() -> None:
     nodes = pd.DataFrame({"graph_id": "g", "image_id": list("abc"), "node": ["", "x", "x"], "level": [0, 1, 1]})
     scores = pd.DataFrame({"m": [0.9, 0.1]}, index=["a", "b"])
     found = score_graphs(nodes, scores, "paper").iloc[0]
     assert (found["graph_id"], found["metric"], found["separation"]) == ("g", "m", 1.0)
 
 
-def test_the_statistic_is_scipys_for_every_metric_with_gaps() -> None:
+def test_the_kolmogorov_smirnov_statistic_equals_scipys_with_missing_scores() -> None:
     random = np.random.default_rng(2)
     first, second = np.round(random.random((9, 4)), 1), np.round(random.random((5, 4)), 1)
     first[2, 1] = math.nan
@@ -108,7 +108,7 @@ def test_the_statistic_is_scipys_for_every_metric_with_gaps() -> None:
         assert found[column] == pytest.approx(stats.ks_2samp(clean, second[:, column]).statistic)
 
 
-def test_by_the_maintained_code_a_missing_image_costs_its_pairs_of_nodes_and_not_the_others() -> None:
+def test_in_the_current_code_a_missing_score_only_removes_the_pairs_with_its_node() -> None:
     nodes = [node(0, 0.9, math.nan), node(1, 0.5), node(1, 0.4), node(2, 0.1)]
     found = score_graph(nodes, "current")
     assert found.delta == pytest.approx([(0.4 + 0.3) / 2])
@@ -117,7 +117,7 @@ def test_by_the_maintained_code_a_missing_image_costs_its_pairs_of_nodes_and_not
     assert score_graph([node(0, 0.9, math.nan), node(1, 0.5)], "current").separation == pytest.approx([0.0])
 
 
-def test_by_the_maintained_code_walks_weigh_by_their_scored_images_and_want_two_of_them() -> None:
+def test_in_the_current_code_walks_are_weighted_by_scored_images_and_need_two() -> None:
     nodes = [node(0, 0.9, 0.8), node(1, 0.1, 0.2, 0.3), node(1, 0.95, *[math.nan] * 9)]
     walks = [([0, 0, 1, 1, 1], [0.9, 0.8, 0.1, 0.2, 0.3]), ([0, 0, 1], [0.9, 0.8, 0.95])]
     rho = [stats.spearmanr(*walk).statistic for walk in walks]
@@ -127,7 +127,7 @@ def test_by_the_maintained_code_walks_weigh_by_their_scored_images_and_want_two_
     assert math.isnan(score_graph([node(1, 0.3), node(2, 0.2)], "current").spearman[0])
 
 
-def test_the_maintained_codes_numbers_are_scipys_one_pair_and_one_walk_at_a_time() -> None:
+def test_the_current_codes_numbers_equal_scipys_for_each_pair_and_walk() -> None:
     random = np.random.default_rng(3)
     for _ in range(20):
         nodes = [

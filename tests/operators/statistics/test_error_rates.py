@@ -49,7 +49,7 @@ def some_slow(*slow: Draw) -> list[object]:
 
 @pytest.mark.parametrize("draw", HARD)
 @pytest.mark.parametrize(("prompts", "zeros"), [(10, "wilcox"), (60, "pratt")])
-def test_two_equal_generators_are_told_apart_in_5_of_100_studies_at_most(
+def test_two_equal_generators_differ_significantly_in_at_most_5_of_100_studies(
     draw: Draw, prompts: int, zeros: ZeroHandling
 ) -> None:
     random = np.random.default_rng(0)
@@ -58,10 +58,10 @@ def test_two_equal_generators_are_told_apart_in_5_of_100_studies_at_most(
 
 
 @pytest.mark.parametrize("draw", some_slow(rare_losses, clustered_seeds))
-def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_letter_in_5_of_100_studies_at_most(
+def test_equal_generators_next_to_a_flattered_one_get_different_letters_in_at_most_5_of_100_studies(
     draw: Draw,
 ) -> None:
-    """Four generators are equal, and the metric flatters the fifth; the four must not be told apart."""
+    """Four generators are equal, and the metric flatters the fifth; the four must not differ significantly."""
     random, false = np.random.default_rng(1), 0
     for _ in range(STUDIES):
         scores = draw(random, 5, 25)
@@ -73,7 +73,7 @@ def test_a_board_of_equal_generators_and_one_that_is_flattered_has_a_false_lette
 
 
 @pytest.mark.parametrize("draw", some_slow(shares, prompts_that_differ_in_spread))
-def test_nights_in_which_only_chance_changed_report_a_regression_in_5_of_100_at_most(draw: Draw) -> None:
+def test_nights_that_differ_only_by_chance_report_a_regression_in_at_most_5_of_100(draw: Draw) -> None:
     """Three generators are compared with the previous night, overall and for three skills of eight prompts each.
 
     Properties of a prompt, such as its number of questions, are the same in both nights.
@@ -89,14 +89,14 @@ def test_nights_in_which_only_chance_changed_report_a_regression_in_5_of_100_at_
     assert false / STUDIES <= TOLERATED
 
 
-def test_equal_scores_on_all_prompts_tell_nothing() -> None:
+def test_equal_scores_on_all_prompts_are_not_significant() -> None:
     for n in (1, 5, 1000):
         found = signed_rank(np.full(n, 0.7), np.full(n, 0.1 * 7))
         assert (found.p_value, found.effect, found.differing) == (1.0, 0.0, 0)
 
 
 @pytest.mark.parametrize("prompts", [8, pytest.param(30, marks=pytest.mark.slow)])
-def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_most(prompts: int) -> None:
+def test_sign_flips_find_a_difference_between_equal_metrics_in_at_most_5_of_100_studies(prompts: int) -> None:
     """Differences of pairwise accuracies are 0 for most prompts, and multiples of a third for the others."""
     random = np.random.default_rng(2)
     found = []
@@ -107,7 +107,7 @@ def test_equal_metrics_are_told_apart_by_flipped_signs_in_5_of_100_studies_at_mo
 
 
 @pytest.mark.parametrize("prompts", [25, pytest.param(60, marks=pytest.mark.slow)])
-def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_in_5_of_100_studies_at_most(
+def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_the_truth_in_at_most_5_of_100_studies(
     prompts: int,
 ) -> None:
     """Three raters give 5, or 2 to images that they see as bad: 70% of the bad images and 2% of the others."""
@@ -126,8 +126,8 @@ def test_an_interval_of_agreement_on_nearly_equal_ratings_misses_in_5_of_100_stu
     assert missed / STUDIES <= TOLERATED
 
 
-def few_vary(random: np.random.Generator, prompts: int) -> np.ndarray:
-    """Return scores by two versions of a metric, both of which rate nearly all images as perfect."""
+def rarely_varying_scores(random: np.random.Generator, prompts: int) -> np.ndarray:
+    """Return scores by two versions of a metric, which both rate nearly all images as perfect."""
     old = np.where(random.random(prompts) < 0.1, random.random(prompts) / 2, 1)
     return np.array([old, 0.1 + 0.8 * old + 0.02 * random.normal(size=prompts)])
 
@@ -142,8 +142,8 @@ def nearly_the_same_order(random: np.random.Generator, prompts: int) -> np.ndarr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [few_vary, thirds, nearly_the_same_order])
-def test_an_interval_of_a_rank_correlation_misses_in_5_of_100_studies_at_most(
+@pytest.mark.parametrize("draw", [rarely_varying_scores, thirds, nearly_the_same_order])
+def test_an_interval_of_a_rank_correlation_misses_the_truth_in_at_most_5_of_100_studies(
     draw: Callable[[np.random.Generator, int], np.ndarray],
 ) -> None:
     spearman, random, prompts, missed = STATISTICS["spearman"], np.random.default_rng(9), 60, 0
@@ -151,7 +151,7 @@ def test_an_interval_of_a_rank_correlation_misses_in_5_of_100_studies_at_most(
     for seed in range(STUDIES):
         old, new = draw(random, prompts)
         resampled = Prompts([str(number) for number in range(prompts)], Sampling(resamples=400, seed=seed))
-        if resampled.all_differ(old, new):
+        if resampled.all_vary(old, new):
             low, high = resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)  # noqa: B023
             missed += low > truth or high < truth
     assert missed / STUDIES <= TOLERATED

@@ -52,14 +52,14 @@ HARD: dict[str, tuple[Draw, float, Scale]] = {
 }
 
 
-def missed(intervals: list[Interval], truth: float) -> float:
+def miss_rate(intervals: list[Interval], truth: float) -> float:
     """Return the fraction of intervals that do not contain the truth; a missing interval does not count as a miss."""
     return sum(one.low > truth + 1e-9 or one.high < truth - 1e-9 for one in intervals) / len(intervals)
 
 
 @pytest.mark.parametrize("prompts", [10, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", HARD)
-def test_a_mean_on_a_known_scale_always_has_an_interval_and_it_holds(case: str, prompts: int) -> None:
+def test_a_mean_on_a_known_scale_always_has_a_valid_interval(case: str, prompts: int) -> None:
     draw, truth, scale = HARD[case]
     random, names = np.random.default_rng(0), [str(n) for n in range(prompts)]
     found = [
@@ -67,22 +67,22 @@ def test_a_mean_on_a_known_scale_always_has_an_interval_and_it_holds(case: str, 
         for seed in range(STUDIES)
     ]
     assert not any(math.isnan(one.low) for one in found)
-    assert missed(found, truth) <= TOLERATED
+    assert miss_rate(found, truth) <= TOLERATED
     assert all(scale.least <= one.low and one.high <= scale.greatest for one in found)
 
 
-def test_images_of_a_prompt_that_are_alike_count_once() -> None:
+def test_equal_images_of_a_prompt_count_once() -> None:
     random, names = np.random.default_rng(1), [str(n) for n in range(15) for _ in range(4)]
     found = [
         Prompts(names, Sampling(resamples=400, seed=seed)).mean_interval(np.repeat(thirds(random, 15), 4), SHARES)
         for seed in range(STUDIES)
     ]
-    assert missed(found, 0.95) <= TOLERATED
+    assert miss_rate(found, 0.95) <= TOLERATED
 
 
 @pytest.mark.parametrize("prompts", [6, 10, 25])
 @pytest.mark.parametrize("case", HARD)
-def test_a_summary_mean_of_unknown_scale_has_an_interval_that_holds_or_none(case: str, prompts: int) -> None:
+def test_a_summary_mean_on_an_unknown_scale_has_a_valid_interval_or_none(case: str, prompts: int) -> None:
     draw, truth, _ = HARD[case]
     random = np.random.default_rng(2)
     values = np.array([draw(random, prompts) for _ in range(STUDIES)])
@@ -90,32 +90,32 @@ def test_a_summary_mean_of_unknown_scale_has_an_interval_that_holds_or_none(case
     weights = poisson_weights(hashes.ravel()).reshape(STUDIES, prompts, -1)
     totals = sum(values[:, each, None] * weights[:, each] for each in range(prompts))
     found = ratio_intervals(totals, weights.sum(axis=1, dtype=np.float64))
-    assert missed([Interval(*ends) for ends in found.T.tolist()], truth) <= TOLERATED
+    assert miss_rate([Interval(*ends) for ends in found.T.tolist()], truth) <= TOLERATED
 
 
-def test_ten_equal_ratings_have_no_interval_or_one_of_what_else_could_have_been() -> None:
+def test_ten_equal_ratings_have_no_interval_unless_the_scale_is_known() -> None:
     prompts = Prompts([str(n) for n in range(10)])
     unknown, known = (prompts.mean_interval(np.full(10, 5.0), scale) for scale in (None, LIKERT))
     assert math.isnan(unknown.low)
     assert "too few of 10 prompts differ" in prompts.describe(unknown)
     assert known.high == 5 and known.low == pytest.approx(5 - 4 * (1 - 0.025**0.1), abs=0.15), "Clopper and Pearson's"
-    assert "Gaffke's, of 10 prompts, from 1 to 5" in prompts.describe(known, LIKERT)
+    assert "Gaffke's, 10 prompts, scale from 1 to 5" in prompts.describe(known, LIKERT)
 
 
-def rated_beside_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ratings, about a tenth of which are not 5, and scores whose variance is half due to image quality."""
+def ratings_and_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return ratings, nine tenths of them 5, and scores whose variance is half due to image quality."""
     quality = random.normal(size=n)
     bad = np.where(quality < -1.3, 0.6, 0.01)[:, None]
     return np.where(random.random((n, 3)) < bad, 2.0, 5.0).mean(axis=1), quality + random.normal(size=n)
 
 
-def normal_beside_normal(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+def correlated_normals(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     quality = random.normal(size=n)
     return quality, quality + 0.8 * random.normal(size=n)
 
 
-@pytest.mark.parametrize("draw", [rated_beside_scores, pytest.param(normal_beside_normal, marks=pytest.mark.slow)])
-def test_a_correlation_has_an_interval_that_holds_or_none(
+@pytest.mark.parametrize("draw", [ratings_and_scores, pytest.param(correlated_normals, marks=pytest.mark.slow)])
+def test_a_correlation_has_a_valid_interval_or_none(
     draw: Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]],
 ) -> None:
     random = np.random.default_rng(3)
@@ -126,10 +126,10 @@ def test_a_correlation_has_an_interval_that_holds_or_none(
             human, score = draw(random, n)
             prompts = Prompts(names, Sampling(resamples=60, seed=seed))
             interval = UNDEFINED
-            if prompts.all_differ(human, score):
+            if prompts.all_vary(human, score):
                 interval = prompts.interval(lambda rows: pearson(human[rows], score[rows]), CORRELATIONS)  # noqa: B023
             found.append(interval)
-        assert missed(found, truth) <= TOLERATED
+        assert miss_rate(found, truth) <= TOLERATED
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:

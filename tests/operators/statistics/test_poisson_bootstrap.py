@@ -9,7 +9,7 @@ from plumbline.operators.statistics.poisson_bootstrap import CUMULATIVE, RESAMPL
 MASK = 2**64 - 1
 
 
-def weight(prompt: int, resample: int) -> int:
+def compute_weight(prompt: int, resample: int) -> int:
     """Compute a weight from the published SplitMix64: the number of CUMULATIVE steps that the drawn number reaches."""
     mixed = (prompt + (resample + 1) * 0x9E3779B97F4A7C15) & MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -18,12 +18,12 @@ def weight(prompt: int, resample: int) -> int:
     return sum(float(step) <= drawn for step in CUMULATIVE)
 
 
-def test_weights_are_those_of_the_definition_and_each_is_as_frequent_as_it_should_be() -> None:
+def test_weights_follow_their_definition_and_the_poisson_distribution() -> None:
     prompts = hash_ids([f"prompt-{number}" for number in range(200)])
     weights = poisson_weights(prompts)
     assert weights.shape == (200, RESAMPLES)
     for row in (0, 63, 64, 199):
-        assert weights[row].tolist() == [weight(int(prompts[row]), resample) for resample in range(RESAMPLES)]
+        assert weights[row].tolist() == [compute_weight(int(prompts[row]), resample) for resample in range(RESAMPLES)]
     for count in range(5):
         expected = math.exp(-1) / math.factorial(count)
         assert abs(np.mean(weights == count) - expected) < 4 * math.sqrt(expected / weights.size)

@@ -12,14 +12,14 @@ Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
 
 
-def draw_ratings(seed: int = 0, labels: int = 40, others: int = 200) -> tuple[Floats, Floats, Floats]:
+def draw_ratings(seed: int = 0, n_labels: int = 40, n_others: int = 200) -> tuple[Floats, Floats, Floats]:
     random = np.random.default_rng(seed)
-    predictions = random.normal(0, 1, labels)
-    said = np.round(0.6 * predictions + random.normal(0.3, 0.8, labels), 3)
-    return said, np.round(predictions, 3), np.round(random.normal(0.1, 1, others), 3)
+    predictions = random.normal(0, 1, n_labels)
+    labels = np.round(0.6 * predictions + random.normal(0.3, 0.8, n_labels), 3)
+    return labels, np.round(predictions, 3), np.round(random.normal(0.1, 1, n_others), 3)
 
 
-def test_estimate_and_error_are_those_of_ppi_python() -> None:
+def test_estimate_and_error_equal_those_of_ppi_python() -> None:
     """The values are from ppi_python 0.2.3: `ppi_mean_pointestimate(y, f, u)`, `ppi_mean_ci(y, f, u, alpha=0.05)`."""
     found = powered_mean(*draw_ratings())
     assert found.estimate == pytest.approx(0.53104389, abs=1e-8)
@@ -27,42 +27,42 @@ def test_estimate_and_error_are_those_of_ppi_python() -> None:
     assert (low, high) == pytest.approx((0.25294342, 0.80914436), abs=1e-8)
 
 
-def test_predictions_that_say_nothing_are_not_followed() -> None:
-    said, predictions, others = draw_ratings()
-    found = powered_mean(said, np.zeros_like(predictions), np.zeros_like(others))
+def test_uninformative_predictions_are_ignored() -> None:
+    labels, predictions, others = draw_ratings()
+    found = powered_mean(labels, np.zeros_like(predictions), np.zeros_like(others))
     assert (found.power, found.worth) == (0, 1)
-    assert found.estimate == pytest.approx(said.mean())
+    assert found.estimate == pytest.approx(labels.mean())
 
 
-def test_predictions_that_are_the_labels_make_each_worth_many() -> None:
-    said, _, others = draw_ratings()
-    found = powered_mean(said, said, others * said.std() / others.std())
+def test_perfect_predictions_make_each_label_worth_many() -> None:
+    labels, _, others = draw_ratings()
+    found = powered_mean(labels, labels, others * labels.std() / others.std())
     assert 0.7 < found.power <= 1 and found.worth > 3
 
 
-def pair(random: np.random.Generator, shape: tuple[int, int]) -> Floats:
+def draw_pair(random: np.random.Generator, shape: tuple[int, int]) -> Floats:
     """Return differences of mean ratings (three raters, scale 1 to 5) between two nearly equal generators."""
     a, b = (np.clip(np.round(random.normal(4, 0.7, (*shape, 3))), 1, 5).mean(axis=-1) for _ in range(2))
     return np.asarray(a - b)
 
 
-def choice_of(values: Sequence[float], rates: Sequence[float]) -> Draw:
+def make_choice(values: Sequence[float], rates: Sequence[float]) -> Draw:
     return lambda random, shape: random.choice(np.asarray(values, np.float64), shape, p=rates)
 
 
 LABELS: dict[str, tuple[float, Draw]] = {
-    "likert": (4, pair),
-    "all equal": (4, choice_of([0], [1])),
-    "one in 20 worse": (1, choice_of([-1, 0], [0.05, 0.95])),
-    "one in 10 otherwise": (1, choice_of([-1, 0, 1], [0.05, 0.9, 0.05])),
-    "coins": (1, choice_of([-1, 1], [0.5, 0.5])),
+    "likert": (4, draw_pair),
+    "all equal": (4, make_choice([0], [1])),
+    "one in 20 worse": (1, make_choice([-1, 0], [0.05, 0.95])),
+    "one in 10 otherwise": (1, make_choice([-1, 0, 1], [0.05, 0.9, 0.05])),
+    "coins": (1, make_choice([-1, 1], [0.5, 0.5])),
     "thirds, and by far worse on 3%": (
         4,
         lambda random, shape: np.where(
             random.random(shape) < 0.03, -4.0, np.round(random.normal(0.1, 0.3, shape) * 3) / 3
         ),
     ),
-    "one flatters: a third better on 60%, far worse on 10%": (4, choice_of([1 / 3, 0, -2], [0.6, 0.3, 0.1])),
+    "one flatters: a third better on 60%, far worse on 10%": (4, make_choice([1 / 3, 0, -2], [0.6, 0.3, 0.1])),
     "noise beside a rare loss": (
         0.5,
         lambda random, shape: np.clip(random.normal(0, 0.01, shape) - 0.45 * (random.random(shape) < 0.1), -0.5, 0.5),
@@ -77,10 +77,10 @@ LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 @pytest.mark.parametrize("follows", [0.0, 0.5])
 @pytest.mark.parametrize("level", [0.95, 0.995])
 @pytest.mark.parametrize("name", LABELS)
-def test_who_looks_while_labels_come_in_is_wrong_as_seldom_as_is_promised(
+def test_checking_the_interval_while_labels_come_in_keeps_its_error_rate(
     name: str, level: float, follows: float
 ) -> None:
-    """In 2,000 studies predictions follow the labels or do not; three standard errors are tolerated."""
+    """Predictions follow the labels or do not, in 2,000 studies; three standard errors are tolerated."""
     widest, draw = LABELS[name]
     random = np.random.default_rng(0)
     labels = draw(random, (STUDIES, LOOKS[-1] + 60))
@@ -94,7 +94,7 @@ def test_who_looks_while_labels_come_in_is_wrong_as_seldom_as_is_promised(
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_prompts_of_a_benchmark_are_told_apart_falsely_as_seldom(name: str) -> None:
+def test_sampling_prompts_without_repetition_keeps_the_error_rate(name: str) -> None:
     """Prompts come in random order without repetition, and the mean to be estimated is that of all 120 prompts."""
     widest, draw = LABELS[name]
     random = np.random.default_rng(3)
@@ -109,9 +109,9 @@ def test_prompts_of_a_benchmark_are_told_apart_falsely_as_seldom(name: str) -> N
     assert wrong.mean() <= 0.05
 
 
-def test_the_interval_is_where_a_mean_is_no_more_excluded() -> None:
-    said, predictions, others = draw_ratings(labels=30)
-    found = powered_mean(np.clip(said, -3, 3), predictions, others)
+def test_the_interval_ends_where_means_are_excluded() -> None:
+    labels, predictions, others = draw_ratings(n_labels=30)
+    found = powered_mean(np.clip(labels, -3, 3), predictions, others)
     low, high = found.interval(0.95, 3)
     for end, inwards in ((low, 1e-4), (high, -1e-4)):
         assert found.excludes(np.array(end - inwards), 0.95, 3) and not found.excludes(np.array(end + inwards), 0.95, 3)
@@ -120,20 +120,20 @@ def test_the_interval_is_where_a_mean_is_no_more_excluded() -> None:
     assert nothing.interval(0.95, 4)[0] < -1, "twelve equal labels leave much open"
 
 
-def test_more_labels_are_asked_for_where_the_difference_is_smaller() -> None:
-    said, predictions, others = draw_ratings(others=2000)
+def test_a_smaller_difference_needs_more_labels() -> None:
+    labels, predictions, others = draw_ratings(n_others=2000)
     wanted = [
-        labels_needed(powered_mean(said - shift, predictions, others), 0.95, 0.8, 3) for shift in (-0.6, 0.2, 0.5)
+        labels_needed(powered_mean(labels - shift, predictions, others), 0.95, 0.8, 3) for shift in (-0.6, 0.2, 0.5)
     ]
-    assert wanted[0] == len(said), "these are enough"
-    assert wanted[1] is not None and len(said) < wanted[1] < 1000
+    assert wanted[0] == len(labels), "these are enough"
+    assert wanted[1] is not None and len(labels) < wanted[1] < 1000
     assert wanted[2] is None or wanted[2] > wanted[1]
 
 
-def test_so_many_labels_as_are_asked_for_tell_the_difference_with_80_percent() -> None:
-    said = np.random.default_rng(2).choice([-1.0, 0.0, 1.0], 60, p=[0.2, 0.5, 0.3])
-    needed = labels_needed(powered_mean(said, np.zeros(60), np.zeros(5_000)), 0.95, 0.8, 1)
+def test_the_recommended_number_of_labels_has_80_percent_power() -> None:
+    labels = np.random.default_rng(2).choice([-1.0, 0.0, 1.0], 60, p=[0.2, 0.5, 0.3])
+    needed = labels_needed(powered_mean(labels, np.zeros(60), np.zeros(5_000)), 0.95, 0.8, 1)
     assert needed is not None
-    drawn = np.random.default_rng(3).choice(said, (400, needed))
+    drawn = np.random.default_rng(3).choice(labels, (400, needed))
     found = powered_mean(drawn, np.zeros_like(drawn), np.zeros((400, 10)))
     assert found.excludes(np.zeros(400), 0.95, 1).mean() == pytest.approx(0.8, abs=0.08)

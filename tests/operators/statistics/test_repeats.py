@@ -32,14 +32,14 @@ def test_groups_of_unequal_size_by_hand() -> None:
     assert found == pytest.approx(Repeats(images=2.0, between=14.75 / 1.5, within=4.0))
 
 
-def test_nothing_is_said_without_repeats_or_of_one_prompt() -> None:
+def test_there_is_no_estimate_without_repeats_or_for_a_single_prompt() -> None:
     assert estimate_repeats(np.array([0, 1, 2]), np.array([1.0, 2.0, 3.0])) is None
     assert estimate_repeats(np.array([3, 3]), np.array([1.0, 2.0])) is None
     assert estimate_repeats(np.array([], int), np.array([])) is None
     assert seed_sentences({"m": Repeats(2.0, 0.0, 0.0)}) == []
 
 
-def test_drawn_variances_are_found_again() -> None:
+def test_simulated_variances_are_recovered() -> None:
     rng = np.random.default_rng(3)
     prompts = np.repeat(np.arange(4000), rng.integers(1, 6, 4000))
     scores = rng.normal(0, 0.3, 4000)[prompts] + rng.normal(0, 0.2, len(prompts))
@@ -48,7 +48,7 @@ def test_drawn_variances_are_found_again() -> None:
     assert found.within == pytest.approx(0.04, rel=0.05)
 
 
-def test_the_report_says_what_more_images_and_more_prompts_would_bring() -> None:
+def test_the_report_predicts_the_effect_of_more_images_and_more_prompts() -> None:
     by_metric = {"m": pool_repeats([Repeats(4.0, 0.02, 0.12), Repeats(4.0, 0.0, 0.04)]), "k": Repeats(4.0, 0.09, 0.04)}
     assert by_metric["m"] == pytest.approx(Repeats(4.0, 0.01, 0.08))
     (said,) = seed_sentences(by_metric)
@@ -59,8 +59,8 @@ def test_the_report_says_what_more_images_and_more_prompts_would_bring() -> None
     assert seed_table(by_metric).rows[0] == ("m", "4", "0.100", "0.283", "67%", "−18%", "−29%")
 
 
-def test_more_seeds_of_the_same_scores_narrow_no_interval() -> None:
-    """Ten images of a prompt with the same score are no more evidence than one: intervals are clustered by prompt."""
+def test_more_seeds_with_equal_scores_do_not_narrow_an_interval() -> None:
+    """Ten images of a prompt with the same score count like a single image: intervals are clustered by prompt."""
     once = [{"generator": "g", "metric": "m", "prompt_id": f"p{at}", "score": at / 20} for at in range(20)]
     one, ten = (summarise(rows.table(once * times, schemas.SCORES), {}).to_pylist()[0] for times in (1, 10))
     assert (ten["n"], ten["low"], ten["high"]) == (200, pytest.approx(one["low"]), pytest.approx(one["high"]))

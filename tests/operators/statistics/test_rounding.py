@@ -15,7 +15,7 @@ def shares(random: np.random.Generator, n: int) -> list[Fraction]:
     return [Fraction(int(random.integers(0, k + 1)), int(k)) for k in random.integers(1, 13, n)]
 
 
-def test_shares_with_equal_differences_are_tied_as_the_fractions_are() -> None:
+def test_shares_with_equal_differences_are_tied_like_exact_fractions() -> None:
     random = np.random.default_rng(0)
     for n in (20, 60, 400):
         a, b = shares(random, n), shares(random, n)
@@ -28,13 +28,13 @@ def test_shares_with_equal_differences_are_tied_as_the_fractions_are() -> None:
         assert (found.win_rate, found.differing) == (exact.win_rate, exact.differing)
 
 
-def test_a_third_more_on_half_of_the_prompts_and_a_third_less_on_the_others_is_no_difference() -> None:
+def test_equal_gains_and_losses_of_a_third_are_no_difference() -> None:
     found = signed_rank(np.array([1.0] * 30 + [0.0] * 30), np.array([2 / 3] * 30 + [1 / 3] * 30))
     assert (found.p_value, found.effect, found.difference) == (1.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-7, 1.0, 1e9, 1e200])
-def test_the_scale_of_scores_and_one_enormous_score_change_nothing(scale: float) -> None:
+def test_the_result_does_not_depend_on_the_scale_of_scores_or_one_enormous_score(scale: float) -> None:
     random = np.random.default_rng(1)
     a, b = random.normal(0.3, 1, (2, 40))
     usual = signed_rank(a, b)
@@ -43,7 +43,7 @@ def test_the_scale_of_scores_and_one_enormous_score_change_nothing(scale: float)
     assert failed.differing == 41
 
 
-def test_scores_that_rounding_alone_sets_apart_are_equal() -> None:
+def test_scores_that_differ_only_by_rounding_are_equal() -> None:
     a = np.array([0.1 + 0.2, 0.7, 1 - 0.9])
     found = signed_rank(a, np.array([0.3, 0.7, 0.1]))
     assert (found.differing, found.p_value, found.win_rate) == (0, 1.0, 0.5)
@@ -52,14 +52,14 @@ def test_scores_that_rounding_alone_sets_apart_are_equal() -> None:
     assert np.array_equal(merge_equal(values)[2:], values[2:], equal_nan=True)
 
 
-def test_values_are_rounded_by_a_billionth_at_most_of_their_typical_size() -> None:
+def test_values_are_rounded_by_at_most_a_billionth_of_their_typical_size() -> None:
     values = np.random.default_rng(2).lognormal(size=1000)
     step = step_of(values)
     assert np.abs(round_to(values, step) - values).max() <= step / 2 <= 1e-9 * np.median(values)
     assert step_of(np.zeros(3)) > 0
 
 
-def test_ties_are_calibrated_on_shares_as_on_whole_numbers() -> None:
+def test_ties_are_calibrated_on_shares_like_on_whole_numbers() -> None:
     random = np.random.default_rng(3)
     for case in range(30):
         n = 40
@@ -83,7 +83,7 @@ def test_sums_and_means_do_not_depend_on_the_order_of_the_values() -> None:
     assert math.isnan(exact_means(values, groups, 91)[90])
 
 
-def test_a_pair_of_equal_ranks_has_the_p_value_that_scipy_gives_of_the_exact_differences() -> None:
+def test_the_p_value_with_equal_ranks_equals_scipys_for_the_exact_differences() -> None:
     random = np.random.default_rng(5)
     whole = random.integers(-6, 7, 300)
     sixths = signed_rank(1 + whole / 6, np.ones(300))

@@ -13,13 +13,13 @@ from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
     B_BETTER,
-    NOBODY,
+    NO_PROMPT,
     UNDECIDED,
     Floats,
     PairEvidence,
     balanced_order,
+    compute_evidence,
     decide,
-    evidence,
     order_differences,
 )
 
@@ -33,23 +33,23 @@ def differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
     return np.clip(random.normal(mean, 0.3, prompts), -1, 1)
 
 
-def decided(options: Adaptive, *pairs: Floats, seed: int = 0, indifference: float = 0) -> list[int]:
+def decide_pairs(options: Adaptive, *pairs: Floats, seed: int = 0, indifference: float = 0) -> list[int]:
     order = balanced_order([""] * len(pairs[0]), seed)
-    found = [evidence(order_differences(pair, order), options, indifference, len(pairs)) for pair in pairs]
+    found = [compute_evidence(order_differences(pair, order), options, indifference, len(pairs)) for pair in pairs]
     return decide(found, options.alpha).verdict.tolist()
 
 
-def test_every_prompt_comes_once_and_every_look_has_its_share_of_each_label() -> None:
+def test_every_prompt_occurs_once_and_every_look_has_its_share_of_each_label() -> None:
     labels = ["counting"] * 30 + ["text"] * 11 + ["colour"] * 20
     order = balanced_order(labels, seed=3, per_look=8)
-    assert sorted(place for place in order.ravel() if place != NOBODY) == list(range(61))
+    assert sorted(place for place in order.ravel() if place != NO_PROMPT) == list(range(61))
     assert order.shape == (8, 8)
     for look in order[:-1]:
-        counts = [sum(labels[place] == label for place in look if place != NOBODY) for label in ("counting", "text")]
+        counts = [sum(labels[place] == label for place in look if place != NO_PROMPT) for label in ("counting", "text")]
         assert 2 <= counts[0] <= 6 and counts[1] <= 3
 
 
-def test_an_order_follows_from_its_seed() -> None:
+def test_an_order_is_determined_by_its_seed() -> None:
     labels = ["a", "b"] * 20
     assert (balanced_order(labels, 1) == balanced_order(labels, 1)).all()
     assert (balanced_order(labels, 1) != balanced_order(labels, 2)).any()
@@ -57,12 +57,12 @@ def test_an_order_follows_from_its_seed() -> None:
 
 @pytest.mark.parametrize("bound", [0.0, 0.1])
 @pytest.mark.parametrize("cells", [([0.5, -0.2, 0.3], [-0.4, 0.1, -0.3]), ([0.9, 0.8, 0.7], [-0.9, -0.8, -0.7])])
-def test_betting_is_fair_over_all_balanced_orders_of_generators_that_tie(
+def test_betting_is_fair_over_all_balanced_orders_of_tied_generators(
     cells: tuple[list[float], list[float]], bound: float
 ) -> None:
     orders = product(*(permutations(cell) for cell in cells))
     drawn = np.array([np.transpose(order) for order in orders])
-    sides = evidence(drawn, BETTING, bound, 1)
+    sides = compute_evidence(drawn, BETTING, bound, 1)
     for side in (sides.not_above, sides.not_below):
         assert (np.exp(side[:, :-1]).mean(axis=0) <= 1 + 1e-12).all()
         assert (side[:, -1] == -math.inf).all(), "after the last prompt it is certain that none is better"
@@ -71,43 +71,43 @@ def test_betting_is_fair_over_all_balanced_orders_of_generators_that_tie(
 def test_betting_is_fair_against_a_difference_at_the_edge_of_the_indifference() -> None:
     cells = ([0.6, 0.0, 0.3], [-0.2, 0.1, -0.2])  # the mean is 0.1
     drawn = np.array([np.transpose(order) for order in product(*(permutations(cell) for cell in cells))])
-    side = evidence(drawn, BETTING, 0.1, 1).far_above
+    side = compute_evidence(drawn, BETTING, 0.1, 1).far_above
     assert (np.exp(side[:, :-1]).mean(axis=0) <= 1 + 1e-12).all()
 
 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
 def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptive) -> None:
     order = balanced_order([""] * 256, 0)
-    found = [evidence(order_differences(differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
+    found = [compute_evidence(order_differences(differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
     verdict, look = decide(found, 0.05)
     assert verdict.tolist() == [A_BETTER, B_BETTER]
     assert (look < len(order) // 3).all()
 
 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
-def test_a_small_difference_is_alike_where_it_does_not_matter(options: Adaptive) -> None:
+def test_a_difference_below_the_indifference_is_decided_as_alike(options: Adaptive) -> None:
     close = differences(0.0) - differences(0.0).mean()
-    assert decided(options, close, indifference=0.15) == [ALIKE]
-    assert decided(options, close) == [UNDECIDED], "without an indifference margin a tie stays undecided"
-    assert decided(options, differences(0.4), indifference=0.15) == [A_BETTER]
+    assert decide_pairs(options, close, indifference=0.15) == [ALIKE]
+    assert decide_pairs(options, close) == [UNDECIDED], "without an indifference margin a tie stays undecided"
+    assert decide_pairs(options, differences(0.4), indifference=0.15) == [A_BETTER]
 
 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
-def test_all_prompts_decide_what_is_left(options: Adaptive) -> None:
+def test_every_pair_is_decided_after_all_prompts(options: Adaptive) -> None:
     little = differences(0.0)
-    assert decided(options, little) == [A_BETTER if little.mean() > 0 else B_BETTER]
+    assert decide_pairs(options, little) == [A_BETTER if little.mean() > 0 else B_BETTER]
 
 
 @pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
-def test_what_is_decided_of_generators_that_tie_is_within_alpha(options: Adaptive) -> None:
+def test_tied_generators_are_decided_falsely_with_probability_alpha_at_most(options: Adaptive) -> None:
     pairs = [pair - pair.mean() for pair in (differences(0, seed=seed) for seed in range(3))]
     orders = np.stack([balanced_order(["a", "b"] * 128, seed) for seed in range(400)])
-    found = [evidence(order_differences(pair, orders), options, 0, 3) for pair in pairs]
+    found = [compute_evidence(order_differences(pair, orders), options, 0, 3) for pair in pairs]
     assert (decide(found, 0.05).verdict != UNDECIDED).any(axis=-1).mean() <= 0.05
 
 
 @pytest.mark.parametrize("prompts", [256, 1024])
-def test_a_rare_loss_is_decided_falsely_within_alpha_by_betting_and_not_by_the_asymptotic_sequence(
+def test_only_betting_keeps_its_error_rate_for_rare_losses(
     prompts: int,
 ) -> None:
     """One generator is slightly better on 99 of 100 prompts and much worse on the others, so the means are equal."""
@@ -117,20 +117,20 @@ def test_a_rare_loss_is_decided_falsely_within_alpha_by_betting_and_not_by_the_a
     pair[~losses] -= pair.sum() / (~losses).sum()
     orders = np.stack([balanced_order([""] * prompts, seed) for seed in range(200)])
 
-    def false(options: Adaptive) -> float:
-        found = [evidence(order_differences(pair, orders), options, 0, 1)]
+    def error_rate(options: Adaptive) -> float:
+        found = [compute_evidence(order_differences(pair, orders), options, 0, 1)]
         return float((decide(found, options.alpha).verdict[..., 0] != UNDECIDED).mean())
 
-    assert false(BETTING) <= 0.05
-    assert false(ASYMPTOTIC) > 0.3, "therefore it makes no promise for small samples"
+    assert error_rate(BETTING) <= 0.05
+    assert error_rate(ASYMPTOTIC) > 0.3, "therefore it makes no promise for small samples"
 
 
-def spread_out(values: Floats) -> Floats:
+def centre(values: Floats) -> Floats:
     """Return the values after subtracting their mean."""
     return np.asarray(values - values.mean())
 
 
-def tied(name: str, n: int) -> list[Floats]:
+def make_tied_pairs(name: str, n: int) -> list[Floats]:
     """Return pairs for a hard case of ties; at least one pair ties over all n prompts."""
     random = np.random.default_rng(n)
     few = max(n // 20, 1)
@@ -143,7 +143,7 @@ def tied(name: str, n: int) -> list[Floats]:
     if name == "shares of three questions":  # 1 - 2/3 and 1/3 differ in the last digit
         return [random.permutation(np.append(np.tile([1 / 3 - 0, -(1 - 2 / 3)], n // 3), np.zeros(n - 2 * (n // 3))))]
     if name == "seeds that go together":
-        return [np.repeat(spread_out(random.choice([-0.8, 0.3, 0.5], n // 8)), 8).clip(-1, 1)]
+        return [np.repeat(centre(random.choice([-0.8, 0.3, 0.5], n // 8)), 8).clip(-1, 1)]
     if name == "one that flatters":  # one is better than three that tie
         scores = random.random((3, n)) / 2
         scores = [*(one - one.mean() + 0.25 for one in scores), np.clip(random.random(n) + 0.4, 0, 1)]
@@ -162,7 +162,7 @@ def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
     name: str, n: int, indifference: float | str
 ) -> None:
     """There are 2,000 orders, with tied means and with means that differ by just more than the indifference margin."""
-    pairs = tied(name, n)
+    pairs = make_tied_pairs(name, n)
     margin = 0.0
     if indifference:
         moved = [np.clip(pair + 0.05, -1, 1) for pair in pairs]
@@ -170,7 +170,7 @@ def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
     orders = np.stack(
         [balanced_order([f"{place // 8:03d}" for place in range(len(pairs[0]))], s) for s in range(2_000)]
     )
-    found = [evidence(order_differences(pair, orders), BETTING, margin, len(pairs)) for pair in pairs]
+    found = [compute_evidence(order_differences(pair, orders), BETTING, margin, len(pairs)) for pair in pairs]
     verdicts = decide(found, 0.05).verdict
     false = np.zeros(len(orders), bool)
     for pair, verdict in zip(pairs, verdicts.T, strict=True):
@@ -180,30 +180,32 @@ def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
     assert false.mean() <= 0.05
 
 
-def test_a_prompt_that_one_of_the_two_lacks_says_nothing() -> None:
+def test_a_prompt_that_only_one_generator_has_is_ignored() -> None:
     order = np.arange(16).reshape(2, 8)
     half = np.tile([0.4, math.nan], 8)
-    both, lacking = (evidence(order_differences(one, order), BETTING, 0, 1) for one in (np.nan_to_num(half), half))
+    both, lacking = (
+        compute_evidence(order_differences(one, order), BETTING, 0, 1) for one in (np.nan_to_num(half), half)
+    )
     assert both.not_above.tolist() == lacking.not_above.tolist()
-    assert decided(BETTING, np.where(np.arange(256) % 2, math.nan, differences(0.4))) == [A_BETTER]
+    assert decide_pairs(BETTING, np.where(np.arange(256) % 2, math.nan, differences(0.4))) == [A_BETTER]
     nothing = np.full(64, math.nan)
-    assert decided(BETTING, nothing) == decided(ASYMPTOTIC, nothing) == [UNDECIDED]
+    assert decide_pairs(BETTING, nothing) == decide_pairs(ASYMPTOTIC, nothing) == [UNDECIDED]
 
 
-def test_holms_steps_ask_less_of_a_pair_once_another_is_decided() -> None:
-    def made(*log_e: float) -> PairEvidence:
+def test_holms_steps_lower_the_threshold_once_another_pair_is_decided() -> None:
+    def make_evidence(*log_e: float) -> PairEvidence:
         never = np.full(len(log_e), -math.inf)
         return PairEvidence(np.array(log_e), never, never, never)
 
     alone, among_two = math.log(2 / 0.05), math.log(4 / 0.05)
-    close = made(alone, alone)
-    assert decide([close, made(0, 0)], 0.05).verdict.tolist() == [UNDECIDED, UNDECIDED]
-    verdict, look = decide([close, made(0, among_two)], 0.05)
+    close = make_evidence(alone, alone)
+    assert decide([close, make_evidence(0, 0)], 0.05).verdict.tolist() == [UNDECIDED, UNDECIDED]
+    verdict, look = decide([close, make_evidence(0, among_two)], 0.05)
     assert verdict.tolist() == [A_BETTER, A_BETTER]
     assert look.tolist() == [1, 1]
 
 
-def test_what_is_decided_stays_so() -> None:
+def test_decisions_are_final() -> None:
     falling = np.array([9.0, -9.0])
     never = np.full(2, -math.inf)
     verdict, look = decide([PairEvidence(falling, falling[::-1], never, never)], 0.05)
@@ -214,12 +216,12 @@ def test_what_is_decided_stays_so() -> None:
     ("wrong", "message"),
     [
         ({"alpha": 1.0}, "adaptive.alpha: expected a probability between 0 and 1, got 1.0"),
-        ({"range": (1, 1)}, "adaptive.range: expected the least and the greatest score"),
+        ({"range": (1, 1)}, "adaptive.range: expected the lowest and the highest score"),
         ({"growth": 0.0}, "adaptive.growth: expected more than 0, got 0.0"),
         ({"indifference": -0.1}, "adaptive.indifference: expected 0 or more, got -0.1"),
         ({"indifference": {"gecko": math.nan}}, "adaptive.indifference: expected 0 or more, got nan"),
     ],
 )
-def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_adaptive_options_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Adaptive(**wrong)

@@ -47,7 +47,7 @@ ROWS = st.lists(
 @settings(max_examples=150, deadline=None)
 @example(rows=[(1, 1.0, 0), (1, 1e-12, 0), (2, 0.0, 0)])
 @given(rows=ROWS)
-def test_it_is_brute_force_on_random_and_tie_heavy_rows(
+def test_calibration_equals_brute_force_on_random_and_tie_heavy_rows(
     rows: list[tuple[int, float, int]], grouped: bool, pairs_at_once: int
 ) -> None:
     human, metric = np.array([row[0] for row in rows], float), np.array([row[1] for row in rows], float)
@@ -63,7 +63,7 @@ def test_it_is_brute_force_on_random_and_tie_heavy_rows(
     assert found.epsilon == epsilon
 
 
-def test_a_search_that_is_cut_up_often_finds_what_one_look_at_all_pairs_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_in_many_small_ranges_finds_the_same_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     human = random.integers(0, 3, 600).astype(float)
     for metric in (human + random.normal(size=600), np.round(human + random.normal(size=600), 1)):
@@ -74,24 +74,24 @@ def test_a_search_that_is_cut_up_often_finds_what_one_look_at_all_pairs_does(mon
         monkeypatch.undo()
 
 
-def test_a_metric_that_never_decides_is_right_about_the_ties() -> None:
+def test_a_constant_metric_is_right_about_the_ties() -> None:
     found = calibrate_ties([1, 1, 2, 3], [0.5] * 4)
     assert (found.accuracy, found.epsilon, found.pairs) == (1 / 6, 0.0, 6)
 
 
-def test_a_threshold_that_joins_what_people_tie_is_found() -> None:
+def test_the_threshold_that_ties_the_same_pairs_as_people_is_found() -> None:
     found = calibrate_ties([1, 1, 2, 2], [0.1, 0.2, 0.8, 0.9])
     assert found.accuracy == 1.0
     assert found.epsilon == pytest.approx(0.1)
 
 
-def test_groups_weigh_alike_whatever_their_size() -> None:
+def test_groups_have_equal_weight_regardless_of_their_size() -> None:
     human, metric = [1, 2, 1, 2, 3], [1, 2, 3, 2, 1]
     assert calibrate_ties(human, metric, ["a", "a", "b", "b", "b"]).accuracy == pytest.approx(0.5)
     assert calibrate_ties(human, metric).pairs == 10
 
 
-def test_nothing_to_compare_is_nan_and_a_missing_score_is_an_error() -> None:
+def test_a_calibration_without_pairs_is_nan_and_a_missing_score_is_an_error() -> None:
     assert calibrate_ties([1.0], [1.0]).pairs == 0
     with pytest.raises(ValueError, match="leave out rows with missing or infinite values"):
         calibrate_ties([1.0, 2.0], [math.nan, 1.0])

@@ -53,7 +53,7 @@ def test_computing_a_shard_in_windows_gives_the_same_rows_in_every_stage_over_im
     planned = plan_bench(folder, tmp_path / "store", "metric=[gecko,clipscore]", "shard_rows=5")
     (work,) = planned.plan.work(planned.plan.images)
     compute(planned)
-    nodes = [item.node for item in planned.plan.nodes if STAGES[item.node.stage].over == "images"]
+    nodes = [item.node for item in planned.plan.nodes if STAGES[item.node.stage].row_kind == "images"]
     assert {node.stage for node in nodes} == {"answers", "similarities", "scores"}
     for node in nodes:
         cells = [cell for cell in work.cells if cell.node == node.name]

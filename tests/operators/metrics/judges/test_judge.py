@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.operators.metrics.judges.judge import Scale, describe_form, fill, read_lines, read_object, verdict_schema
+from plumbline.operators.metrics.judges.judge import (
+    Scale,
+    describe_form,
+    fill_template,
+    read_lines,
+    read_object,
+    verdict_schema,
+)
 from plumbline.operators.metrics.metric import Rating
 from plumbline.operators.metrics.writing import UnreadableReply
 
@@ -96,4 +103,7 @@ def test_the_schema_agrees_with_the_form() -> None:
 
 
 def test_texts_are_filled_in_literally() -> None:
-    assert fill("{prompt} and {description}", prompt="{description} {}", description="x") == "{description} {} and x"
+    assert (
+        fill_template("{prompt} and {description}", prompt="{description} {}", description="x")
+        == "{description} {} and x"
+    )

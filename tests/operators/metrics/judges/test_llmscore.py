@@ -3,14 +3,14 @@
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig, Sight, Variant
+from plumbline.operators.metrics.judges.llmscore import CaptionedImage, LlmScoreConfig, Variant
 from plumbline.operators.metrics.metric import Evidence, Rating
 from plumbline.operators.metrics.similarities.sentence_matching import SentenceMatchingConfig
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Region
 from tests.operators.metrics.scripted import reply, run
 
-SIGHT = Sight("Two sheep on the road.", (Region("white car is parked", 590, 272, 767, 495),), 768, 512)
+SIGHT = CaptionedImage("Two sheep on the road.", (Region("white car is parked", 590, 272, 767, 495),), 768, 512)
 
 
 def score_ratings(variant: Variant, **rated: float) -> float | None:
@@ -40,7 +40,10 @@ def test_the_overall_rating_can_have_another_scale(scale: int) -> None:
     row = {"ratings": [{"name": "rating", "value": scale - 1}], "rationale": ""}
     assert ran.result.ratings == (Rating("rating", scale),)
     assert metric.score(Evidence(row)).score == pytest.approx((scale - 1) / scale)
-    assert metric.judging() != LlmScoreConfig().judging() and metric.scoring() != LlmScoreConfig().scoring()
+    assert (
+        metric.verdict_options() != LlmScoreConfig().verdict_options()
+        and metric.score_options() != LlmScoreConfig().score_options()
+    )
 
 
 @pytest.mark.parametrize("variant", ["error_counting", "errors", "rule_enhanced"])
@@ -52,7 +55,7 @@ def test_only_the_overall_rating_has_a_choice_of_scale(variant: Variant) -> None
 
 
 @pytest.mark.parametrize(("errors", "expected"), [(0, 1), (2, 0.77), (4, 0.55), (9, 0)])
-def test_errors_are_counted_down_from_1(errors: int, expected: float) -> None:
+def test_error_counting_subtracts_each_error_from_1(errors: int, expected: float) -> None:
     """Figure 4 shows 0.77 for two discrepancies, and figure 7 shows 0.55 for four."""
     assert score_ratings("error_counting", errors=errors) == pytest.approx(expected, abs=0.01)
 
@@ -114,10 +117,10 @@ def test_contradictory_counts_are_requested_again() -> None:
     counts = '{{"objects": 2, "objects_matched": {}, "attributes": 1, "attributes_matched": 1, "rationale": ""}}'
     program = LlmScoreConfig(variant="rule_enhanced").judge_description("a", "b")
     ran = run(program, [counts.format(3)], [counts.format(2)])
-    assert "objects_matched, 3, is more than objects, 2" in ran.rounds[1][0].messages[-1].text
+    assert "expected objects_matched to be at most objects, 2, found 3" in ran.rounds[1][0].messages[-1].text
 
 
-def test_free_text_is_an_option() -> None:
+def test_verdicts_can_be_requested_as_plain_text() -> None:
     ran = run(LlmScoreConfig(replies="text").judge_description("a", "b"), ["82\nIt fits."])
     ((request,),) = ran.rounds
     assert request.schema is None and request.messages[0].text.endswith("then the explanation, as one paragraph.\n")
@@ -134,8 +137,11 @@ def test_a_cut_caption_is_used_as_it_is() -> None:
 def test_the_variants_share_all_inputs_of_captions_and_descriptions() -> None:
     overall, errors, matched = LlmScoreConfig(), LlmScoreConfig(variant="error_counting"), SentenceMatchingConfig()
     for metric in (errors, matched):
-        assert (metric.captioning(), metric.describing()) == (overall.captioning(), overall.describing())
-    assert overall.judging() != errors.judging()
+        assert (metric.caption_options(), metric.description_options()) == (
+            overall.caption_options(),
+            overall.description_options(),
+        )
+    assert overall.verdict_options() != errors.verdict_options()
 
 
 def test_chains_name_their_stages_and_roles() -> None:

@@ -1,4 +1,4 @@
-"""In these metrics the judge sees the image: VIEScore asks for two verdicts, GPT4V-Eval for one."""
+"""Judges that see the image: VIEScore asks for two verdicts, GPT4V-Eval for one."""
 
 import math
 
@@ -31,14 +31,14 @@ def test_viescore_is_the_root_of_the_product_of_the_lowest_ratings() -> None:
     assert VieScoreConfig().score(row(semantic_consistency=0, naturalness=9, artifacts=6)).score == 0
 
 
-def test_an_unreadable_verdict_is_requested_alone_and_no_number_is_invented() -> None:
+def test_only_the_unreadable_verdict_is_requested_again_and_no_number_is_invented() -> None:
     ran = run(VieScoreConfig().inspect("a dog"), ["Well.", WELL_MADE], [CONSISTENT])
     assert len(ran.rounds[1]) == 1 and ran.result.ratings[0] == Rating("semantic_consistency", 8)
     with pytest.raises(UnreadableReply):
         run(VieScoreConfig().inspect("a dog"), [CONSISTENT, "Well."], ["Hm."])
 
 
-def test_gpt4v_eval_is_its_rating() -> None:
+def test_gpt4v_evals_score_is_its_rating() -> None:
     ran = run(Gpt4vEvalConfig().inspect("a dog"), ['{"rating": 0, "rationale": "A cat."}'])
     assert ran.result == ((Rating("rating", 0),), "A cat.")
     assert Gpt4vEvalConfig().score(row(rating=35)).score == 35

@@ -23,7 +23,7 @@ from plumbline.operators.metrics.questions.dsg import (
     read_tuples,
 )
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
-from tests.operators.metrics.scripted import examples, run
+from tests.operators.metrics.scripted import list_examples, run
 
 PROMPT = "A blue dog on a mat"
 TUPLES = """1 | entity - whole (dog)
@@ -53,9 +53,9 @@ def test_questions_and_dependencies_are_written_in_parallel_from_the_tuples() ->
 
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
-    tuples = [read_tuples(one.reply) for one in examples(dsg.TUPLES["text"].instructions, "Tuples:")]
-    questions = [one.reply for one in examples(dsg.QUESTIONS["text"].instructions, "Questions:")]
-    dependencies = [one.reply for one in examples(dsg.DEPENDENCIES["text"].instructions, "Dependencies:")]
+    tuples = [read_tuples(one.reply) for one in list_examples(dsg.TUPLES["text"].instructions, "Tuples:")]
+    questions = [one.reply for one in list_examples(dsg.QUESTIONS["text"].instructions, "Questions:")]
+    dependencies = [one.reply for one in list_examples(dsg.DEPENDENCIES["text"].instructions, "Dependencies:")]
     for found, asked, needed in zip(tuples, questions, dependencies, strict=True):
         assert list(read_questions(list(found), asked)) == list(read_dependencies(list(found), needed)) == list(found)
 
@@ -129,7 +129,7 @@ def test_the_released_parser_of_questions_is_an_option() -> None:
     ):
         with pytest.raises(UnreadableReply, match="such as"):
             read_released_questions([1, 2], other)
-    assert released.asking() != DsgConfig().asking()
+    assert released.question_options() != DsgConfig().question_options()
     with pytest.raises(ConfigError, match="released requires replies=text, got replies=json"):
         DsgConfig(questions="released", replies="json")
 
@@ -217,7 +217,7 @@ def test_in_a_cycle_every_question_depends_on_all() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 7))), min_size=1, max_size=8))
-def test_recursive_zeroing_is_the_product_down_from_the_parents(graph: list[tuple[bool, set[int]]]) -> None:
+def test_recursive_zeroing_is_the_product_over_all_ancestors(graph: list[tuple[bool, set[int]]]) -> None:
     """T2IScoreScore defines v_i = c_i * product of v_parent; here it is tested on graphs without cycles."""
     yes = {str(index): right for index, (right, _) in enumerate(graph)}
     parents = {

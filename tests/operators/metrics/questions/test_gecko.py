@@ -13,7 +13,7 @@ from plumbline.operators.metrics.questions import gecko, tifa
 from plumbline.operators.metrics.questions.gecko import GeckoConfig, Span, read_questions, read_spans
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.operators.stages.entailment import write_hypothesis
-from tests.operators.metrics.scripted import examples, run
+from tests.operators.metrics.scripted import list_examples, run
 
 SPANS = "A {1}[red colored, color, 1.0] {2}[dog, entity, 0.9] on {3}[a, counting, 0.0] {4}[mat, entity, 1.0]"
 QUESTIONS = """About {1}:
@@ -39,7 +39,7 @@ def question(choices: Sequence[str] = ("yes", "no"), answer: str = "yes") -> Wri
 
 
 def make_answered(*probabilities: float, answer: str = "a", p_entail: float | None = None) -> Answered:
-    """Return a question with choices a, b, ... of the given probabilities, half of which come from the EOS token."""
+    """Return a question whose choices a, b, ... have these probabilities; the EOS token contributes a factor of 0.5."""
     logprobs = tuple((math.log(p) / 2, math.log(p) / 2) for p in probabilities)
     return Answered(question("abcdefgh"[: len(probabilities)], answer), logprobs, p_entail=p_entail)
 
@@ -69,12 +69,12 @@ def test_a_prompt_is_labelled_then_asked_about() -> None:
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
     heading = "The visually groundable words and their scores are labelled below:"
-    for prompt, reply in examples(gecko.SPANS["text"].instructions, heading):
+    for prompt, reply in list_examples(gecko.SPANS["text"].instructions, heading):
         spans = read_spans(prompt, reply)
         assert len(spans) == reply.count("{")
         assert all(span.position and span.kind for span in spans)
     found = [Span(str(n), "entity", 1.0, None) for n in range(1, 6)]
-    for _, reply in examples(gecko.QUESTIONS["text"].instructions, "Generated questions and answers are below:"):
+    for _, reply in list_examples(gecko.QUESTIONS["text"].instructions, "Generated questions and answers are below:"):
         assert [question.span for question in read_questions(found, reply)] == list("12345")
 
 
@@ -87,7 +87,7 @@ def test_a_prompt_without_any_visible_word_has_no_questions() -> None:
     assert run(GeckoConfig(min_groundable=0.5).write("love"), ["{1}[love, other, 0.1]"]).result == []
 
 
-def test_without_coverage_the_questions_are_tifas() -> None:
+def test_without_coverage_questions_are_written_as_in_tifa() -> None:
     reply = "About dog (animal):\nQ: is there a dog?\nChoices: yes, no\nA: yes"
     written, rounds = run(GeckoConfig(coverage=False).write("a dog"), [reply])
     assert rounds == run(tifa.TifaConfig(filter=False).write("a dog"), [reply]).rounds
@@ -224,7 +224,7 @@ def test_a_questions_score_is_its_answers_share_of_the_choices() -> None:
     assert scored.score == pytest.approx(0.7)
 
 
-def test_the_literal_reading_normalises_negative_logs() -> None:
+def test_likelihood_nll_normalises_negative_logs() -> None:
     scored = GeckoConfig(likelihood="nll").weigh([make_answered(math.exp(-1), math.exp(-3))])
     assert scored.score == pytest.approx(0.25)
 
@@ -243,7 +243,7 @@ def test_the_reduction_equals_vqascores(reduction: str, share: float) -> None:
     assert scored.score == pytest.approx(share)
 
 
-def test_long_answers_do_not_vanish() -> None:
+def test_long_answers_do_not_underflow() -> None:
     one = Answered(question("ab", "a"), ((-1000.0, -1000.0), (-1000.0, -1001.0)))
     assert GeckoConfig().weigh([one]).score == pytest.approx(1 / (1 + math.exp(-1)))
 
@@ -264,7 +264,7 @@ def test_the_shares_of_all_choices_add_up(logs: list[float], likelihood: str) ->
     assert all(0.0 <= share <= 1.0 for share in shares)
 
 
-def test_questions_that_the_prompt_does_not_entail_are_left_out_but_shown() -> None:
+def test_questions_that_the_prompt_does_not_entail_are_listed_but_do_not_count() -> None:
     ones = [make_answered(0.9, 0.1, p_entail=0.0049), make_answered(0.6, 0.4, p_entail=0.005), make_answered(0.8, 0.2)]
     scored = GeckoConfig().weigh(ones)
     assert [one.score for one in scored.elements] == [None, pytest.approx(0.6), pytest.approx(0.8)]

@@ -47,7 +47,7 @@ CHAIN = {2: [1], 3: [2], 4: [3]}
         ("in_order", 0 / 4),
     ],
 )
-def test_a_no_at_the_head_of_a_chain(zeroing: Any, expected: float) -> None:
+def test_zeroing_after_a_no_at_the_head_of_a_chain(zeroing: Any, expected: float) -> None:
     assert score(answers([False, True, True, True], CHAIN), zeroing=zeroing) == pytest.approx(expected)
 
 
@@ -116,7 +116,7 @@ def test_a_geometric_mean_with_an_impossible_answer_is_zero() -> None:
 def test_the_score_of_several_images_is_their_mean_or_the_last(images: Any, expected: float) -> None:
     metric = QuestionPackConfig(images=images)
     each = [metric.score(Evidence({}, answers([yes], {}))) for yes in (True, False)]
-    assert metric.combined(each).score == expected
+    assert metric.combine_images(each).score == expected
 
 
 # Configuration

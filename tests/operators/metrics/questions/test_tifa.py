@@ -9,7 +9,7 @@ from plumbline.operators.metrics.parsing import match_choice
 from plumbline.operators.metrics.questions import tifa
 from plumbline.operators.metrics.questions.tifa import TifaConfig, free_f1, read_questions
 from plumbline.operators.metrics.writing import WrittenQuestion
-from tests.operators.metrics.scripted import examples, run
+from tests.operators.metrics.scripted import list_examples, run
 
 PROMPT = "Two red apples"
 REPLY = """About two (counting):
@@ -47,7 +47,7 @@ def test_one_reply_has_all_questions_about_a_prompt() -> None:
 
 
 def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
-    for prompt, reply in examples(tifa.QUESTIONS["text"].instructions, "Questions and answers are below:"):
+    for prompt, reply in list_examples(tifa.QUESTIONS["text"].instructions, "Questions and answers are below:"):
         questions = read_questions(prompt, reply)
         assert len(questions) == reply.count("Q:")
         assert all(question.start is not None and question.kind for question in questions)

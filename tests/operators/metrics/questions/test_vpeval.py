@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from plumbline.operators.metrics.metric import Answered
 from plumbline.operators.metrics.modules import (
-    Look,
-    LookResult,
+    ImageQuery,
+    QueryResult,
     Relations,
     Statement,
-    judge,
-    looks,
+    check_statement,
+    list_queries,
     read_program,
     read_statement,
 )
@@ -24,7 +24,7 @@ from plumbline.operators.models.calls import Box, Request
 from plumbline.operators.models.families.vlm import CHAT
 from plumbline.operators.models.networks.similarity import COSINE
 from tests.operators.metrics import scripted
-from tests.operators.metrics.scripted import examples, run
+from tests.operators.metrics.scripted import list_examples, run
 
 PROMPT = "Two cows left of a sign that says pro milk."
 PROGRAM = """About two (counting):
@@ -38,16 +38,16 @@ vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"""
 LEFT, RIGHT = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60, 40)
 
 
-def make_seen(statement: Statement, *found: Any) -> list[LookResult]:
+def make_seen(statement: Statement, *found: Any) -> list[QueryResult]:
     """Return the results of a statement's queries to the image: boxes or words."""
-    assert len(looks(statement)) == len(found)
-    return [LookResult(text=one) if isinstance(one, str) else LookResult(tuple(one)) for one in found]
+    assert len(list_queries(statement)) == len(found)
+    return [QueryResult(text=one) if isinstance(one, str) else QueryResult(tuple(one)) for one in found]
 
 
 def holds(text: str, *found: Any, relations: Relations = "stated") -> bool:
     statement = read_statement(text)
     assert isinstance(statement, Statement)
-    return judge(statement, make_seen(statement, *found), relations)[0]
+    return check_statement(statement, make_seen(statement, *found), relations)[0]
 
 
 # Programs
@@ -66,7 +66,7 @@ def test_each_statement_of_a_program_is_a_question() -> None:
 
 
 def test_the_examples_of_both_forms_have_the_same_content() -> None:
-    text, in_json = (examples(PROGRAMS[form].instructions, "Programs are below:") for form in ("text", "json"))
+    text, in_json = (list_examples(PROGRAMS[form].instructions, "Programs are below:") for form in ("text", "json"))
     for one, other in zip(text, in_json, strict=True):
         program = read_program(one.reply)
         assert len(program) > 5
@@ -251,12 +251,12 @@ def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
     text = "spatialEval(image, 'cow,umbrella,in front of')"
     statement = read_statement(text)
     assert isinstance(statement, Statement)
-    assert [look.text for look in looks(statement)] == [
+    assert [query.text for query in list_queries(statement)] == [
         "Is there a cow in the image?",
         "Is there an umbrella in the image?",
         "Is the cow in front of the umbrella?",
     ]
-    assert {look.choices for look in looks(statement)} == {("yes", "no")}
+    assert {query.choices for query in list_queries(statement)} == {("yes", "no")}
     assert holds(text, "yes", "Yes.", "yes")
     assert not holds(text, "yes", "no", "yes")
 
@@ -271,8 +271,8 @@ def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
 )
 def test_other_relations_can_be_asked_in_the_releases_words(text: str, stated: str, released: str) -> None:
     ours, theirs = VpevalConfig(), VpevalConfig(relations="released")
-    assert stated in ours.looks(text)[-1].text and released in theirs.looks(text)[-1].text
-    assert ours.looking() != theirs.looking()
+    assert stated in ours.image_queries(text)[-1].text and released in theirs.image_queries(text)[-1].text
+    assert ours.query_options() != theirs.query_options()
 
 
 def test_a_text_must_be_a_line_that_was_read_or_all_lines_together() -> None:
@@ -283,20 +283,24 @@ def test_a_text_must_be_a_line_that_was_read_or_all_lines_together() -> None:
 
 def test_a_question_is_asked_as_released_and_its_answer_compared() -> None:
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
-    assert VpevalConfig().looks(text) == (
-        Look("model", "Question: what animals are there? Choices: pigs, cows, hens Answer:"),
+    assert VpevalConfig().image_queries(text) == (
+        ImageQuery("model", "Question: what animals are there? Choices: pigs, cows, hens Answer:"),
     )
     assert holds(text, "Cows")
     assert not holds(text, "two cows")
 
 
 def test_a_model_that_compares_choices_is_only_asked_the_question() -> None:
-    """In ablation 3 of "What makes a good metric?", CLIP compares every question with each of its choices."""
+    """CLIP compares every question with each of its choices, as in ablation 3 of "What makes a good metric?"."""
     metric = VpevalConfig().with_model_defaults(lambda role: COSINE)
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
-    assert metric.looks(text) == (Look("model", "what animals are there?", choices=("pigs", "cows", "hens")),)
+    assert metric.image_queries(text) == (
+        ImageQuery("model", "what animals are there?", choices=("pigs", "cows", "hens")),
+    )
     assert (
-        metric.looking() != VpevalConfig().with_model_defaults(lambda role: CHAT).looking() == VpevalConfig().looking()
+        metric.query_options()
+        != VpevalConfig().with_model_defaults(lambda role: CHAT).query_options()
+        == VpevalConfig().query_options()
     )
 
 
@@ -312,19 +316,19 @@ def test_a_model_that_compares_choices_is_only_asked_the_question() -> None:
 )
 def test_shuffling_words_affects_every_question_and_phrase_but_no_choice(text: str) -> None:
     plain, shuffled = VpevalConfig(), VpevalConfig(ablation="shuffled_words")
-    for own, other in zip(plain.looks(text), shuffled.looks(text), strict=True):
-        ours, theirs = (look.text.partition(" Choices: ") for look in (own, other))
+    for own, other in zip(plain.image_queries(text), shuffled.image_queries(text), strict=True):
+        ours, theirs = (query.text.partition(" Choices: ") for query in (own, other))
         assert sorted(ours[0].split()) == sorted(theirs[0].split()) and ours[2] == theirs[2]
         assert ours[0] != theirs[0] or not ours[0]
     (question,) = run(plain.write(PROMPT), [text]).result
     if question.kind == "text":
-        results = [LookResult(text="pro milk")]
+        results = [QueryResult(text="pro milk")]
     else:
         results = [
-            LookResult((LEFT._replace(label=look.text), LEFT._replace(label=look.text)), "yes")
-            for look in shuffled.looks(text)
+            QueryResult((LEFT._replace(label=query.text), LEFT._replace(label=query.text)), "yes")
+            for query in shuffled.image_queries(text)
         ]
-    given = shuffled.weigh([Answered(question, seen=tuple(results))]).elements
+    given = shuffled.weigh([Answered(question, query_results=tuple(results))]).elements
     assert given is not None
     if question.kind == "count":
         assert (given[0].given, given[0].score) == ("2 x cow brown", 1.0)
@@ -337,9 +341,9 @@ def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
     questions = run(metric.write(PROMPT), [PROGRAM]).result
     found = {"cow": [LEFT, LEFT], "sign": [RIGHT]}
     answered = [
-        Answered(one, seen=tuple(
-            LookResult(tuple(found.get(look.text, ())), None if look.model == "detector" else "pigs")
-            for look in metric.looks(one.text)
+        Answered(one, query_results=tuple(
+            QueryResult(tuple(found.get(query.text, ())), None if query.model == "detector" else "pigs")
+            for query in metric.image_queries(one.text)
         ))
         for one in questions
     ]  # fmt: skip
@@ -355,8 +359,11 @@ def test_repeated_statements_and_answers_outside_the_choices_count_as_released()
     metric = VpevalConfig()
     program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
     questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result
-    shown = {"detector": LookResult((LEFT,)), "model": LookResult(text="2")}
-    answered = [Answered(one, seen=tuple(shown[look.model] for look in metric.looks(one.text))) for one in questions]
+    shown = {"detector": QueryResult((LEFT,)), "model": QueryResult(text="2")}
+    answered = [
+        Answered(one, query_results=tuple(shown[query.model] for query in metric.image_queries(one.text)))
+        for one in questions
+    ]
     assert metric.weigh(answered).score == 3 / 4
     assert holds("vqa(image, 'how many cows?', '1,2,3', '>1')", ">1")
 
@@ -383,4 +390,4 @@ def test_a_program_in_json_is_stored_as_it_is_read(value: object, module: str) -
         questions = run(VpevalConfig(replies="json").write(PROMPT), [json.dumps([entry])]).result
     except (UnreadableReply, AssertionError):
         return  # it is requested again
-    assert all(VpevalConfig().looks(question.text) for question in questions)
+    assert all(VpevalConfig().image_queries(question.text) for question in questions)

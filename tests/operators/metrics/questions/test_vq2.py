@@ -12,7 +12,7 @@ from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.questions import vq2
 from plumbline.operators.metrics.questions.vq2 import Vq2Config, read_question, read_spans
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
-from tests.operators.metrics.scripted import examples, run
+from tests.operators.metrics.scripted import list_examples, run
 
 PROMPT = "Two red apples"
 YES_NO = ("yes", "no")
@@ -59,7 +59,7 @@ def test_the_phrases_in_the_instructions_occur_in_their_descriptions() -> None:
         vq2.STEPS["paper"].phrases["text"].instructions,
         vq2.STEPS["released"].phrases["text"].instructions,
     ):
-        for one in examples(instructions, "Phrases:"):
+        for one in list_examples(instructions, "Phrases:"):
             assert len(read_spans(one.prompt, one.reply)) == len(one.reply.splitlines())
 
 

@@ -31,10 +31,10 @@ def test_unset_options_follow_the_models_kind() -> None:
     assert (chat.answer, chat.reduction) == ("Yes", "first")
 
 
-def test_set_options_hold_for_every_kind_of_model() -> None:
+def test_set_options_are_kept_for_every_kind_of_model() -> None:
     metric = VqaScoreConfig(template="Is it {}?", reduction="product").with_model_defaults(lambda role: CHAT)
-    assert metric.asks == ("Is it {}?", "Yes", "product")
-    assert VqaScoreConfig(answer="yes").with_model_defaults(lambda role: CHAT).asks == DEFAULT_QUESTIONS[
+    assert metric.yes_question == ("Is it {}?", "Yes", "product")
+    assert VqaScoreConfig(answer="yes").with_model_defaults(lambda role: CHAT).yes_question == DEFAULT_QUESTIONS[
         CHAT.question
     ]._replace(answer="yes")
     assert metric.with_model_defaults(lambda role: CLIP_FLANT5) == metric, "applying the defaults twice changes nothing"
@@ -91,11 +91,11 @@ def test_other_braces_in_the_template_stay_unchanged() -> None:
     )
 
 
-def test_what_the_model_is_asked_does_not_depend_on_the_reduction() -> None:
-    asked = tiny.vqascore(reduction="mean").asking()
-    assert tiny.vqascore(reduction="product").asking() == asked
-    assert tiny.vqascore(answer="yes").asking() != asked
-    assert tiny.vqascore(template="Is it {}?").asking() != asked
+def test_the_question_does_not_depend_on_the_reduction() -> None:
+    asked = tiny.vqascore(reduction="mean").question_options()
+    assert tiny.vqascore(reduction="product").question_options() == asked
+    assert tiny.vqascore(answer="yes").question_options() != asked
+    assert tiny.vqascore(template="Is it {}?").question_options() != asked
 
 
 # Options with normalise=yes_no
@@ -125,20 +125,23 @@ def test_spellings_with_the_same_tokens_do_not_change_the_share() -> None:
 
 
 @pytest.mark.parametrize(("yes", "no", "share"), [(-1.0, -5000.0, 1.0), (-5000.0, -1.0, 0.0), (-5000.0, -5000.0, 0.5)])
-def test_a_share_is_a_number_even_if_both_answers_are_unlikely(yes: float, no: float, share: float) -> None:
+def test_the_share_of_yes_is_finite_even_if_both_answers_are_unlikely(yes: float, no: float, share: float) -> None:
     assert share_of_yes([[yes, EOS]], [[no, EOS]]) == share
 
 
 def test_normalising_changes_the_key_of_the_score_and_no_other_key() -> None:
-    assert score_normalised().scoring() == {"normalise": "yes_no"}
-    assert score_normalised().asking() != VqaScoreConfig().with_model_defaults(lambda role: CHAT).asking()
+    assert score_normalised().score_options() == {"normalise": "yes_no"}
+    assert (
+        score_normalised().question_options()
+        != VqaScoreConfig().with_model_defaults(lambda role: CHAT).question_options()
+    )
     plain = VqaScoreConfig().with_model_defaults(lambda role: CHAT)
-    assert plain.answering() == {
+    assert plain.answer_options() == {
         "kind": "vqascore",
         "template": DEFAULT_QUESTIONS[CHAT.question].template,
         "answer": "Yes",
     }
-    assert plain.scoring() == {"reduction": "first"}
+    assert plain.score_options() == {"reduction": "first"}
     assert score_normalised().with_model_defaults(lambda role: CLIP_FLANT5) == score_normalised(), (
         "applying the defaults twice changes nothing"
     )

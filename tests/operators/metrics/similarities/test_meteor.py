@@ -63,7 +63,7 @@ def write_wordnet(folder: Path, synsets: Sequence[Sequence[str]]) -> Path:
 
 
 def test_synonyms_match_if_wordnet_is_given(tmp_path: Path) -> None:
-    """As in NLTK, a synonym counts as much as an exact match, even if the candidate's word is inflected."""
+    """A synonym counts as much as an exact match, as in NLTK, even if the candidate's word is inflected."""
     wordnet = find_wordnet(
         str(write_wordnet(tmp_path / "wordnet", [("car", "auto"), ("ox", "bull"), ("car", "wagon")]))
     )
@@ -73,14 +73,16 @@ def test_synonyms_match_if_wordnet_is_given(tmp_path: Path) -> None:
     assert meteor("a red auto", "a red wagon", wordnet) == meteor("a red auto", "a red wagon")
 
 
-def test_another_wordnet_is_another_metric(tmp_path: Path) -> None:
+def test_another_wordnet_changes_the_recipe(tmp_path: Path) -> None:
     first, second = (
         SentenceMatchingConfig(measure="meteor", wordnet=str(write_wordnet(tmp_path / name, [("car", name)])))
         for name in ("auto", "wagon")
     )
-    assert SentenceMatchingConfig(measure="meteor").matching() == {"measure": "meteor"}
+    assert SentenceMatchingConfig(measure="meteor").text_similarity_options() == {"measure": "meteor"}
     assert (
-        first.matching() != second.matching() == second.with_model_defaults(lambda role: pytest.fail(role)).matching()
+        first.text_similarity_options()
+        != second.text_similarity_options()
+        == second.with_model_defaults(lambda role: pytest.fail(role)).text_similarity_options()
     )
     planned = first.with_model_defaults(lambda role: pytest.fail(role)).find_synonyms()
     write_wordnet(tmp_path / "auto", [("car", "lorry")])

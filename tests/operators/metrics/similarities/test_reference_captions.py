@@ -7,7 +7,7 @@ import pytest
 from plumbline.operators.metrics.similarities.word_overlap import (
     Cider,
     bleu_4,
-    common_length,
+    lcs_length,
     ref_clipscore,
     rouge_l,
 )
@@ -53,7 +53,7 @@ def test_a_reference_itself_scores_best_and_the_order_of_references_does_not_mat
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_common_length_equals_brute_forces(seed: int) -> None:
+def test_the_lcs_length_equals_brute_force(seed: int) -> None:
     rng = random.Random(seed)
     first, second = ([rng.choice("abc") for _ in range(rng.randint(0, 8))] for _ in range(2))
     subsequences = ([word for place, word in enumerate(first) if mask >> place & 1] for mask in range(2 ** len(first)))
@@ -62,7 +62,7 @@ def test_the_common_length_equals_brute_forces(seed: int) -> None:
         rest = iter(second)
         return all(word in rest for word in words)
 
-    assert common_length(first, second) == max(len(words) for words in subsequences if is_within(words))
+    assert lcs_length(first, second) == max(len(words) for words in subsequences if is_within(words))
 
 
 @pytest.mark.parametrize(

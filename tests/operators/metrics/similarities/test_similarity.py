@@ -20,9 +20,13 @@ def test_the_score_is_the_models_number_and_records_if_the_text_was_cut() -> Non
 
 def test_the_description_in_the_report_does_not_affect_comparisons() -> None:
     plain, told = SimilarityConfig(model="itm"), SimilarityConfig(model="itm", about="compares")
-    assert plain.comparing() == told.comparing() != SimilarityConfig(model="itm", measure="match").comparing()
-    assert plain.comparing() != SimilarityConfig(model="itm", pixels="padded").comparing()
-    assert (plain.scoring(), plain.text("a {} cat")) == (told.scoring(), "a {} cat")
+    assert (
+        plain.similarity_options()
+        == told.similarity_options()
+        != SimilarityConfig(model="itm", measure="match").similarity_options()
+    )
+    assert plain.similarity_options() != SimilarityConfig(model="itm", pixels="padded").similarity_options()
+    assert (plain.score_options(), plain.text("a {} cat")) == (told.score_options(), "a {} cat")
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -26,7 +26,7 @@ from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.networks.causal_lm import CausalLM
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.stages.questions import write
+from plumbline.operators.stages.questions import write_questions
 from tests.operators import tiny
 
 FORMS = [SPANS, QUESTIONS, TIFA_QUESTIONS, CHOOSE, ANSWER, TUPLES, DSG_QUESTIONS, DEPENDENCIES, QUESTION, VQ2_ANSWER,
@@ -101,7 +101,7 @@ def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: For
 def test_a_model_of_random_weights_writes_readable_questions(model: CausalLM, metric: WriterConfig) -> None:
     """The model's tokens are single bytes, so a question takes hundreds of them."""
     prompts = rows.table([{"prompt_id": "p", "text": "a red dog on a mat"}], schemas.PROMPTS)
-    table = write(prompts, metric, model)
+    table = write_questions(prompts, metric, model)
     assert table.column("error").null_count == len(table) > 0
 
 

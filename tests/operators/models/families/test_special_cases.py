@@ -32,7 +32,7 @@ from tests.operators import tiny
 from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, TEXTS, likelihoods
 from tests.operators.models.families import library
 from tests.operators.models.families.test_families import require_equal_to_library
-from tests.operators.stages.given import decoded, options
+from tests.operators.stages.given import decode, options
 from tests.operators.tiny import vqa_models
 from tests.operators.tiny.families import KINDS
 
@@ -120,7 +120,7 @@ def test_an_image_is_encoded_once_for_both_measures_and_each_text_with_the_image
     stage = SimilaritiesStage(metrics, {"model": model}, options())
     images = tiny.image_table([tiny.encoded(picture) for picture in PICTURES], ["p", "q", "p", "q"])
     texts = {name: PromptTexts({"p": TEXTS[0], "q": TEXTS[1]}, metric) for name, metric in metrics.items()}
-    tables = stage.measure(decoded(stage, images), texts)
+    tables = stage.measure(decode(stage, images), texts)
     assert counted == {"vision_model": len(PICTURES), "text_encoder": len(PICTURES) + 2}
     assert all(table.column("similarity").null_count == 0 for table in tables.values())
     assert tables["itm"] != tables["itc"]
@@ -204,12 +204,14 @@ def test_vqascore_asks_each_kind_with_its_own_template(
     kinds: Callable[[str], Path], name: str, template: str, reduction: Any
 ) -> None:
     metric = VqaScoreConfig().with_model_defaults(lambda role: profile(name, kinds(name)))
-    assert metric.asks == (template, "yes", reduction)
-    asked = Question(0, metric.question("a red star"), (metric.asks.answer,))
+    assert metric.yes_question == (template, "yes", reduction)
+    asked = Question(0, metric.question("a red star"), (metric.yes_question.answer,))
     ((answered,),) = likelihoods(load_kind(name, kinds(name), "likelihood"), PICTURES, [asked])
     with torch.no_grad():
         whole = library.WHOLE[name](kinds(name)).answer(Question(0, template.format("a red star"), ()), "yes")
-    assert reduce_answer(answered, metric.asks.reduction) == pytest.approx(reduce_answer(whole, reduction), abs=CLOSE)
+    assert reduce_answer(answered, metric.yes_question.reduction) == pytest.approx(
+        reduce_answer(whole, reduction), abs=CLOSE
+    )
 
 
 @pytest.mark.parametrize("name", ["blip2", "instructblip"])
@@ -348,7 +350,7 @@ def test_a_blind_model_that_thinks_or_runs_on_vllm_is_refused(tmp_path: Path) ->
 
 def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
     assert profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY
-    assert VqaScoreConfig().with_model_defaults(lambda role: TEXT_ONLY).asks.reduction == "first"
+    assert VqaScoreConfig().with_model_defaults(lambda role: TEXT_ONLY).yes_question.reduction == "first"
 
 
 def test_a_blind_t5_gives_the_same_answer_and_reply_for_every_image(kinds: Callable[[str], Path]) -> None:

@@ -26,7 +26,7 @@ from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
 from tests.operators import tiny
 from tests.operators.images.test_videos import SIZE, film
-from tests.operators.stages.given import inputs, operate
+from tests.operators.stages.given import inputs, run_stage
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")
 FACTOR = 8
@@ -186,7 +186,7 @@ def test_requests_call_a_video_a_video(model: ChatVlm, tmp_path: Path) -> None:
     filming = StageOptions(ImageLimits(), tiny.no_fetch, clips=Clips(shown="video", frames=2))
     stage = CaptionsStage({"llmscore": metric}, {"captioner": model}, filming)
     rows = pa.table({"image_id": ["i0"], "prompt_id": ["p0"], "image": [film(tmp_path / "clip", "mp4")]})
-    (row,) = operate(stage, inputs("llmscore", shard_rows=rows)).to_pylist()
+    (row,) = run_stage(stage, inputs("llmscore", shard_rows=rows)).to_pylist()
     assert row["error"] is None
     assert [(caption["width"], caption["height"]) for caption in row["captions"]] == [SIZE]
 

@@ -801,8 +801,8 @@ def test_llava_1_5_pads_an_image_to_a_square_and_other_models_use_their_processo
 
 def score(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text: str) -> float:
     (feature,) = model.encode([model.preprocess(image)])
-    asked = Question(0, metric.question(text), (metric.asks.answer,))
-    return reduce_answer(model.likelihood([feature], [asked])[0][0], metric.asks.reduction)
+    asked = Question(0, metric.question(text), (metric.yes_question.answer,))
+    return reduce_answer(model.likelihood([feature], [asked])[0][0], metric.yes_question.reduction)
 
 
 def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp_path: Path) -> None:
