@@ -15,7 +15,7 @@ from plumbline.jobs.command import Command, Terminated, run_job
 from plumbline.jobs.display.console import EMPTY, make_console, say, text_table, warn
 from plumbline.jobs.display.progress_lines import describe_rate, minutes
 from plumbline.operators.base.sentences import plural
-from plumbline.operators.results.summary import part_of
+from plumbline.operators.results.summary import describe_part
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, running_sweeps, unfinished_sweeps
 from plumbline.pipelines.plans.sweep_config import StatusConfig
@@ -138,7 +138,7 @@ def show_runs(console: Console, runs: Sequence[Run]) -> None:
             console.print(f"{name}: damaged", soft_wrap=True)
             continue
         manifest, counts = run.manifest, run.manifest.get("counts", {})  # any value may be missing
-        part, coverage = part_of(manifest), counts.get("coverage")
+        part, coverage = describe_part(manifest), counts.get("coverage")
         benchmark = f"{manifest.get('benchmark', EMPTY)}{f' ({part})' if part else ''}"
         covered = "" if coverage is None else f", coverage {coverage:.1%}"
         console.print(f"{name}: {escape(benchmark)}{covered}, exit {manifest.get('exit_code', EMPTY)}")

@@ -181,7 +181,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 @pytest.mark.parametrize("text", PROJECT["dependencies"])
 def test_a_dependency_has_a_lower_bound_and_an_upper_one_only_for_a_known_break(text: str) -> None:
-    """pip can then install our package next to others; the reason for an upper bound is on its line."""
+    """Our package can then be installed next to others; the reason for an upper bound is on its line."""
     wanted = Requirement(text)
     operators = {part.operator for part in wanted.specifier}
     assert operators in ({">="}, {">=", "<"}) and version(wanted.name) in wanted.specifier

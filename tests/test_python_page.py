@@ -8,7 +8,7 @@ from types import FunctionType
 import pytest
 
 from tests.bench_of import images
-from tests.operators.report.made import make_run, noisy
+from tests.operators.report.made import make_run, noisy_score
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/python.md").read_text()
@@ -27,7 +27,7 @@ CLAIMS = [
 
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make_run(tmp_path, score=noisy)
+    made = make_run(tmp_path, score=noisy_score)
     made.store.write_text("runs/latest", f"{made.run_id}\n")
     for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
         (tmp_path / f"{name}.png").write_bytes(row["image"])

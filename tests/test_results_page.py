@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.pipelines.store.store import LATEST
-from tests.operators.report.made import MadeRun, make_run, noisy
+from tests.operators.report.made import MadeRun, make_run, noisy_score
 from tests.s3 import S3Server
 
 TEXT = (Path(__file__).parent.parent / "docs/results.md").read_text()
@@ -46,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     """Make a run of three generators and two metrics with a failed image; images are in `data` next to the store."""
     folder = tmp_path_factory.mktemp("results")
     made = make_run(
-        folder, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy(name, metric, at)
+        folder, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy_score(name, metric, at)
     )
     made.store.write_text(LATEST, f"{made.run_id}\n")  # as a sweep writes it
     (folder / "bench").rename(folder / "data")

@@ -12,7 +12,7 @@ from plumbline.operators.base.sentences import ShownTable, names
 from plumbline.operators.metaeval.corrected_tables import contradictions, mean_tables
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import relations_tables
-from plumbline.operators.metaeval.paper_tables import EMPTY, conventions, count_columns, value_text
+from plumbline.operators.metaeval.paper_tables import EMPTY, count_columns, list_conventions, value_text
 from plumbline.operators.report.agreement import Agreement, conclude
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.metaeval.metaeval import ALONE, PAGE, Findings
@@ -95,7 +95,7 @@ def show_findings(console: Console, findings: Findings) -> None:
             rows = {name: dict(zip(table.names[1:], cells, strict=True)) for name, *cells in table.rows}
             show_tables(console, table.title, rows)
             say(console, table.caption)
-    for line in (*conventions(findings.judgements), *findings.notes):
+    for line in (*list_conventions(findings.judgements), *findings.notes):
         console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
 
 
@@ -125,7 +125,7 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
         statistic = judgements[0].statistic
         first = [judged for judged in judgements if (judged.group, judged.statistic) == (OVERALL, statistic)]
         for judged in sorted(first, key=lambda judged: math.inf if math.isnan(judged.value) else -judged.value):
-            template = f"{judged.template or 'what is known'}: {judged.statistic}"
+            template = f"{judged.template or 'ground truth'}: {judged.statistic}"
             cells[judged.metric, template] = f"{value_text(judged)} n {judged.n:,}"
     rows = _rows(cells)
     first_rows = dict(list(rows.items())[:MAX_ROWS])
@@ -139,7 +139,7 @@ def _group_by_template(findings: Findings) -> dict[str, list[Judgement]]:
     titled: dict[str, list[Judgement]] = {}
     for judged in findings.judgements:
         if judged.metric != PEOPLE:
-            title = f"{findings.protocol}: agreement with {judged.template or 'what is known'}"
+            title = f"{findings.protocol}: agreement with {judged.template or 'the ground truth'}"
             titled.setdefault(title, []).append(judged)
     return titled
 

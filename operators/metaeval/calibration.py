@@ -1,4 +1,4 @@
-"""Treats metrics as tests of whether people would pass an image: thresholds, sensitivity and specificity."""
+"""Judges how well a metric predicts which images people would pass: thresholds, sensitivity and specificity."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.metaeval.judgement import Judgement, undefined
+from plumbline.operators.metaeval.judgement import Judgement, undefined_judgement
 from plumbline.operators.statistics.bootstrap import Scale
 from plumbline.operators.statistics.shares import Share, estimate_share
 
@@ -90,5 +90,5 @@ def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, threshol
     found = sensitivity if statistic == "sensitivity" else specificity
     words = f"{CALIBRATION[statistic]}; {thresholds.words}"
     if thresholds.undefined or not found.n:
-        return undefined(metric, statistic, found.n, f"{thresholds.undefined or 'there is none'}; {words}")
+        return undefined_judgement(metric, statistic, found.n, f"{thresholds.undefined or 'there is none'}; {words}")
     return Judgement(metric, statistic, found.value, found.interval, found.n, f"{words}; {EXACT}")

@@ -1,4 +1,4 @@
-"""Finds the images on which a metric and people disagree most, so that people can look at them."""
+"""Finds the images that a metric and people judge most differently."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -43,12 +43,12 @@ def contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> I
             ranks[name] = percentile_rank(first - 1, last - first + 1, len(rows))
         difference = np.abs(ranks["human"] - ranks["score"])
         ranked = rows.assign(rank_by_people=ranks["human"], rank_by_metric=ranks["score"], difference=difference)
-        for image in _largest_differences(ranked[difference >= MIN_DIFFERENCE]):
+        for image in _select_largest(ranked[difference >= MIN_DIFFERENCE]):
             why = (
                 f"people rate it {image.human:.1f} ({template}), percentile rank {image.rank_by_people:.0%}; {metric} "
                 f"has it at percentile rank {image.rank_by_metric:.0%} of the same images"
             )
-            yield _image(template, metric, image, "", why)
+            yield _make_row(template, metric, image, "", why)
 
 
 def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
@@ -67,24 +67,24 @@ def contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) 
     sign = both["preferred"].map(PREFERENCE_SIGNS).astype("float64")  # if there are no rows, map keeps the string type
     contrary = both.assign(difference=difference.abs(), prompt_id=both["prompt_id_a"])[sign * np.sign(difference) < 0]
     for (template, metric), rows in contrary.groupby(["template", "metric"], sort=False):
-        for pair in _largest_differences(rows):
+        for pair in _select_largest(rows):
             better, worse = ("a", "b") if pair.preferred == "a" else ("b", "a")
             generators = {"a": pair.generator_a, "b": pair.generator_b}
             why_better = f"people prefer it to that of {generators[worse]} ({template}), {metric} does not"
             why_worse = f"{metric} prefers it to that of {generators[better]}, people do not ({template})"
-            yield _image(template, metric, pair, f"_{better}", why_better)
-            yield _image(template, metric, pair, f"_{worse}", why_worse)
+            yield _make_row(template, metric, pair, f"_{better}", why_better)
+            yield _make_row(template, metric, pair, f"_{worse}", why_worse)
 
 
 def _read_scores(scores: pa.Table) -> pd.DataFrame:
     return scores.select([*IDS, "metric", "score"]).to_pandas().dropna(subset=["score"])
 
 
-def _largest_differences(rows: pd.DataFrame) -> Iterator[Any]:
+def _select_largest(rows: pd.DataFrame) -> Iterator[Any]:
     ordered = rows.sort_values("difference", ascending=False, kind="stable")
     yield from ordered.drop_duplicates("prompt_id").head(MAX_IMAGES).itertuples()
 
 
-def _image(template: object, metric: object, row: Any, side: str, why: str) -> ContradictedImage:
+def _make_row(template: object, metric: object, row: Any, side: str, why: str) -> ContradictedImage:
     image, prompt, generator = (str(getattr(row, f"{name}{side}")) for name in IDS)
     return ContradictedImage(str(template), str(metric), image, prompt, generator, why)

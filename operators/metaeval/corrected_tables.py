@@ -107,7 +107,7 @@ def contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
-    """Describe pairs on which a metric clearly contradicts people, and the generators that the metric misjudges."""
+    """Describe pairs of generators that a metric and people clearly order differently, and the misjudged generators."""
     pairs = _group([mean for mean in means if mean.other])
     contrary = {
         key: [pair for pair in rows if pair.better and pair.metric_better and pair.better != pair.metric_better]

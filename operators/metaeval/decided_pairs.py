@@ -1,4 +1,4 @@
-"""Decides which generator of each pair is better, based on the prompts that an adaptive sweep has scored so far."""
+"""Decides which generator of each pair is better, based on the prompts that an adaptive sweep has already scored."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -34,7 +34,7 @@ VERDICTS = {A_BETTER: "a", B_BETTER: "b", ALIKE: "alike"}
 
 
 class SeenPrompts(NamedTuple):
-    """The prompts that an adaptive sweep has scored so far, and its decisions."""
+    """The decisions of an adaptive sweep, and the number of prompts that it has already scored."""
 
     prompts: int
     of_prompts: int
@@ -59,23 +59,23 @@ class SeenPrompts(NamedTuple):
         return f"{self.prompts} of {self.of_prompts} prompts: of {counts['pairs']} pairs {decided}"
 
     @property
-    def enough(self) -> bool:
+    def is_done(self) -> bool:
         """True if all pairs are decided or all prompts are scored."""
         return self.counts()["undecided"] == 0 or self.prompts >= self.of_prompts
 
 
 def describe_subsample(counts: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Describe what was scored and decided in a run that stopped early, given counts and options from its manifest."""
+    """Describe the scored subsample and the decisions of a run, given counts and options from its manifest."""
     unseen = counts["of_images"] - counts["images"]
     scored = (
         f"The scores are of a balanced random subsample: {counts['prompts']:,} of {counts['of_prompts']:,} prompts, "
         f"{counts['images']:,} of {counts['of_images']:,} images; {unseen:,} images "
-        f"({unseen / max(counts['of_images'], 1):.0%}) were not looked at."
+        f"({unseen / max(counts['of_images'], 1):.0%}) were not scored."
     )
     left = "none is left" if not counts["undecided"] else f"{counts['undecided']} are undecided"
     return (
         f"{scored} Of {counts['pairs']} pairs, by every metric, {counts['told_apart']} are told apart, "
-        f"{counts['alike']} differ by no more than the indifference, and {left}. "
+        f"{counts['alike']} differ by at most the indifference, and {left}. "
         f"{describe_certainty(options['method'], options['alpha'])}"
     )
 
@@ -85,9 +85,9 @@ def describe_certainty(method: str, alpha: float) -> str:
     if method == "betting":
         return f"The probability that any of these decisions is false for all prompts is at most {alpha:.0%}."
     return (
-        f"adaptive=asymptotic does not promise that at most {alpha:.0%} of such decisions are false: if one prompt in "
-        "a hundred makes the difference, more than three in ten were. adaptive=betting, with the scores' "
-        "adaptive.range, promises it."
+        f"adaptive=asymptotic does not guarantee that at most {alpha:.0%} of such decisions are false. If only one "
+        "prompt in a hundred makes the difference, more than three in ten are. adaptive=betting, with the scores' "
+        "adaptive.range, guarantees it."
     )
 
 
@@ -96,8 +96,8 @@ def decisions_table(decisions: pa.Table) -> ShownTable:
     verdicts = {"a": "{generator_a} is better", "b": "{generator_b} is better"}
     return ShownTable(
         "Decisions from the subsample",
-        "Decisions about all prompts of the benchmark, from the balanced random subsample that was scored (an adaptive "
-        "sweep). Their test may be repeated while prompts come in. Prompts: those that both generators have scores of.",
+        "Decisions about all prompts of the benchmark, based on a balanced random subsample (adaptive sweep). The test "
+        "stays valid if it is repeated as more prompts are scored. Prompts: those with scores of both generators.",
         ("metric", "pair", "decided", "difference", "prompts", "missing", "decided after"),
         [
             (

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import schemas
 from plumbline.operators.base.sentences import NOTHING, ShownTable, first_rows, number, plural
-from plumbline.operators.metaeval.judgement import OVERALL, Judgement, mean_judgement, numbers, undefined
+from plumbline.operators.metaeval.judgement import OVERALL, Judgement, mean_judgement, to_floats, undefined_judgement
 from plumbline.operators.metaeval.matching import metric_columns
 from plumbline.operators.metrics.metric import direction
 from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, Prompts
@@ -28,11 +28,11 @@ WORDS: Mapping[Convention, str] = {
     "separation and delta over pairs of nodes without a gap",
 }
 CONTENTS = {
-    "images": ("source", "Images by what made them."),
-    "prompts": ("source", "Graphs by where their prompts come from."),
-    "errors": ("type", "Errors that edges add to a parent's, by type."),
+    "images": ("source", "Images by source."),
+    "prompts": ("source", "Graphs by source of their prompts."),
+    "errors": ("type", "Errors added by edges, by type."),
 }
-"""First column heading and caption of each table of contents, by what the table counts (figure 2)."""
+"""Heading of the first column and caption of each table about the graphs' contents, by counted item (figure 2)."""
 
 
 def measure_graphs(
@@ -71,7 +71,7 @@ def judge_graphs(
     """
     in_graphs = set(graph_nodes.column("image_id").to_pylist())
     long = scores.select(["image_id", "metric", "score"]).to_pandas()
-    scored_rows = long[np.isfinite(numbers(long["score"]))].groupby("metric")["image_id"]
+    scored_rows = long[np.isfinite(to_floats(long["score"]))].groupby("metric")["image_id"]
     scored = {str(metric): set(images) for metric, images in scored_rows}
     judgements, frames = list[Judgement](), []
     for convention in conventions:
@@ -97,7 +97,7 @@ def _judge_mean(metric: str, measure: str, rows: pd.DataFrame, convention: Conve
     if not len(kept) or not defined[kept.index].all():
         gaps = rows.loc[~defined, "graph_id"].astype(str).to_list()
         reason = f"{len(gaps)} of {len(rows)} graphs have a node without any score, first {gaps[0]}"
-        return undefined(metric, statistic, 0, reason)
+        return undefined_judgement(metric, statistic, 0, reason)
     graphs = Prompts(kept["graph_id"].astype(str).to_list(), sampling, name="graphs")
     words = f"{convention} convention: {WORDS[convention]}; mean over graphs"
     return mean_judgement(metric, statistic, kept[measure].to_numpy(np.float64), graphs, words, SCALES.get(measure))
@@ -194,7 +194,7 @@ class CorrelationMatrix(NamedTuple):
         return f"Pearson's correlation in % between metrics {over}{more}"
 
     def first(self, most: int) -> "CorrelationMatrix":
-        """Return the part of the matrix with the first `most` metrics."""
+        """Return the part of the matrix for the first `most` metrics."""
         metrics, left_out = first_rows(self.metrics, most)
         values = [row[:most] for row in self.values[:most]]
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)

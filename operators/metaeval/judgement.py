@@ -1,4 +1,4 @@
-"""Judgements of a metric: each is a value with its interval, its convention, and the number of rows behind it."""
+"""Judgements of a metric: each is a value with its interval, its convention, and its number of rows."""
 
 import math
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def mean_judgement(
     return Judgement(metric, statistic, float(values.mean()), interval, len(values), words)
 
 
-def undefined(metric: str, statistic: str, n: int, reason: str) -> Judgement:
+def undefined_judgement(metric: str, statistic: str, n: int, reason: str) -> Judgement:
     return Judgement(metric, statistic, math.nan, UNDEFINED, n, f"undefined: {reason}")
 
 
@@ -113,6 +113,6 @@ def mean_matrix(shape: tuple[int, ...], row: NDArray[Any], column: NDArray[Any],
         return np.asarray(sums / counts)
 
 
-def numbers(column: pd.Series) -> "pd.Series[float]":
+def to_floats(column: pd.Series) -> "pd.Series[float]":
     """Convert a column to floats; null becomes nan."""
     return pd.to_numeric(column, errors="coerce").astype("float64")

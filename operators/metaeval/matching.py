@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metaeval.judgement import numbers
+from plumbline.operators.metaeval.judgement import to_floats
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.rounding import merge_equal
 
@@ -51,7 +51,7 @@ def best_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
     return max(choices, key=lambda match: count_shared(judged, scored, match))
 
 
-def examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
+def format_examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
     """Format a few example ids of each column."""
     parts = []
     for column in columns:
@@ -114,6 +114,6 @@ def metric_columns(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float
             where = ", ".join(f"{key} {first[key]!r}" for key in keys)
             times = int((named_rows[keys] == first).all(axis=1).sum())
             raise SourceError(f"scores: metric {metric} has {where} in {times} rows; keep one row")
-        column = numbers(named_rows.set_index(keys)["score"])
+        column = to_floats(named_rows.set_index(keys)["score"])
         columns[str(metric)] = pd.Series(merge_equal(column.to_numpy()), column.index, name="score")
     return columns

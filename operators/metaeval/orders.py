@@ -17,8 +17,8 @@ from plumbline.operators.metaeval.judgement import (
     Order,
     correct_p_values,
     group_means,
-    numbers,
-    undefined,
+    to_floats,
+    undefined_judgement,
 )
 from plumbline.operators.metaeval.matching import complete_ids, paired_ids, rated_ids, scored_ids, select_images
 from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, majority_votes, sort_sides
@@ -86,7 +86,7 @@ def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: Ze
 def order_by_scores(metric: str, scores: pa.Table, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
     """Order every pair of generators by a metric's scores, averaged and paired by prompt."""
     frame = scores.select(["generator", "prompt_id", "score"]).to_pandas()
-    return _order_by_means(metric, frame.assign(score=numbers(frame["score"])), alpha, zeros)
+    return _order_by_means(metric, frame.assign(score=to_floats(frame["score"])), alpha, zeros)
 
 
 def _order_by_means(judge: str, rows: pd.DataFrame, alpha: float, zeros: ZeroHandling) -> list[Order]:
@@ -152,7 +152,7 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
             if any(human is not None for human, _ in pairs):
                 judged = Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED, len(pairs), words)
             else:
-                judged = undefined(metric, name, len(pairs), reason)
+                judged = undefined_judgement(metric, name, len(pairs), reason)
             judgements.append(judged._replace(template=template))
     return judgements
 

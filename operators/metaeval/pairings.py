@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.metaeval.judgement import OVERALL, Judgement, mean_judgement, undefined
+from plumbline.operators.metaeval.judgement import OVERALL, Judgement, mean_judgement, undefined_judgement
 from plumbline.operators.metaeval.matching import metric_columns
 from plumbline.operators.statistics.bootstrap import SHARES, Floats, Prompts
 from plumbline.operators.statistics.options import Sampling
@@ -32,7 +32,7 @@ def judge_pairings(pairings: pa.Table, scores: pa.Table, sampling: Sampling) -> 
             unscored = len(wide) - len(complete) if subset == OVERALL else 0
             right = pairing_scores(rows.to_numpy(np.float64).reshape(-1, 2, 2))
             for name, values in right._asdict().items():
-                judged = undefined(metric, name, 0, "no sample has all four scores")
+                judged = undefined_judgement(metric, name, 0, "no sample has all four scores")
                 if len(values):
                     share = values.astype(np.float64)
                     judged = mean_judgement(metric, name, share, samples, "strict, a tie is wrong", SHARES)

@@ -15,25 +15,25 @@ def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), furt
     """Return a table for each template and subset, then the `further` tables, and then the conventions and notes."""
     parts = [
         f"### {title}\n\n{frame.to_markdown(disable_numparse=True)}\n"
-        for title, frame in tables(judgements)
+        for title, frame in make_tables(judgements)
         if len(frame)
     ]
     for table in further:
         cells = [[cell.replace("\n", " ") for cell in row] for row in table.rows]
         frame = pd.DataFrame(cells, columns=table.names).set_index(table.names[0])
         parts.append(f"### {table.title}\n\n{table.caption}\n\n{frame.to_markdown(disable_numparse=True)}\n")
-    lines = [f"- {text}" for text in [*conventions(judgements), *notes]]
+    lines = [f"- {text}" for text in [*list_conventions(judgements), *notes]]
     return "\n".join([*parts, *lines]) + "\n"
 
 
 def to_latex(judgements: Sequence[Judgement]) -> str:
     """Return the same tables in LaTeX, with booktabs rules and escaped text."""
     return "\n".join(
-        frame.to_latex(escape=True, caption=latex(title)) for title, frame in tables(judgements) if len(frame)
+        frame.to_latex(escape=True, caption=latex(title)) for title, frame in make_tables(judgements) if len(frame)
     )
 
 
-def tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
+def make_tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
     """Return titled tables with metrics down and statistics across; tables about people alone come last.
 
     People's means by generator and skill have a separate table.
@@ -93,7 +93,7 @@ def value_text(judged: Judgement) -> str:
     return f"{judged.value:.3f}" + ("" if math.isnan(low) else f" [{low:.3f}, {high:.3f}]")
 
 
-def conventions(judgements: Sequence[Judgement]) -> list[str]:
+def list_conventions(judgements: Sequence[Judgement]) -> list[str]:
     """Return each statistic's convention, with the metric's name if conventions differ (by an epsilon, for example)."""
     overall = [
         judged

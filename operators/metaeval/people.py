@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
-from plumbline.operators.metaeval.judgement import PEOPLE, Judgement, mean_judgement, undefined
+from plumbline.operators.metaeval.judgement import PEOPLE, Judgement, mean_judgement, undefined_judgement
 from plumbline.operators.metaeval.matching import IDS
 from plumbline.operators.metaeval.ratings import (
     VIESCORE,
@@ -18,8 +18,8 @@ from plumbline.operators.metaeval.ratings import (
     judge_ratings,
     mean_ratings,
     rated_prompts,
+    split_by_skill,
     split_generators,
-    subsets,
 )
 from plumbline.operators.statistics.agreement import krippendorff_alpha, raters_viescore
 from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Interval, Prompts, Scale
@@ -64,7 +64,9 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = N
             words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
             judged = Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
             if math.isnan(value):
-                judged = undefined(PEOPLE, statistic, count, f"no {rated} has two ratings, or all of them are equal")
+                judged = undefined_judgement(
+                    PEOPLE, statistic, count, f"no {rated} has two ratings, or all of them are equal"
+                )
             judgements.append(judged._replace(template=template, generator=generator))
     return judgements
 
@@ -91,17 +93,19 @@ def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list
 
 
 def judge_people(ratings: pa.Table, rated: Sequence[Rated], skills: Mapping[str, Sequence[str]]) -> list[Judgement]:
-    """Judge people by `spearman_viescore`, over generators that a metric scored, or over all if there is no metric."""
+    """Judge people by `spearman_viescore`, over the generators that a metric scored or, without metrics, over all."""
     judgements = []
     for template, rows in _add_units(ratings.to_pandas()).groupby("template", sort=False):
         frames = [each.frame["generator"] for each in rated if each.template == template]
         scored = pd.concat(frames or [rows["generator"]])
-        for subset, frame in subsets(rows[rows["generator"].isin(scored.dropna())], skills).items():
+        for subset, frame in split_by_skill(rows[rows["generator"].isin(scored.dropna())], skills).items():
             images, value = frame["unit"].nunique(), raters_viescore(frame)
             words = "each rater compared with the mean of the others"
             judged = Judgement(PEOPLE, VIESCORE, value, UNDEFINED, images, words)
             if math.isnan(value):
-                judged = undefined(PEOPLE, VIESCORE, images, "the raters of some generator do not vary, or are alone")
+                judged = undefined_judgement(
+                    PEOPLE, VIESCORE, images, "the raters of some generator do not vary, or are alone"
+                )
             judgements.append(judged._replace(template=str(template), subset=subset))
     return judgements
 
@@ -155,7 +159,7 @@ def _rate_generator(
             "mean over images of the mean rating",
             scale,
         )._replace(subset=subset)
-        for subset, own in subsets(rows, skills).items()
+        for subset, own in split_by_skill(rows, skills).items()
         if len(own)
     )
     yield mean
@@ -166,7 +170,7 @@ def _rate_generator(
         convention = f"{mean.convention}; {words}"
         yield mean._replace(statistic="mean_0_1", value=value, interval=Interval(*ends), convention=convention)
         if len(values) < 2:
-            yield undefined(PEOPLE, "deviation_0_1", len(values), "one image")
+            yield undefined_judgement(PEOPLE, "deviation_0_1", len(values), "one image")
         else:
             words = f"standard deviation (n - 1) over images of the mean rating; {words}"
             deviation = float(values.std(ddof=1)) / width

@@ -16,7 +16,7 @@ from plumbline.operators.metaeval.judgement import (
     Judgement,
     correct_p_values,
     mean_judgement,
-    undefined,
+    undefined_judgement,
 )
 from plumbline.operators.metaeval.matching import metric_columns, side_columns
 from plumbline.operators.metaeval.people import judge_raters
@@ -30,7 +30,7 @@ ACCURACY = "binary_accuracy"
 PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
 
 
-class _Chosen(NamedTuple):
+class _Choices(NamedTuple):
     """A metric's choices, compared with those of people."""
 
     metric: str
@@ -156,7 +156,7 @@ def _choose(
     match: Match,
     unsure: Unsure,
     equal_scores: EqualScores,
-) -> _Chosen:
+) -> _Choices:
     a, b = (scores_of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
     counted = frame["preferred"].ne(UNSURE) if unsure == "left_out" else pd.Series(True, index=frame.index)
@@ -168,7 +168,7 @@ def _choose(
     worth = "count half" if equal_scores == "half" else "are wrong where people decide"
     words = f"equal scores {worth}; undecided pairs {unsure.replace('_', ' ')}"
     n_unscored = int((counted & ~scored).sum())
-    return _Chosen(metric, str(votes["template"].iloc[0]), rows.assign(right=right), n_unscored, words)
+    return _Choices(metric, str(votes["template"].iloc[0]), rows.assign(right=right), n_unscored, words)
 
 
 def scores_of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match) -> "pd.Series[float]":
@@ -178,19 +178,19 @@ def scores_of_side(side: str, column: "pd.Series[float]", votes: pd.DataFrame, m
     return renamed[keys].join(column.rename("score"), on=keys)["score"]
 
 
-def _judge_accuracy(chosen: _Chosen, sampling: Sampling) -> Judgement:
+def _judge_accuracy(chosen: _Choices, sampling: Sampling) -> Judgement:
     right = chosen.frame["right"].to_numpy(np.float64)
     words = f"majority of raters; {chosen.words}"
     if len(right):
         prompts = Prompts(chosen.frame["prompt_id"].to_list(), sampling)
         judged = mean_judgement(chosen.metric, ACCURACY, right, prompts, words, SHARES)
     else:
-        judged = undefined(chosen.metric, ACCURACY, 0, f"no decided pair with both scores; {words}")
+        judged = undefined_judgement(chosen.metric, ACCURACY, 0, f"no decided pair with both scores; {words}")
     n_prompts = chosen.frame["prompt_id"].nunique()
     return judged._replace(template=chosen.template, n_unscored=chosen.n_unscored, n_prompts=n_prompts)
 
 
-def _compare(a: _Chosen, b: _Chosen, sampling: Sampling) -> Comparison:
+def _compare(a: _Choices, b: _Choices, sampling: Sampling) -> Comparison:
     both = a.frame.join(b.frame["right"].rename("right_b"), how="inner")
     differences = both["right"] - both["right_b"]
     by_prompt = differences.groupby(both["prompt_id"]).sum().to_numpy()

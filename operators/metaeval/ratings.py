@@ -18,7 +18,7 @@ from plumbline.operators.metaeval.judgement import (
     Judgement,
     correct_p_values,
     group_means,
-    undefined,
+    undefined_judgement,
 )
 from plumbline.operators.metaeval.matching import metric_columns
 from plumbline.operators.statistics.agreement import STATISTICS, spearman_viescore
@@ -100,7 +100,7 @@ def judge_ratings(
     return [
         judgement._replace(subset=subset, generator=generator)
         for each in rated
-        for subset, rows_of_skill in subsets(each.frame, skills).items()
+        for subset, rows_of_skill in split_by_skill(each.frame, skills).items()
         for generator, frame in [("", rows_of_skill), *(split_generators(rows_of_skill) if by_generator else [])]
         for judgement in _judge(each, frame, statistics, sampling, marks)
     ]
@@ -153,7 +153,7 @@ def judge_means(
     judgements = list[Judgement]()
     for each in rated:
         human, score = each.frame["human"].to_numpy(), each.frame["score"].to_numpy()
-        whole, *by_skill = subsets(each.frame, skills).values()
+        whole, *by_skill = split_by_skill(each.frame, skills).values()
         groups = [
             each.frame.index.isin(rows.index)
             for rows_of_skill in by_skill or [whole]
@@ -185,7 +185,7 @@ def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         yield str(name), rows
 
 
-def subsets(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
+def split_by_skill(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> dict[str, pd.DataFrame]:
     """Return all rows as OVERALL, and the rows of each skill."""
     prompts: dict[str, set[str]] = {}
     for prompt, own in skills.items():
@@ -203,11 +203,11 @@ def _correlate(
     except ValueError as error:
         raise SourceError(f"ratings: {error}; use another statistic") from error
     if len(human) < 2:
-        return undefined(metric, statistic, len(human), f"{len(human)} images with both a rating and a score")
+        return undefined_judgement(metric, statistic, len(human), f"{len(human)} images with both a rating and a score")
     if math.isnan(value):
         varying = "ratings or scores of a generator" if np.ptp(score) > 0 else "scores"
         equal = varying if np.ptp(human) > 0 else "ratings"
-        return undefined(metric, statistic, len(human), f"all {equal} are equal")
+        return undefined_judgement(metric, statistic, len(human), f"all {equal} are equal")
     scale = SHARES if statistic == "auroc" else CORRELATIONS
     interval = prompts.interval(compute, scale) if prompts.all_vary(human, score) else UNDEFINED
     return Judgement(metric, statistic, value, interval, len(human), prompts.describe(interval))
@@ -224,10 +224,10 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
     words = f"tie calibration over {which}"
     best = calibrate_ties(human, score, prompts.codes.tolist() if grouped else None)
     if not best.pairs:
-        return [undefined(metric, name, 0, "no pair of images") for name in (accuracy, epsilon)]
+        return [undefined_judgement(metric, name, 0, "no pair of images") for name in (accuracy, epsilon)]
     if pd.Series(human).groupby(prompts.codes if grouped else np.zeros(len(human))).nunique().max() < 2:
         reason = f"people rate the images of every pair alike ({which})"
-        return [undefined(metric, name, best.pairs, reason) for name in (accuracy, epsilon)]
+        return [undefined_judgement(metric, name, best.pairs, reason) for name in (accuracy, epsilon)]
     interval = prompts.pairwise_interval(human, score, best.epsilon, grouped=grouped)
     how = f"{prompts.describe(interval, SHARES if grouped else None)}, epsilon fixed"
     if prompts.count > MAX_PROMPTS_IN_PAIRS and not grouped:

@@ -80,6 +80,8 @@ def trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
             cells[judged.group, judged.metric] = found
         subsets, metrics = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
         lines = [(subset, *(cells.get((subset, metric), NOTHING) for metric in metrics)) for subset in subsets]
-        title = f"how far to trust each metric, by {template or 'what is known'} ({own[0].statistic.replace('_', ' ')})"
+        title = (
+            f"how far to trust each metric, by {template or 'the ground truth'} ({own[0].statistic.replace('_', ' ')})"
+        )
         tables.append(ShownTable(title, CAPTION, ("", *metrics), lines))
     return tables

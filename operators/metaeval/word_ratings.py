@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metaeval.judgement import OVERALL, Judgement, group_means, undefined
+from plumbline.operators.metaeval.judgement import OVERALL, Judgement, group_means, undefined_judgement
 from plumbline.operators.metaeval.matching import IDS
-from plumbline.operators.metaeval.ratings import subsets
+from plumbline.operators.metaeval.ratings import split_by_skill
 from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Longs, Prompts, student_interval
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 
@@ -79,13 +79,14 @@ def judge_words(
                 matched.append({**ids, **word._asdict(), "score": score, "n_questions": len(scores)})
     if not matched:
         raise SourceError(
-            "words: no metric of the run asks about the words of a rated image; score the images with one that does"
+            "words: no metric of the run asks about the words of a rated image; add one that does, such "
+            "as gecko, to the run"
         )
     matches = pd.DataFrame(matched)
     judgements = [
         judgement
         for metric, rows in matches.groupby("metric", sort=False)
-        for subset, of_subset in subsets(rows, skills).items()
+        for subset, of_subset in split_by_skill(rows, skills).items()
         for judgement in _judge(str(metric), subset, of_subset, sampling)
     ]
     return judgements, matches
@@ -108,7 +109,7 @@ def _is_about(question: Mapping[str, Any], word: _RatedWord, row: Mapping[str, A
 
 
 def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) -> list[Judgement]:
-    """Return one metric's statistics over the words on which people decided."""
+    """Return one metric's statistics over the words, leaving out ties among raters."""
     decided = frame[frame["rated"] != MIN_ALIGNED]
     asked = decided[decided["score"].notna()]
     n_unscored = len(decided) - len(asked) if subset == OVERALL else 0
@@ -130,34 +131,35 @@ def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) ->
 
 
 def _judge_share(
-    metric: str, name: str, counted: NDArray[np.bool_], of: NDArray[np.bool_], prompts: Prompts, reason: str
+    metric: str, name: str, counted: NDArray[np.bool_], among: NDArray[np.bool_], prompts: Prompts, reason: str
 ) -> Judgement:
-    """Return the fraction of the words in `of` that are `counted`, with an interval that resamples prompts."""
-    if not of.any():
-        return undefined(metric, name, 0, reason)
+    """Return the fraction of the words in `among` that are in `counted`, with an interval that resamples prompts."""
+    if not among.any():
+        return undefined_judgement(metric, name, 0, reason)
     sums, sizes = (
-        np.bincount(prompts.codes, weights=words, minlength=prompts.count).astype(np.float64) for words in (counted, of)
+        np.bincount(prompts.codes, weights=words, minlength=prompts.count).astype(np.float64)
+        for words in (counted, among)
     )
-    value, interval = float(counted.sum() / of.sum()), prompts.ratio_interval(sums, sizes, SHARES)
+    value, interval = float(counted.sum() / among.sum()), prompts.ratio_interval(sums, sizes, SHARES)
     words = f"{WORDS[name]}; {prompts.describe(interval, SHARES)}"
-    return Judgement(metric, name, value, interval, int(of.sum()), words)
+    return Judgement(metric, name, value, interval, int(among.sum()), words)
 
 
 def _judge_auroc(metric: str, asked: pd.DataFrame, prompts: Prompts) -> Judgement:
     aligned = (asked["rated"] > MIN_ALIGNED).to_numpy(np.float64)
     levels = np.unique(asked["score"].to_numpy(np.float64), return_inverse=True)[1]
-    value = _area(levels, aligned, np.ones(len(asked)))
+    value = _measure_area(levels, aligned, np.ones(len(asked)))
     if math.isnan(value):
-        return undefined(metric, "auroc", len(asked), "all words are rated alike")
+        return undefined_judgement(metric, "auroc", len(asked), "all words are rated alike")
     interval = UNDEFINED
     if prompts.all_vary(aligned, levels.astype(np.float64)):
-        drawn = [_area(levels, aligned, times[prompts.codes]) for times in prompts.multiplicities()]
+        drawn = [_measure_area(levels, aligned, times[prompts.codes]) for times in prompts.multiplicities()]
         interval = student_interval(value, np.asarray(drawn), prompts.count, SHARES)
     words = f"{WORDS['auroc']}; {prompts.describe(interval)}"
     return Judgement(metric, "auroc", value, interval, len(asked), words)
 
 
-def _area(levels: Longs, aligned: Floats, weights: Floats) -> float:
+def _measure_area(levels: Longs, aligned: Floats, weights: Floats) -> float:
     """Return the area under the ROC curve of weighted words; `levels` are the ranks of their scores."""
     up, down = (np.bincount(levels, weights=weights * part) for part in (aligned, 1 - aligned))
     pairs = up.sum() * down.sum()

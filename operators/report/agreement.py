@@ -22,7 +22,7 @@ from plumbline.operators.metaeval.corrected_tables import contradictions, mean_t
 from plumbline.operators.metaeval.graphs import MEASURES, CorrelationMatrix
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import ORDERING
-from plumbline.operators.metaeval.paper_tables import tables
+from plumbline.operators.metaeval.paper_tables import make_tables
 from plumbline.operators.metaeval.preferences import ACCURACY
 from plumbline.operators.metaeval.trust import has_enough, trust_sentences, trust_tables
 from plumbline.operators.metaeval.word_ratings import TEMPLATE as WORDS
@@ -36,8 +36,8 @@ MAX_CORRELATED = 24
 """Maximum number of metrics in a correlation table."""
 MAX_ORDERED = 8
 """Maximum number of generators listed when the report describes people's order."""
-KNOWN = "what is known"
-"""Text used in place of a template's name if the reference is not people's ratings."""
+GROUND_TRUTH = "the ground truth"
+"""Text used in place of a template's name if metrics are compared with known errors or pairings."""
 
 
 class Agreement(NamedTuple):
@@ -89,11 +89,11 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
     matrices = [matrix for matrix in agreement.graph_correlations if matrix.subset == OVERALL]
     matrices_by_skill = [matrix for matrix in agreement.graph_correlations if matrix.subset != OVERALL]
     graphs, images, ratings = agreement.graphs, agreement.graph_images, agreement.ratings
-    whole = [(template or KNOWN, frame) for template in overall for _, frame in tables(overall[template])]
+    whole = [(template or GROUND_TRUTH, frame) for template in overall for _, frame in make_tables(overall[template])]
     return ShownAgreement(
         sentences=conclude(agreement),
-        tables=[*_text_tables(whole), *_text_tables(tables(people), metrics_across=False)],
-        by_skill=first_rows(_text_tables(tables(by_skill)), MAX_TABLES),
+        tables=[*_text_tables(whole), *_text_tables(make_tables(people), metrics_across=False)],
+        by_skill=first_rows(_text_tables(make_tables(by_skill)), MAX_TABLES),
         trust=trust_sentences(agreement.judgements),
         trust_tables=trust_tables(agreement.judgements),
         contradictions=contradictions(agreement.corrected),
@@ -140,22 +140,23 @@ def _text_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: 
 
 
 def _best_metric_sentence(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
-    """Return a sentence on which metric agrees best by a template's first statistic, and which are clearly worse."""
+    """Return a sentence about the best metric by a template's first statistic, and the clearly worse metrics."""
     template, statistic = judgements[0].template, judgements[0].statistic
-    about = f"with {template or KNOWN} by {statistic}"
+    about = f"with {template or GROUND_TRUTH} by {statistic}"
     own = [judged for judged in judgements if judged.statistic == statistic]
     values = [judged for judged in own if math.isfinite(judged.value)]
     if not values:
-        return Sentence("No metric has a value", f"of its agreement {about}{_reason_text(own[0])}.")
+        return Sentence("No metric has a value", f"for its agreement {about}{_reason_text(own[0])}.")
     best = max(values, key=lambda judged: judged.value)
     if statistic == ORDERING:
         leading = [judged.metric for judged in values if judged.value == best.value]
         return Sentence(
             f"{names(leading)} {'orders' if len(leading) == 1 else 'order'} generators most like people",
-            f"{about} ({number(best.value)}, over {_size(best)}). It has no interval: others may do as well.",
+            f"{about} ({number(best.value)}, over {_describe_sample(best)}). "
+            "It has no interval, so other metrics may do as well.",
         )
     low, high = best.interval
-    found = f"{number(best.value)}, {interval_sentence(low, high)}, over {_size(best)}"
+    found = f"{number(best.value)}, {interval_sentence(low, high)}, over {_describe_sample(best)}"
     if not has_enough(best):
         return Sentence(
             f"Not enough ratings to say which metric agrees best {about}:",
@@ -176,8 +177,8 @@ def _best_metric_sentence(judgements: Sequence[Judgement], comparisons: Sequence
     return Sentence(f"{best.metric} agrees best", " ".join(parts))
 
 
-def _size(judged: Judgement) -> str:
-    """Describe the sample on which a statistic is based, such as `1,792 images of 256 prompts`."""
+def _describe_sample(judged: Judgement) -> str:
+    """Describe the sample of a statistic, such as `1,792 images of 256 prompts`."""
     if judged.statistic in (*PAIRWISE, ACCURACY):
         rows = f"{plural(judged.n, 'pair')} of images"
     elif judged.statistic == ORDERING:
@@ -192,7 +193,7 @@ def _size(judged: Judgement) -> str:
 
 
 def _reason_text(judged: Judgement) -> str:
-    """Return the reason given in a convention, such as ` (all scores are equal)`; empty if there is none."""
+    """Return the reason in a convention, such as ` (all scores are equal)`, or an empty string."""
     reason = judged.convention.partition("undefined: ")[2].partition(";")[0]
     return f" ({reason})" if reason else ""
 
@@ -205,11 +206,11 @@ def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentenc
         if all(math.isnan(judged.value) for judged in own) and not statistic.startswith("epsilon"):
             reasons.setdefault(_reason_text(own[0]), []).append(statistic)
     for reason, statistics in reasons.items():
-        yield Sentence("No value", f"of {names(statistics)} with {judgements[0].template or KNOWN}{reason}.")
+        yield Sentence("No value", f"for {names(statistics)} with {judgements[0].template or GROUND_TRUTH}{reason}.")
 
 
 def _separation_sentences(agreement: Agreement) -> Iterator[Sentence]:
-    """Yield a sentence for each template with people's means and how many pairs of generators they tell apart."""
+    """Yield a sentence per template: how many pairs of generators people distinguish, and their mean ratings."""
     by_people: dict[str, dict[str, list[Order]]] = {}
     for order in agreement.orders:
         if order.judge.startswith(PEOPLE):

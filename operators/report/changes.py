@@ -71,7 +71,7 @@ class Change(NamedTuple):
     `unchanged` if every prompt has the same score in both runs, or `not comparable` if the generator's settings differ.
     """
     ranks: bool
-    """True if the metric ranks images, so that one score can be better than another."""
+    """True if the metric ranks images; otherwise no score is better than another."""
     margin: float
     """Error bound of the earlier mean if a bridge maps it to the later version of the metric. Smaller differences are
     not clear.
@@ -118,7 +118,7 @@ def altered_metrics(
 ) -> dict[str, AlteredMetric]:
     """Return the metrics that are in both manifests but have different settings or models."""
     altered = {}
-    for metric in _shared_metrics(before, after):
+    for metric in _find_shared_metrics(before, after):
         old, new = recipe_of(before, metric), recipe_of(after, metric)
         if settings := altered_settings(old, new):
             altered[metric] = AlteredMetric(settings, find_bridge(bridges, old, new))
@@ -134,7 +134,7 @@ def altered_settings(old: Recipe, new: Recipe, max_characters: int = MAX_CHARACT
     return settings
 
 
-def _shared_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _find_shared_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     earlier, later = (manifest.get("config", {}).get("metrics", {}) for manifest in (before, after))
     return [metric for metric in later if metric in earlier]
 
@@ -144,7 +144,7 @@ def comparable_metrics(
 ) -> list[str]:
     """Return the metrics in both manifests that have the same settings and models, or whose versions a bridge joins."""
     altered = altered_metrics(before, after, bridges)
-    return [metric for metric in _shared_metrics(before, after) if metric not in altered or altered[metric].joins]
+    return [metric for metric in _find_shared_metrics(before, after) if metric not in altered or altered[metric].joins]
 
 
 def compare(
@@ -185,7 +185,7 @@ def compare(
     by_metric = list(each(_compare_metric, measured, shared=runs))
     found = [change for changes, _ in by_metric for change in changes]
     changes = _correct(sorted(found, key=lambda change: after.generators.index(change.generator)))
-    overall = _overall(changes)
+    overall = _select_overall(changes)
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
     lone_scores = {metric: counts for metric, (_, counts) in zip(measured, by_metric, strict=True)}
     alone = _lone_score_sentences(before, after, lone_scores)
@@ -197,7 +197,7 @@ def compare(
     main = [*clear, *excluded] if overall else [*excluded, *clear]
     return Changes(
         run_id=run_id,
-        sentences=[*_alarms(overall, reward, read_metrics(manifests[1])), *main, *alone],
+        sentences=[*_alarm_sentences(overall, reward, read_metrics(manifests[1])), *main, *alone],
         overall=clear_first(overall),
         by_skill=first_rows(sorted(at_skills, key=lambda change: change.duel.effect), MAX_ROWS),
         settings=first_rows(list(differing_settings(*manifests)), MAX_SETTINGS),
@@ -210,7 +210,7 @@ def compare(
 def _lone_score_sentences(
     before: RunScores, after: RunScores, lone_scores: Mapping[str, Mapping[str, tuple[int, int]]]
 ) -> list[Sentence]:
-    """Describe what only one run has; `lone_scores` counts both runs' unpaired scores by metric and generator."""
+    """Describe data of only one run; `lone_scores` counts both runs' unpaired scores by metric and generator."""
     only_before, only_after = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
     for metric, by_generator in lone_scores.items():
         for generator, counts in by_generator.items():
@@ -230,13 +230,13 @@ def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
     each = [[next(together) for _ in changes.every] for changes in of_runs]
     comparisons = sum(map(_count_comparisons, each))
     return [
-        changes._replace(every=every, can_tell=_can_tell(_overall(every), comparisons))
+        changes._replace(every=every, can_tell=_can_tell(_select_overall(every), comparisons))
         for changes, every in zip(of_runs, each, strict=True)
     ]
 
 
 class _Runs(NamedTuple):
-    """Two runs, with everything needed to compare them."""
+    """Two runs and the settings of their comparison."""
 
     before: RunScores
     after: RunScores
@@ -256,7 +256,7 @@ def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _R
     same = [metric for metric in runs.compared if metric not in runs.joined]
     if reward is None or reward.single_metric is not None or not all(part in same for part in reward.weights):
         return runs
-    (scales,) = each(_scales, [reward], shared=runs.before)
+    (scales,) = each(_compute_scales, [reward], shared=runs.before)
     combined = Reward(reward, runs.lower_is_better, scales)
     return runs._replace(
         before=runs.before.with_reward(combined),
@@ -265,7 +265,7 @@ def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _R
     )
 
 
-def _scales(before: RunScores, reward: Combination) -> dict[str, Scale]:
+def _compute_scales(before: RunScores, reward: Combination) -> dict[str, Scale]:
     if reward.unit == "score":
         return {}
     parts = [before.scored_by_all([*reward.weights], generator) for generator in before.generators]
@@ -284,17 +284,17 @@ def _excluded_sentences(
 ) -> Iterator[Sentence]:
     """Yield sentences about edited prompts, generators with different settings, and altered metrics."""
     if edited:
-        has = "has" if edited == 1 else "have"
-        rest = "under the same id in the earlier run: not compared, because another text has another score."
-        yield Sentence(f"{plural(edited, 'prompt')} {has} another text", rest)
+        has = "has a different text" if edited == 1 else "have different texts"
+        rest = f"under the same id in the earlier run, so {'it is' if edited == 1 else 'they are'} not compared."
+        yield Sentence(f"{plural(edited, 'prompt')} {has}", rest)
     alike: dict[tuple[Difference, ...], dict[str, None]] = {}
     for change in overall:
         if change.duel.unlike:
             alike.setdefault(change.duel.unlike, {})[change.generator] = None
     for found, generators in alike.items():
-        were, them = ("was", "it") if len(generators) == 1 else ("were", "them")
+        were, their = ("was", "Its") if len(generators) == 1 else ("were", "Their")
         lead = f"{names([*generators])} {were} generated with other settings:"
-        yield Sentence(lead, f"{describe_differences(found, run_id)}. No change of {them} is clear.")
+        yield Sentence(lead, f"{describe_differences(found, run_id)}. {their} changes do not count as clear.")
     for metric, (settings, bridge) in altered.items():
         compared = "so its scores are not compared" if bridge is None else describe_use(bridge)
         values = names([" ".join(setting) for setting in settings], 1)
@@ -368,7 +368,9 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
     return changes, lone_scores
 
 
-def _alarms(overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]) -> list[Sentence]:
+def _alarm_sentences(
+    overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]
+) -> list[Sentence]:
     """Return a sentence for each generator that seems to game the reward.
 
     The metrics in the reward do not count as evidence.
@@ -390,12 +392,12 @@ def _correct(changes: Sequence[Change]) -> list[Change]:
     corrected = iter(holm([change.duel.p_value for change in changes if not change.duel.unlike]))
     p_values = [math.nan if change.duel.unlike else next(corrected) for change in changes]
     return [
-        change._replace(duel=change.duel._replace(p_holm=p_holm), verdict=_verdict(change, p_holm))
+        change._replace(duel=change.duel._replace(p_holm=p_holm), verdict=_decide_verdict(change, p_holm))
         for change, p_holm in zip(changes, p_values, strict=True)
     ]
 
 
-def _verdict(change: Change, p_holm: float) -> str:
+def _decide_verdict(change: Change, p_holm: float) -> str:
     if change.duel.unlike:
         return UNLIKE
     if change.verdict == "unchanged":
@@ -407,7 +409,7 @@ def _verdict(change: Change, p_holm: float) -> str:
     return up if change.duel.effect > 0 else down
 
 
-def _overall(changes: Sequence[Change]) -> list[Change]:
+def _select_overall(changes: Sequence[Change]) -> list[Change]:
     return [change for change in changes if change.duel.skill == OVERALL]
 
 
@@ -442,7 +444,7 @@ def _change_sentences(overall: Sequence[Change], comparisons: int, *, partial: b
     if not clear:
         same = all(change.verdict == "unchanged" for change in overall)
         lead = "Nothing changed" if same else "Nothing changed clearly"
-        return [Sentence(f"{lead} in what both runs scored." if partial else f"{lead}.", "")]
+        return [Sentence(f"{lead} in the scores that both runs have." if partial else f"{lead}.", "")]
     every = [
         Sentence(f"{name} is {verdict}", f"{'by' if verdict in ('better', 'worse') else 'in'} {names(sizes)}.")
         for (name, verdict), sizes in clear.items()

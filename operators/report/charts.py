@@ -91,8 +91,8 @@ def short_labels(names: Sequence[str]) -> dict[str, str]:
 
 def interval_chart(board: Board) -> Chart:
     """Draw every generator's mean with its interval, best mean first, and highlight the leading group."""
-    scored = board.scored()[:MAX_GENERATORS]
-    first = board.leading()
+    scored = board.scored_rows()[:MAX_GENERATORS]
+    first = board.highlighted_generators()
     labels = short_labels([row.generator for row in scored])
     means = [
         {
@@ -152,32 +152,32 @@ Span = tuple[float, float]
 """Lowest and highest score on a metric."""
 
 
-def spread_of(scores: NDArray[np.float64], span: Span) -> Spread | None:
+def measure_spread(scores: NDArray[np.float64], span: Span) -> Spread | None:
     """Return the distribution of a generator's scores, or None if it has no scores."""
     values = scores[~np.isnan(scores)]
-    return Spread(float(np.median(values)), np.histogram(values, _edges(span))[0]) if len(values) else None
+    return Spread(float(np.median(values)), np.histogram(values, _bin_edges(span))[0]) if len(values) else None
 
 
-def _edges(span: Span) -> NDArray[np.float64]:
+def _bin_edges(span: Span) -> NDArray[np.float64]:
     low, high = span
     return np.linspace(low, high, BINS + 1) if high > low else np.linspace(low - 0.5, high + 0.5, BINS + 1)
 
 
 def distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
     """Draw each generator's distribution of scores as a histogram with its median."""
-    order = [row.generator for row in board.scored()[:MAX_GENERATORS] if row.generator in spreads]
-    label = f"Distribution of {board.metric}; {spoken_medians(order, spreads)}"
+    order = [row.generator for row in board.scored_rows()[:MAX_GENERATORS] if row.generator in spreads]
+    label = f"Distribution of {board.metric}; {describe_medians(order, spreads)}"
     return Chart(draw_histograms(order, spreads, span), label, len(board.rows) - len(order))
 
 
-def spoken_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
+def describe_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
     """Describe the medians in words, for a chart's label."""
     return f"medians: {'; '.join(f'{name} {number(spreads[name].median)}' for name in order)}"
 
 
 def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
     """Draw one histogram per row; bar heights are square roots of the counts, and the tallest bar fills the row."""
-    xs = np.round(_edges(span), 6).tolist()
+    xs = np.round(_bin_edges(span), 6).tolist()
     bars = []
     for row, name in enumerate(order):
         counts = spreads[name].counts
@@ -198,7 +198,7 @@ def draw_rows(order: Sequence[str], bars: Values, medians: Sequence[float], span
         "medians": [{"row": row + 0.94, "top": row + 0.1, "x": median} for row, median in enumerate(medians)],
         "names": [{"row": row + 0.62, "generator": labels[name]} for row, name in enumerate(order)],
     }
-    rows, edges = max(len(order), 1), _edges(span)
+    rows, edges = max(len(order), 1), _bin_edges(span)
     params = {"rows": rows, "low": float(edges[0]), "high": float(edges[-1])}
     return draw("distribution", data, params, height=ROW_HEIGHT * rows)
 
@@ -239,7 +239,7 @@ def violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
         found = [(str(name), of_generator.to_numpy()) for name, of_generator in values.groupby(rows["generator"])]
         shown = sorted(found, key=lambda generator: -float(generator[1].mean()))[:MAX_GENERATORS]
         order, medians = [name for name, _ in shown], [float(np.median(own)) for _, own in shown]
-        bars = [bar for row, (_, own) in enumerate(shown) for bar in _violin(row, own, span)]
+        bars = [bar for row, (_, own) in enumerate(shown) for bar in _draw_violin(row, own, span)]
         spoken = "; ".join(f"{name} {number(median, 2)}" for name, median in zip(order, medians, strict=True))
         label = f"Mean ratings of images by {template}; medians: {spoken}"
         chart = Chart(draw_rows(order, bars, medians, span), label, len(found) - len(shown))
@@ -247,7 +247,7 @@ def violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
     return charts
 
 
-def _violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
+def _draw_violin(row: int, values: NDArray[np.float64], span: Span) -> Values:
     """Return the bars of one violin: a density mirrored about the centre of its row.
 
     The kernel is Gaussian with Silverman's bandwidth, and any density beyond the ends of the span is reflected.

@@ -17,11 +17,11 @@ from plumbline.operators.report.charts import (
     NamedChart,
     Span,
     Values,
+    describe_medians,
     draw,
     draw_histograms,
+    measure_spread,
     short_labels,
-    spoken_medians,
-    spread_of,
 )
 from plumbline.operators.report.page_tables import MAX_GENERATORS
 
@@ -46,11 +46,13 @@ def graph_charts(graphs: pd.DataFrame, matrices: Sequence[CorrelationMatrix]) ->
         for matrix in matrices:
             if matrix.measure == measure:
                 scatter_plots += [_draw_scatter(measure, *pair, values, subsets) for pair in _choose_pairs(matrix)]
-        found = {str(name): spread_of(column.to_numpy(np.float64), SPANS[measure]) for name, column in values.items()}
+        found = {
+            str(name): measure_spread(column.to_numpy(np.float64), SPANS[measure]) for name, column in values.items()
+        }
         spreads = {metric: spread for metric, spread in found.items() if spread is not None}
         order, name = list(spreads)[:MAX_GENERATORS], f"{measure} of all graphs"
         svg = draw_histograms(order, spreads, SPANS[measure])
-        histograms.append(NamedChart(name, Chart(svg, f"{name}; {spoken_medians(order, spreads)}", 0)))
+        histograms.append(NamedChart(name, Chart(svg, f"{name}; {describe_medians(order, spreads)}", 0)))
     return [*scatter_plots, *histograms]
 
 

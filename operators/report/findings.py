@@ -1,4 +1,4 @@
-"""States a run's conclusions: which generator is best, at which skills, how sure that is, and if metrics disagree.
+"""States a run's conclusions: which generator is best, at which skills, with what certainty, and if metrics disagree.
 
 Every sentence about leaders, ties and differences is based on the pairwise tests alone.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from plumbline.operators.base.sentences import Sentence, names, plural, signed
 from plumbline.operators.report.leaders import NO_LEADER, baseline_sentence, metric_sentences, skill_sentences
-from plumbline.operators.results.comparison import Board, Duel, generator_names, not_compared
+from plumbline.operators.results.comparison import Board, Duel, describe_not_compared, generator_names
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
 
@@ -48,43 +48,44 @@ def decide(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str
     each = list(overall.values())
     baseline = each[0].baseline if each else ""
     first = headline(overall, failed)
-    if unlike := not_compared(duel for board in each for duel in board.unlike):
+    if unlike := describe_not_compared(duel for board in each for duel in board.unlike):
         note = f"Not compared, as their settings differ: {names(unlike, MAX_UNLIKE)}."
         first = first._replace(rest=f"{first.rest} {note}".strip())
     return Decision(
         headline=first,
         by_metric=[baseline_sentence(board) for board in each] if baseline else metric_sentences(each),
-        by_skill=skill_sentences(boards, list(mean_ranks(overall)), baseline or _reference(overall)),
+        by_skill=skill_sentences(boards, list(mean_ranks(overall)), baseline or _find_reference(overall)),
         agreement=[*agreement_sentences(overall), *contrary_sentences(overall)],
         certainty=certainty_sentence(overall),
     )
 
 
-def _duels(overall: Boards) -> list[Duel]:
+def _list_duels(overall: Boards) -> list[Duel]:
     return [duel for board in overall.values() for duel in board.duels]
 
 
 def mean_ranks(overall: Boards) -> dict[str, float | None]:
     """Return each generator's mean rank over the metrics, best first.
 
-    If a metric scored other generators but not this one, its mean rank is None and it comes last.
+    A generator that some metric did not score has the mean rank None and comes last. Metrics without any score are
+    ignored.
     """
     ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in generator_names(board.rows)}
     for board in overall.values():
-        for row in board.scored():
+        for row in board.scored_rows():
             ranks[row.generator].append(row.rank or 0)
-    scoring = sum(bool(board.scored()) for board in overall.values())
+    scoring = sum(bool(board.scored_rows()) for board in overall.values())
     means = {name: mean(of_metrics) if 0 < len(of_metrics) == scoring else None for name, of_metrics in ranks.items()}
     return dict(sorted(means.items(), key=lambda rank: (math.inf if rank[1] is None else rank[1], rank[0])))
 
 
 def _best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """Count, for each generator, the metrics on which it is the best and those on which it leads, alone or jointly."""
-    best = Counter(first.generator for board in overall.values() if (first := board.best()))
+    """Count the metrics that each generator wins as the best, and those that it leads, alone or jointly."""
+    best = Counter(first.generator for board in overall.values() if (first := board.best_row()))
     return best, Counter(name for board in overall.values() for name in generator_names(board.leaders()))
 
 
-def _reference(overall: Boards) -> str:
+def _find_reference(overall: Boards) -> str:
     """Return the generator that is best on the most metrics, for the headline and for comparisons by skill.
 
     Ties are broken by the number of metrics that the generator leads, alone or jointly, and then by the mean rank.
@@ -96,18 +97,18 @@ def _reference(overall: Boards) -> str:
 def headline(overall: Boards, failed: str = "") -> Sentence:
     """Return the main conclusion in one line; `failed` describes the failed rows, if there are any."""
     each = list(overall.values())
-    scored = list(dict.fromkeys(name for board in each for name in generator_names(board.scored())))
+    scored = list(dict.fromkeys(name for board in each for name in generator_names(board.scored_rows())))
     if not scored:
         return Sentence("Nothing could be scored.", f"Failed rows: {failed}" if failed else "")
     if len(scored) == 1:
         return Sentence("One generator was scored:", f"{scored[0]}. There is nothing to rank it against.")
-    if not _duels(overall):
+    if not _list_duels(overall):
         if any(board.unlike for board in each):
             return Sentence("No two generators are compared.", "")
         return Sentence("No two generators can be compared.", "No metric scored two of them on the same prompt.")
     if each[0].baseline:
         return _baseline_headline(overall, each[0].baseline)
-    if not any(board.differs for board in each):
+    if not any(board.has_clear_difference for board in each):
         able = any(board.can_tell for board in each)
         lead = "No generator is clearly better than another" if able else "Too few prompts to say who is better"
         return Sentence(lead, f"{_describe_metrics(overall)}.")
@@ -135,8 +136,8 @@ def _baseline_headline(overall: Boards, baseline: str) -> Sentence:
 
 
 def _winner_headline(overall: Boards) -> Sentence:
-    """Return the headline for a run in which some metric shows a clear difference between two generators."""
-    first, count = _reference(overall), len(overall)
+    """Return the headline for a run with at least one clear difference."""
+    first, count = _find_reference(overall), len(overall)
     best, leading = _best_and_leading(overall)
     if len(best) > 1:
         return Sentence("The metrics disagree on the best generator:", f"{_counts_text(best, count)}.")
@@ -144,12 +145,14 @@ def _winner_headline(overall: Boards) -> Sentence:
     if best[first] == count:
         return Sentence(f"{first} is the best generator{f' — by {every}' if count > 1 else ''}.", "")
     if best:
-        return Sentence(f"{first} is the best generator by {best[first]} of {count} metrics.", _rivals(first, overall))
+        return Sentence(
+            f"{first} is the best generator by {best[first]} of {count} metrics.", _list_rivals(first, overall)
+        )
     if 2 * leading[first] <= count:
         leads = [f"{name} {_leading_verb(name, overall)} on {n}" for name, n in leading.most_common()]
         return Sentence("No clear winner:", f"of {count} metrics, {names(leads)}." if leads else NO_LEADER)
     by = every if leading[first] == count else f"{leading[first]} of {count} metrics"
-    rest = f"It is not clearly the best. {_rivals(first, overall)}"
+    rest = f"It is not clearly the best. {_list_rivals(first, overall)}"
     return Sentence(f"{first} {_leading_verb(first, overall)} by {by}.", rest.strip())
 
 
@@ -167,9 +170,9 @@ def _counts_text(counts: Counter[str], n_metrics: int) -> str:
     return f"{names([f'{name} by {count}' for name, count in counts.most_common()])}, of {n_metrics} metrics"
 
 
-def _rivals(name: str, overall: Boards) -> str:
+def _list_rivals(name: str, overall: Boards) -> str:
     """List the generators that are clearly better than `name`, or not clearly different, and on how many metrics."""
-    scored = [board for board in overall.values() if name in generator_names(board.scored())]
+    scored = [board for board in overall.values() if name in generator_names(board.scored_rows())]
     rivals = {
         "No clear difference from it:": Counter(other for board in scored for other in board.tied_with(name)),
         "Clearly better:": Counter(other for board in scored for other in board.better_than(name)),
@@ -182,7 +185,7 @@ def _rivals(name: str, overall: Boards) -> str:
 
 def agreement_sentences(overall: Boards) -> list[Sentence]:
     """Return sentences on whether metrics agree about pairs of generators that differ clearly on several metrics."""
-    duels = _duels(overall)
+    duels = _list_duels(overall)
     if len(overall) < 2 or not duels:
         return []
     better: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -202,7 +205,9 @@ def agreement_sentences(overall: Boards) -> list[Sentence]:
     n_common = sum(len(metrics) > 1 for winners in better.values() for metrics in winners.values())
     if not n_common:
         return [Sentence("No difference is clear", "by more than one metric.")]
-    rest = f"on {plural(n_common, 'pair')} of generators: by every metric with a clear difference, the same is better."
+    rest = (
+        f"on {plural(n_common, 'pair')} of generators: every metric with a clear difference prefers the same generator."
+    )
     return [Sentence("The metrics agree", rest)]
 
 
@@ -221,21 +226,21 @@ def contrary_sentences(overall: Boards) -> list[Sentence]:
             f"but not by the mean, because the test uses signed ranks. The mean difference of {duel.generator_a} from "
             f"{duel.generator_b} is {signed(duel.difference)} on their common prompts.",
         )
-        for duel in _duels(overall)
+        for duel in _list_duels(overall)
         if duel.is_contrary
     ]
     return _first_pairs(contrary, "Signed ranks and means disagree on")
 
 
 def certainty_sentence(overall: Boards) -> Sentence:
-    """Return a sentence about how many comparisons are clear, and by which test; empty if nothing was compared."""
-    duels = _duels(overall)
+    """Return a sentence about the number of clear comparisons and the test; empty if nothing was compared."""
+    duels = _list_duels(overall)
     if not duels:
         return Sentence("", "")
     n_clear = sum(duel.better is not None for duel in duels)
     fewest, most = min(duel.n for duel in duels), max(duel.n for duel in duels)
     prompts = plural(most, "prompt") if fewest == most else f"{fewest:,} to {plural(most, 'prompt')}"
-    n_missing = sum(board.pairs_wanted for board in overall.values()) - len(duels)
+    n_missing = sum(board.n_possible_pairs for board in overall.values()) - len(duels)
     missing = f" {plural(n_missing, 'pair')} could not be compared, as no prompt has both." if n_missing else ""
     rest = (
         f"{n_clear} of {plural(len(duels), 'comparison')} of two generators by one metric "
@@ -256,8 +261,8 @@ def seed_sentences(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
     others = f", and {shares[least]:.0%} by {least}" if len(shares) > 1 else ""
     repeats = by_metric[most]
     rest = (
-        f"{shares[most]:.0%} of the variance of a mean by {most}{others}. By {most}, twice the "
-        f"{repeats.images:.3g} images a prompt would narrow its interval by {1 - repeats.with_twice_the_images:.0%}, "
-        f"and twice the prompts by {1 - WITH_TWICE_THE_PROMPTS:.0%}."
+        f"{shares[most]:.0%} of the variance of a mean by {most}{others}. By {most}, twice as many images per "
+        f"prompt (now {repeats.images:.3g}) would narrow the interval by {1 - repeats.with_twice_the_images:.0%}, and "
+        f"twice as many prompts by {1 - WITH_TWICE_THE_PROMPTS:.0%}."
     )
-    return [Sentence("The seed is", rest)]
+    return [Sentence("The seed causes", rest)]

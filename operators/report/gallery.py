@@ -17,10 +17,10 @@ from plumbline.operators.report.marked_words import (
     MarkedQuestion,
     Segment,
     compared_words,
+    describe_unreadable,
     mark_prompt,
     mark_questions,
     shorten,
-    unreadable,
 )
 from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.results.percentile_ranks import NOTHING_USUAL, UsualScores
@@ -36,12 +36,12 @@ MAX_UNSCROLLED = 120
 
 
 class Thumbnail(NamedTuple):
-    """Thumbnail of an image, or the reason why there is none."""
+    """Thumbnail of an image, or the reason why it is missing."""
 
     url: str | None
     """Data URI, or a URL on the page's server."""
     missing: str = ""
-    """Reason why there is no thumbnail, if `url` is None."""
+    """Reason why the thumbnail is missing, if `url` is None."""
 
 
 class ImageDetail(NamedTuple):
@@ -125,7 +125,7 @@ def make_card(
 
     The prompt is highlighted by the first metric that has questions, in the order of the reasons for showing the image.
     """
-    text = prompt if prompt is not None else unreadable(pick.prompt_id)
+    text = prompt if prompt is not None else describe_unreadable(pick.prompt_id)
     metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []
     marked_by = next((metric for metric in metrics if detail.elements.get(metric)), "")
     return Card(
@@ -136,12 +136,12 @@ def make_card(
         prompt=mark_prompt(text, detail.elements.get(marked_by, ())),
         marked_by=marked_by,
         skills=tuple(skills),
-        views=[_view(metric, pick, detail, prompt, usual) for metric in pick.scores],
+        views=[_make_view(metric, pick, detail, prompt, usual) for metric in pick.scores],
         search=" ".join((shorten(text, 1000), pick.key.generator, pick.key.image_id, pick.prompt_id)).lower(),
     )
 
 
-def _view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None, usual: UsualScores) -> MetricView:
+def _make_view(metric: str, pick: Pick, detail: ImageDetail, prompt: str | None, usual: UsualScores) -> MetricView:
     elements = detail.elements.get(metric) or ()
     words = mark_prompt(prompt, elements) if prompt is not None else []
     compared = compared_words(elements)
@@ -214,7 +214,7 @@ def encode_sources(
 
 
 def _encode(image: Image.Image, max_bytes: int) -> bytes:
-    """Return the image as the largest and best WebP that is small enough; scale the image down if there is none."""
+    """Encode the image as WebP with at most `max_bytes`, trying the pairs in SMALLER and then smaller images."""
     for size, quality in SMALLER:
         buffer = io.BytesIO()
         _scale(image, size).save(buffer, "WEBP", quality=quality, method=0)

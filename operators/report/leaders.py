@@ -26,17 +26,22 @@ def metric_sentences(boards: Sequence[Board]) -> list[Sentence]:
 
 
 def _result_key(board: Board) -> tuple[str, ...]:
-    """Return a key that is equal for metrics with the same result, whatever the values.
+    """Return a key that is equal for metrics with the same result, even if their values differ.
 
     A metric with notes has a key of its own.
     """
     outcome, leaders = board.outcome, board.leaders()
     if not leaders:
-        return (outcome, *(generator_names(board.scored()) if outcome == "one scored" else ()))
+        return (outcome, *(generator_names(board.scored_rows()) if outcome == "one scored" else ()))
     noted = board.metric if _describe_leader_notes(board, leaders[0]) else ""
     if outcome == "several lead":
-        return (outcome, noted, *sorted(generator_names(leaders)), "", *sorted(generator_names(board.close())))
-    return (outcome, noted, leaders[0].generator, *(generator_names(_followers(board)) if outcome == "best" else ()))
+        return (outcome, noted, *sorted(generator_names(leaders)), "", *sorted(generator_names(board.close_rows())))
+    return (
+        outcome,
+        noted,
+        leaders[0].generator,
+        *(generator_names(_find_followers(board)) if outcome == "best" else ()),
+    )
 
 
 def _leader_sentence(boards: Sequence[Board]) -> Sentence:
@@ -44,55 +49,57 @@ def _leader_sentence(boards: Sequence[Board]) -> Sentence:
     board, is_single = boards[0], len(boards) == 1
     metrics = _join_all([board.metric for board in boards])
     by = f"by {metrics}{' (lower is better)' if is_single and board.lower_is_better else ''}"
-    scored, leaders = board.scored(), board.leaders()
+    scored, leaders = board.scored_rows(), board.leaders()
     match board.outcome:
         case "nothing scored":
             return Sentence(f"{metrics} scored nothing.", "")
         case "one scored":
             [row] = scored
             if is_single:
-                return Sentence(row.generator, f"has {_mean_text(row)} {by}.")
-            return Sentence(f"Only {row.generator} was scored", f"by {_means(boards, row.generator)}.")
+                return Sentence(row.generator, f"has {_describe_mean(row)} {by}.")
+            return Sentence(f"Only {row.generator} was scored", f"by {_describe_means(boards, row.generator)}.")
         case "not compared":
-            return Sentence(f"{metrics} compare{'s' if is_single else ''} no two generators:", board.why_no_duel)
+            return Sentence(f"{metrics} compare{'s' if is_single else ''} no two generators:", board.no_duel_reason)
         case "too few prompts":
-            rest = f"{explain_few_prompts(boards)} {_top_mean(board, scored) if is_single else ''}"
+            rest = f"{explain_few_prompts(boards)} {_describe_top_mean(board, scored) if is_single else ''}"
             return Sentence(f"Too few prompts to say who leads {by}:", rest.strip())
         case "no difference":
-            top = f" {_top_mean(board, scored)}" if is_single else ""
+            top = f" {_describe_top_mean(board, scored)}" if is_single else ""
             rest = f"no two differ clearly.{top} {estimate_prompts_needed(boards)}"
             return Sentence(f"No generator leads {by}:", rest.strip())
         case "no leader":
             return Sentence(f"No generator leads {by}:", NO_LEADER)
-    leader, close = leaders[0], generator_names(board.close())
-    by_means = f"{by} ({_mean_text(leader)})" if is_single else f"by {_means(boards, leader.generator)}"
+    leader, close = leaders[0], generator_names(board.close_rows())
+    by_means = f"{by} ({_describe_mean(leader)})" if is_single else f"by {_describe_means(boards, leader.generator)}"
     notes = _describe_leader_notes(board, leader) if is_single else ""
     if board.outcome == "best":
-        followers = generator_names(_followers(board))
+        followers = generator_names(_find_followers(board))
         second = ""
         if len(followers) == 1:
-            mean = f" with {number(_followers(board)[0].mean)}" if is_single else ""
+            mean = f" with {number(_find_followers(board)[0].mean)}" if is_single else ""
             second = f" {followers[0]} follows{mean}."
         elif followers:
             second = f" {names(followers)} are tied behind it."
         return Sentence(f"{leader.generator} is best", f"{by_means}.{second}{notes}")
-    unlike = {name for row in leaders for name in board.unlike_to(row.generator)}
+    unlike = {name for row in leaders for name in board.not_compared_with(row.generator)}
     if board.outcome == "several lead":
         is_unlike = bool(unlike & {*generator_names(leaders)})
         tied = "are not all compared, as their settings differ" if is_unlike else "cannot be told apart"
         others = f" No clear difference from {names(close)}." if close else ""
-        top = f" {_top_mean(board, leaders)}" if is_single else ""
+        top = f" {_describe_top_mean(board, leaders)}" if is_single else ""
         return Sentence(f"{names(generator_names(leaders))} share the lead", f"{by} and {tied}.{others}{top}{notes}")
     if is_single:
         others = f"; no clear difference from {names(close)}." if close else "."
     else:
         others = f". No clear difference from it: {close_by}." if (close_by := _close_by_metric(boards)) else "."
     if unlike:
-        others += f" Not compared with it, as their settings differ: {names(board.unlike_to(leader.generator))}."
+        others += (
+            f" Not compared with it, as their settings differ: {names(board.not_compared_with(leader.generator))}."
+        )
     return Sentence(f"{leader.generator} leads", f"{by_means}{others}{notes}")
 
 
-def _means(boards: Sequence[Board], generator: str) -> str:
+def _describe_means(boards: Sequence[Board], generator: str) -> str:
     """Return a generator's mean on each metric, such as `m (0.512) and k (0.498, lower is better)`."""
     means = []
     for board in boards:
@@ -105,7 +112,7 @@ def _close_by_metric(boards: Sequence[Board]) -> str:
     """Return the generators close to the leader, each with its metrics, such as `c by both; d by m`."""
     by: dict[str, list[str]] = defaultdict(list)
     for board in boards:
-        for name in generator_names(board.close()):
+        for name in generator_names(board.close_rows()):
             by[name].append(board.metric)
     every = "both" if len(boards) == 2 else "all of these"
     parts = [f"{name} by {every if len(by[name]) == len(boards) else _join_all(by[name])}" for name in by]
@@ -120,31 +127,31 @@ def _join_all(listed: Sequence[str]) -> str:
 
 def baseline_sentence(board: Board) -> Sentence:
     """Return a sentence about the generators that are clearly better or worse than the baseline on one metric."""
-    baseline, means = board.baseline, {row.generator: number(row.mean) for row in board.scored()}
+    baseline, means = board.baseline, {row.generator: number(row.mean) for row in board.scored_rows()}
     if baseline not in means:
-        return Sentence(f"{board.metric} compares nothing with {baseline}:", "it did not score it.")
+        return Sentence(f"{board.metric} compares nothing with {baseline}:", "the metric did not score it.")
     direction = " (lower is better)" if board.lower_is_better else ""
     lead = f"Compared with {baseline} ({means[baseline]}) by {board.metric}{direction}:"
     if not board.duels:
-        why = "for their settings differ." if board.unlike else "for no other generator has a score of the same prompt."
-        return Sentence(lead, f"nothing, {why}")
+        no_common = "no other generator has a score for the same prompt."
+        return Sentence(lead, f"nothing, because {'their settings differ.' if board.unlike else no_common}")
     if not board.can_tell:
         return Sentence(lead, explain_few_prompts([board]))
     groups = {
         "clearly better": [f"{name} ({means[name]})" for name in means if name in board.better_than(baseline)],
         "clearly worse": [f"{name} ({means[name]})" for name in means if name in board.worse_than(baseline)],
         "no clear difference": board.tied_with(baseline),
-        "not compared (other settings)": board.unlike_to(baseline),
+        "not compared (other settings)": board.not_compared_with(baseline),
     }
     parts = "; ".join(f"{group}: {names(found)}" for group, found in groups.items() if found)
-    needed = "" if board.differs else estimate_prompts_needed([board])
+    needed = "" if board.has_clear_difference else estimate_prompts_needed([board])
     return Sentence(lead, f"{parts}. {needed}".strip())
 
 
 def explain_few_prompts(boards: Sequence[Board]) -> str:
     """Explain why no difference can be clear, for the board that needs the fewest prompts (or else has the most)."""
     prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
-    board = min(boards, key=lambda board: (board.fewest_prompts, -prompts[board.metric]))
+    board = min(boards, key=lambda board: (board.min_prompts, -prompts[board.metric]))
     return f"{explain_too_few(prompts[board.metric], len(board.duels))}."
 
 
@@ -152,14 +159,14 @@ def explain_too_few(n_prompts: int, n_comparisons: int) -> str:
     """Return the end of a sentence: why there are too few prompts to show a difference, and how many are needed."""
     among = f" among {n_comparisons} comparisons" if n_comparisons > 1 else ""
     return (
-        f"even the same direction on all of {plural(n_prompts, 'prompt')} is not clear{among}; "
+        f"even if all of {plural(n_prompts, 'prompt')} agreed, no difference would be clear{among}; "
         f"at least {min_pairs(n_comparisons, SIGNIFICANT)} prompts are needed"
     )
 
 
 def estimate_prompts_needed(boards: Sequence[Board]) -> str:
     """Describe about how many prompts would make the clearest difference significant; return "" if nothing differs."""
-    clearest = [(duel, board) for board in boards if (duel := board.clearest()) is not None]
+    clearest = [(duel, board) for board in boards if (duel := board.clearest_duel()) is not None]
     if not clearest:
         return ""
     duel, board = min(clearest, key=lambda found: found[0].p_value)
@@ -172,23 +179,23 @@ def estimate_prompts_needed(boards: Sequence[Board]) -> str:
     )
 
 
-def _top_mean(board: Board, rows: Sequence[LeaderboardRow]) -> str:
+def _describe_top_mean(board: Board, rows: Sequence[LeaderboardRow]) -> str:
     end = "lowest" if board.lower_is_better else "highest"
-    return f"{rows[0].generator} has the {end} mean of these ({_mean_text(rows[0])})."
+    return f"{rows[0].generator} has the {end} mean of these ({_describe_mean(rows[0])})."
 
 
-def _mean_text(row: LeaderboardRow) -> str:
+def _describe_mean(row: LeaderboardRow) -> str:
     return f"{number(row.mean)}, {interval_sentence(row.low, row.high)}"
 
 
-def _followers(board: Board) -> list[LeaderboardRow]:
+def _find_followers(board: Board) -> list[LeaderboardRow]:
     """Return the generators that only the best generator beats."""
-    return board.leave_out(board.leaders()[0].generator).unbeaten()
+    return board.leave_out(board.leaders()[0].generator).unbeaten_rows()
 
 
 def _describe_leader_notes(board: Board, leader: LeaderboardRow) -> str:
     """Return notes about generators that have a better mean than the leader but lose to another, and missing scores."""
-    above = [row for row in board.scored() if row.worth > leader.worth]
+    above = [row for row in board.scored_rows() if row.worth > leader.worth]
     beaten = [name for name in generator_names(above) if board.better_than(name)]
     end = "Lower" if board.lower_is_better else "Higher"
     note = f" {end} mean, but clearly worse than another prompt by prompt: {names(beaten)}." if beaten else ""
@@ -218,11 +225,11 @@ def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str
     worse: dict[str, list[str]] = {name: [] for name in others}
     compared, could_differ = set[str](), set[str]()
     for skill, at_skill in at_skills.items():
-        n_compared = Counter(rival for board in at_skill for rival in _rivals(board, best))
+        n_compared = Counter(rival for board in at_skill for rival in _list_rivals(board, best))
         wins = Counter(name for board in at_skill for name in board.better_than(best))
         losses = Counter(name for board in at_skill for name in board.worse_than(best))
         compared |= {*n_compared}
-        could_differ |= {rival for board in at_skill if board.can_tell for rival in _rivals(board, best)}
+        could_differ |= {rival for board in at_skill if board.can_tell for rival in _list_rivals(board, best)}
         # A generator is better at a skill if it is better on most metrics that compare the two, and worse on none.
         for counts, opposite, skills in ((wins, losses, better), (losses, wins, worse)):
             for name, count in counts.items():
@@ -239,18 +246,18 @@ def skill_sentences(boards: Mapping[tuple[str, str], Board], order: Sequence[str
     }
     return [
         *(Sentence(lead, f"{names(generators)}.") for lead, generators in leads.items() if generators),
-        *_skill_list(f"clearly better than {best}{by}", better, len(at_skills), {}),
-        *_skill_list(f"clearly behind {best}{by}", worse, len(at_skills), _find_weak_skills(boards)),
+        *_skill_list_sentences(f"clearly better than {best}{by}", better, len(at_skills), {}),
+        *_skill_list_sentences(f"clearly behind {best}{by}", worse, len(at_skills), _find_weak_skills(boards)),
     ]
 
 
-def _rivals(board: Board, best: str) -> list[str]:
+def _list_rivals(board: Board, best: str) -> list[str]:
     """Return the generators that the board compares with the reference."""
     pairs = [(duel.generator_a, duel.generator_b) for duel in board.duels]
     return [b if a == best else a for a, b in pairs if best in (a, b)]
 
 
-def _skill_list(
+def _skill_list_sentences(
     claim: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
 ) -> Iterator[Sentence]:
     """Yield a sentence for each of the first generators, with its skills, and one that lists the other generators."""

@@ -17,11 +17,11 @@ WORST_FIRST: tuple[State, ...] = ("wrong", "unsure", "right", "left out")
 
 
 class Segment(NamedTuple):
-    """A stretch of the prompt to which the same questions refer."""
+    """Consecutive characters of the prompt with the same questions about them."""
 
     text: str
     state: State | None
-    """State of the worst question about this segment; None if there is no question about it."""
+    """State of the worst question about this segment; None without a question."""
     note: str
     """The questions with their answers, for a tooltip."""
     score: float | None = None
@@ -57,8 +57,8 @@ class MarkedQuestion(NamedTuple):
     state: State
 
 
-def state_of(score: float | None, wanted: str | None, given: str | None) -> State:
-    """Return the state of a question.
+def judge_answer(score: float | None, wanted: str | None, given: str | None) -> State:
+    """Return the state of a question, given the answer's score and the expected and actual answers.
 
     A question is wrong if its score is below WRONG_BELOW, or below 0.5 with an answer other than the expected one.
     Otherwise it is right if its score is at least RIGHT_FROM, and unsure if it is lower. Without a score it is left
@@ -105,7 +105,7 @@ def mark_question(element: Mapping[str, Any]) -> MarkedQuestion:
         wanted=shorten(element["wanted"]),
         given=shorten(element["given"]),
         score=element["score"],
-        state=state_of(element["score"], element["wanted"], element["given"]),
+        state=judge_answer(element["score"], element["wanted"], element["given"]),
     )
 
 
@@ -115,7 +115,7 @@ def shorten(text: str | None, max_characters: int = MAX_IN_QUESTION) -> str:
     return text if len(text) <= max_characters else f"{text[:max_characters]}…"
 
 
-def unreadable(prompt_id: str) -> str:
+def describe_unreadable(prompt_id: str) -> str:
     """Return the text to show instead of a prompt that cannot be read."""
     return f"(the text of prompt {prompt_id} cannot be read)"
 
@@ -136,7 +136,7 @@ def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segm
         if not about:
             segments.append(Segment(shown[start:end], None, ""))
             continue
-        states = {state_of(element["score"], element["wanted"], element["given"]) for element in about}
+        states = {judge_answer(element["score"], element["wanted"], element["given"]) for element in about}
         notes = [
             f"{shorten(element['text'], 120)} {shorten(element['given'], 40) or '–'} ({element['score']:.2f})"
             for element in about[:4]

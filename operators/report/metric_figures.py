@@ -10,7 +10,7 @@ from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.base.spilled import Spilled
 from plumbline.operators.images.generation_settings import Known
 from plumbline.operators.metrics.metric import direction
-from plumbline.operators.report.charts import Spread, spread_of
+from plumbline.operators.report.charts import Spread, measure_spread
 from plumbline.operators.report.picked_images import GalleryQuotas, ImageCollector, SeenImages
 from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, bradley_terry, compare_generators
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
@@ -115,7 +115,7 @@ def _measure(inputs: MetricInputs, metric: str) -> MetricFigures:
     means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
     unscored = _UnscoredRows(scores.prompts)
     for generator, columns in scores.each_generator(metric):
-        spread = spread_of(columns.score, scores.spans.get(metric, (0.0, 1.0)))
+        spread = measure_spread(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:
             spreads[generator] = spread
         if metric in inputs.quotas.metrics:

@@ -109,7 +109,7 @@ class Page(NamedTuple):
     generators: FirstRows[str]
     """Generators by their mean rank over the metrics, best first."""
     ranks: Mapping[str, float | None]
-    """Mean rank of each generator; None if a metric scored other generators but not this one."""
+    """Mean rank of each generator; None for a generator that some metric did not score."""
     columns: list[page_tables.Column]
     skills: list[str]
     best_at: FirstRows[page_tables.BestAt]
@@ -144,7 +144,7 @@ class Page(NamedTuple):
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of reasons for which images are in the gallery."""
+        """Kinds of reasons in the gallery."""
         return list(dict.fromkeys(kind for card in self.cards for kind in card.kinds))
 
     @property
@@ -225,15 +225,15 @@ def build_page(
     return Page(
         run_id=run.run_id,
         benchmark=str(run.manifest.get("benchmark", "")),
-        facts=_page_facts(run, overall),
+        facts=_list_facts(run, overall),
         decision=decision,
-        warnings=_warnings(run, health),
+        warnings=_list_warnings(run, health),
         generators=first_rows(list(ranks), page_tables.MAX_GENERATORS),
         ranks=ranks,
         columns=[page_tables.board_column(board) for board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
-        best_at=page_tables.best_at(boards, list(ranking)),
-        panels=[_panel(board, boards, run, figures) for board in overall.values()],
+        best_at=page_tables.make_best_at(boards, list(ranking)),
+        panels=[_make_panel(board, boards, run, figures) for board in overall.values()],
         prompts=prompts,
         cards=cards,
         health=health,
@@ -299,7 +299,7 @@ def _make_prompts(
     return prompts
 
 
-def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
+def _list_facts(run: GatheredRun, overall: Boards) -> list[str]:
     """Describe the size of the run in words, followed by its start time and its note."""
     generators = len({row.generator for board in overall.values() for row in board.rows})
     prompts = len(run.scores.prompts)
@@ -313,7 +313,7 @@ def _page_facts(run: GatheredRun, overall: Boards) -> list[str]:
     return facts + ([f"{began} UTC"] if began else []) + ([f"note: {note}"] if note else [])
 
 
-def _warnings(run: GatheredRun, health: Health) -> list[str]:
+def _list_warnings(run: GatheredRun, health: Health) -> list[str]:
     """Return the warnings that a reader needs to know before trusting the results."""
     warnings = []
     if seen := run.manifest.get("seen"):
@@ -321,9 +321,9 @@ def _warnings(run: GatheredRun, health: Health) -> list[str]:
     if limited := run.manifest.get("limited"):
         seed = run.manifest["config"].get("benchmark", {}).get("limit_seed")
         warnings.append(
-            f"The scores are of the benchmark's {'first' if seed is None else 'drawn'} {limited['prompts']:,} of "
-            f"{limited['of_prompts']:,} prompts (limit), and of {limited['images']:,} of {limited['of_images']:,} "
-            "images. They are a trial, not a result of the benchmark."
+            f"Only {'the first' if seed is None else 'a random'} {limited['prompts']:,} of {limited['of_prompts']:,} "
+            f"prompts (limit) and {limited['images']:,} of {limited['of_images']:,} images were scored. This is a "
+            "trial, not a result of the benchmark."
         )
     if health.rows_null:
         share = f"{health.rows_null:,} of {health.rows:,} rows ({health.rows_null / health.rows:.1%})"
@@ -334,7 +334,7 @@ def _warnings(run: GatheredRun, health: Health) -> list[str]:
     return warnings
 
 
-def _panel(
+def _make_panel(
     board: Board, boards: Mapping[tuple[str, str], Board], run: GatheredRun, figures: Mapping[str, MetricFigures]
 ) -> MetricPanel:
     spreads = figures[board.metric].spreads if board.metric in figures else {}
@@ -345,6 +345,6 @@ def _panel(
         story=str(config.get("about") or find_story(str(config.get("kind", board.metric)))),
         interval=charts.interval_chart(board),
         distribution=charts.distribution_chart(board, spreads, run.scores.spans.get(board.metric, (0.0, 1.0))),
-        heat=page_tables.heat_map(boards, board.metric),
-        pairs=page_tables.pairs(board),
+        heat=page_tables.make_heat_map(boards, board.metric),
+        pairs=page_tables.make_pairs(board),
     )

@@ -65,9 +65,9 @@ class Lead(NamedTuple):
     """Leader for one skill on one metric."""
 
     note: str
-    """Generators that do not differ clearly from the leader, or the reason why there is no leader."""
+    """Generators that do not differ clearly from the leader, or the reason why no generator leads."""
     generator: str = ""
-    """Name of the leader with the best mean; empty if there is no leader."""
+    """Name of the leader with the best mean; empty if no generator leads."""
     n_tied: int = 0
 
 
@@ -81,39 +81,39 @@ class BestAt(NamedTuple):
 
 def board_column(board: Board) -> Column:
     """Return a metric's leaderboard column; its axis spans all the intervals."""
-    low = min((min(row.ends[0], row.mean) for row in board.scored()), default=0.0)
-    high = max((max(row.ends[1], row.mean) for row in board.scored()), default=1.0)
-    return _column(board.metric, board, low, high)
+    low = min((min(row.ends[0], row.mean) for row in board.scored_rows()), default=0.0)
+    high = max((max(row.ends[1], row.mean) for row in board.scored_rows()), default=1.0)
+    return _make_column(board.metric, board, low, high)
 
 
-def _column(name: str, board: Board, low: float, high: float) -> Column:
+def _make_column(name: str, board: Board, low: float, high: float) -> Column:
     by_generator = {row.generator: row for row in board.rows}
-    return Column(name, by_generator, board.leading(), low, high, board.lower_is_better)
+    return Column(name, by_generator, board.highlighted_generators(), low, high, board.lower_is_better)
 
 
-def heat_map(boards: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
+def make_heat_map(boards: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
     """Return one metric's means by skill, all on the same axis; None if the prompts have no skills."""
     at_skills = [board for (name, skill), board in boards.items() if name == metric and skill != OVERALL]
     if not at_skills:
         return None
-    means = [row.mean for board in at_skills for row in board.scored()]
+    means = [row.mean for board in at_skills for row in board.scored_rows()]
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     return HeatMap(
-        first_rows([_column(board.skill, board, low, high) for board in at_skills], MAX_SKILLS),
+        first_rows([_make_column(board.skill, board, low, high) for board in at_skills], MAX_SKILLS),
         first_rows(generator_names(boards[metric, OVERALL].rows), MAX_GENERATORS),
     )
 
 
-def best_at(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[BestAt]:
+def make_best_at(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[BestAt]:
     """Return the leaders for every skill on each metric; empty if no skill has two comparable generators."""
     at_skills = {key: board for key, board in boards.items() if board.skill != OVERALL and key[0] in metrics}
-    if not any(board.duels or len(board.scored()) == 1 for board in at_skills.values()):
+    if not any(board.duels or len(board.scored_rows()) == 1 for board in at_skills.values()):
         return FirstRows([])
     rows = []
     for skill in dict.fromkeys(skill for _, skill in at_skills):
         by_metric = [at_skills.get((metric, skill)) for metric in metrics]
         n = max(row.n + row.n_null for board in by_metric if board for row in board.rows)
-        rows.append(BestAt(skill, n, [_lead(board) for board in by_metric]))
+        rows.append(BestAt(skill, n, [_find_lead(board) for board in by_metric]))
     return first_rows(rows, MAX_SKILLS)
 
 
@@ -127,7 +127,7 @@ NO_LEAD: Mapping[Outcome, str] = {
 }
 
 
-def _lead(board: Board | None) -> Lead:
+def _find_lead(board: Board | None) -> Lead:
     outcome = "nothing scored" if board is None else board.outcome
     if board is None or (outcome in NO_LEAD and not (board.baseline and board.duels)):
         return Lead(NO_LEAD[outcome])
@@ -142,21 +142,21 @@ def _lead(board: Board | None) -> Lead:
     return Lead(f"tied: {names(tied)}" if tied else "", first, len(tied))
 
 
-def pairs(board: Board) -> Pairs:
+def make_pairs(board: Board) -> Pairs:
     """Return one metric's comparisons as a matrix (row against column), and as a list, clearest first."""
-    generators = first_rows(generator_names(board.scored()), MAX_IN_MATRIX)
+    generators = first_rows(generator_names(board.scored_rows()), MAX_IN_MATRIX)
     kept = set(generators.rows)
     every = [*board.duels, *board.unlike]
     inside = [duel for duel in every if {duel.generator_a, duel.generator_b} <= kept]
-    matrix = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.swapped())}
+    matrix = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.swap())}
     ordered = sorted(every, key=lambda duel: (bool(duel.unlike), duel.p_holm, -abs(duel.effect)))
     return Pairs(generators, matrix, first_rows(ordered, MAX_PAIRS))
 
 
 SEED_CAPTION = (
     "How much of the noise comes from the seed: the variance between images of a prompt against that between prompts. "
-    "It is estimated by one-way random effects, and is the mean of the generators. More images or prompts narrow a "
-    "mean's interval as shown. Comparisons use the same prompts for both generators, so that seeds weigh more in them."
+    "It is estimated with one-way random effects and averaged over the generators. More images or prompts narrow a "
+    "mean's interval as shown. Comparisons use the same prompts for both generators, so seeds matter more there."
 )
 
 

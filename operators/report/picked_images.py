@@ -32,7 +32,7 @@ ImageRow = tuple[int, int]
 
 
 class _DifferingPrompts:
-    """Finds the prompts on which the ranks of the generators' first images differ most."""
+    """Finds the prompts whose images by different generators have the most different ranks."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
         """Consider only this fraction of the prompts, sampled by hash."""
@@ -153,13 +153,13 @@ class GalleryQuotas(NamedTuple):
     """Number of images that each metric contributes to the gallery, and sampling rates for comparing ranks."""
 
     by_kind: Mapping[Kind, int]
-    """Number of images that one metric contributes, by kind of reason."""
+    """Number of images that each metric contributes, by kind of reason."""
     ends: tuple[Kind, Kind]
     """Kinds for the lowest and the highest scores."""
     metrics: frozenset[str]
     """Metrics that contribute images."""
     image_share: float
-    """Fraction of the images, sampled by hash, whose ranks on different metrics are compared."""
+    """Fraction of the images, sampled by hash, whose ranks by different metrics are compared."""
     prompt_share: float
     """Fraction of the prompts, sampled by hash, for which images of different generators are compared."""
 
@@ -249,7 +249,7 @@ class ImageCollector:
         self._generators += 1
         worth = self._towards * columns.score
         for (kind, ends), order in zip(self._ends.items(), (worth, -worth), strict=True):
-            ends.append(columns.where(_lowest(order, CANDIDATES * max(self._quotas.by_kind[kind], 1))))
+            ends.append(columns.where(_find_lowest(order, CANDIDATES * max(self._quotas.by_kind[kind], 1))))
         is_drawn = uniform(columns.image) < self._quotas.image_share
         self._sample.append(columns.where(is_drawn | (uniform(columns.prompt) < self._quotas.prompt_share)))
 
@@ -262,9 +262,9 @@ class ImageCollector:
         left = sum(self._quotas.by_kind[kind] - len(chosen) for kind, chosen in ends.items())
         at_ends = np.array([image for chosen in ends.values() for image, _ in chosen], np.uint64)
         others = sample.where(~np.isin(sample.image, at_ends))
-        others = _spread(others.where(np.argsort(uniform(others.image))), self._generators, left)
+        others = _choose_evenly(others.where(np.argsort(uniform(others.image))), self._generators, left)
         ranks = self._ranks.percentiles(self._towards * sample.score)
-        return SeenImages(ends, others.places(), sample, ranks)
+        return SeenImages(ends, others.image_rows(), sample, ranks)
 
     def _choose_end(self, columns: ScoreColumns, kind: Kind) -> list[ImageRow]:
         """Return the best or worst images; none if all scores are equal. Images ranked in the middle are neither."""
@@ -272,7 +272,7 @@ class ImageCollector:
         order = np.argsort(worth if low else -worth, kind="stable")
         ranks = self._ranks.percentiles(worth[order])
         half = columns.where(order[ranks < 0.5 if low else ranks > 0.5])
-        return _spread(half, len(np.unique(half.generator)), self._quotas.by_kind[kind]).places()
+        return _choose_evenly(half, len(np.unique(half.generator)), self._quotas.by_kind[kind]).image_rows()
 
 
 def _drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
@@ -285,7 +285,7 @@ def _drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
     return columns
 
 
-def _lowest(values: Floats, count: int) -> NDArray[np.intp]:
+def _find_lowest(values: Floats, count: int) -> NDArray[np.intp]:
     """Return the indices of the `count` lowest values, ascending; among equal values, the first ones."""
     if count >= len(values):
         return np.arange(len(values))
@@ -306,7 +306,7 @@ def pick_images(
     lower_is_better: Container[str] = (),
     each: OrderedMap = map_sequentially,
 ) -> Picked:
-    """Choose the images of the gallery, and the images of the prompts on which generators differ most.
+    """Choose the images of the gallery, and the images of the prompts with the largest differences.
 
     The gallery shows the best and the worst images on each metric, and the images on which metrics disagree most. No
     prompt is used twice for the same reason, and the gallery is divided among the generators. If there are more than
@@ -368,7 +368,7 @@ def pick_contradicted(
 
 
 class _DisputedImages:
-    """Finds the images on which metrics disagree most, in a sample drawn by hash."""
+    """Finds the images that metrics rank most differently, in a sample drawn by hash."""
 
     def __init__(self, share: float) -> None:
         """Consider only this fraction of the images."""
@@ -399,13 +399,13 @@ class _DisputedImages:
         farthest = known[np.argsort(-apart[known], kind="stable")]
         generators = len(np.unique(self._images.generator[known]))
         chosen = []
-        for image, row in _spread(self._images.where(farthest), generators, count).places():
+        for image, row in _choose_evenly(self._images.where(farthest), generators, count).image_rows():
             text = f"percentile rank {ranks[metric][image]:.0%} by {metric}, {others[image]:.0%} by the other metrics"
             chosen.append(((image, row), Reason("disagreed", metric, text)))
         return chosen
 
 
-def _spread(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
+def _choose_evenly(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
     """Choose up to `count` images in order, without repeating a prompt, and with an equal share for each generator."""
     share = -(-count // generators) if generators else 0
     n_chosen: Counter[int] = Counter()
@@ -435,7 +435,7 @@ def _find_images(lookup: _Lookup, metric: str) -> tuple[list[ImageRow], dict[int
     ranks, rows, known = _ImageRanks(), list[ImageRow](), list[ScoreColumns]()
     towards = direction(metric, lookup.lower_is_better)
     for _, columns in lookup.scores.each_generator(metric):
-        rows += columns.where(find_sorted(columns.image, lookup.images) >= 0).places()
+        rows += columns.where(find_sorted(columns.image, lookup.images) >= 0).image_rows()
         if metric in lookup.ranking:
             ranks.add(columns, towards)
             columns = _drop_duplicates(columns)

@@ -45,7 +45,7 @@ MAX_IN_CSV = 400_000
 """Maximum number of characters of the CSV file inside the page. If the file is longer, means by skill are left out."""
 TEMPLATES = Path(__file__).parent / "templates"
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>|#~"} | {"\n": " ", "\r": " "})
-"""Maps characters with a special meaning in Markdown to their escaped forms."""
+"""Escapes for characters with a special meaning in Markdown."""
 RIGHT_TO_LEFT = r"\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
 """Unicode ranges of right-to-left scripts."""
 RIGHT_TO_LEFT_NAME = re.compile(
@@ -71,8 +71,8 @@ def render(page: Page) -> str:
     if len(table) > MAX_IN_CSV:
         table, label = to_csv([row for row in page.leaderboard_rows if row.skill == OVERALL]), "CSV, overall"
     downloads = [
-        Download("leaderboard.csv", label, _data_uri("text/csv", table)),
-        Download("leaderboard.tex", "LaTeX", _data_uri("application/x-tex", to_latex(page))),
+        Download("leaderboard.csv", label, _make_data_uri("text/csv", table)),
+        Download("leaderboard.tex", "LaTeX", _make_data_uri("application/x-tex", to_latex(page))),
     ]
     return _render("report.html.j2", page=page, downloads=downloads)
 
@@ -84,13 +84,13 @@ def render_trends(page: Trends) -> str:
 
 def render_suite(page: SuitePage) -> str:
     """Return a suite's page as HTML, under the same rules as `render`."""
-    downloads = [Download("suite.csv", "CSV", _data_uri("text/csv", suite_csv(page)))]
+    downloads = [Download("suite.csv", "CSV", _make_data_uri("text/csv", suite_csv(page)))]
     return _render("suite.html.j2", page=page, downloads=downloads)
 
 
 def _render(template: str, **content: Any) -> str:
     script = _read_assets("report.js")
-    return _fill(template, _read_assets("report.css"), script, _policy(script), content)
+    return _fill(template, _read_assets("report.css"), script, _make_policy(script), content)
 
 
 def _fill(
@@ -100,7 +100,7 @@ def _fill(
     return page.render(style=Markup(style), script=Markup(script), policy=policy, **content)
 
 
-def _data_uri(kind: str, text: str) -> str:
+def _make_data_uri(kind: str, text: str) -> str:
     return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
@@ -112,7 +112,7 @@ def suite_markdown(page: SuitePage) -> str:
 def suite_csv(page: SuitePage) -> str:
     """Return CSV with a row for each benchmark, generator and metric, and the columns of `to_csv`."""
     rows = ((benchmark, *row) for benchmark, own in page.leaderboard_rows.items() for row in own)
-    return _csv(("benchmark", *LeaderboardRow._fields), rows)
+    return _format_csv(("benchmark", *LeaderboardRow._fields), rows)
 
 
 class ServedPages(NamedTuple):
@@ -135,7 +135,7 @@ class ServedPages(NamedTuple):
 
     def policy(self) -> str:
         """Return the Content-Security-Policy of the pages."""
-        policy = _policy(self._script(), images="'self'", forms="'self'")
+        policy = _make_policy(self._script(), images="'self'", forms="'self'")
         return f"{policy}; connect-src 'self'"
 
     def _script(self) -> str:
@@ -162,10 +162,10 @@ def to_csv(rows: Sequence[LeaderboardRow]) -> str:
 
     Text that a spreadsheet would interpret as a formula is prefixed with an apostrophe.
     """
-    return _csv(LeaderboardRow._fields, rows)
+    return _format_csv(LeaderboardRow._fields, rows)
 
 
-def _csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+def _format_csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     def cell(value: object) -> object:
         if isinstance(value, float):
             return "" if math.isnan(value) else value
@@ -178,7 +178,7 @@ def _csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     return buffer.getvalue()
 
 
-def isolated(text: str) -> Markup:
+def isolate(text: str) -> Markup:
     """Return a string as HTML, isolated so that names in right-to-left scripts do not reorder the text around them."""
     return Markup(RIGHT_TO_LEFT_NAME.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
 
@@ -196,7 +196,7 @@ def template_environment(folder: Path = TEMPLATES) -> Environment:
     environment.filters |= {
         "markdown": lambda text: text.translate(MARKDOWN),
         "latex": latex,
-        "isolated": isolated,
+        "isolated": isolate,
         "number": number,
         "count": count,
         "signed": signed,
@@ -222,7 +222,7 @@ def _read_assets(*names: str, folder: Path = TEMPLATES) -> str:
     return "".join(file.read_text("utf-8") for file in files)
 
 
-def _policy(script: str, images: str = "data:", forms: str = "'none'") -> str:
+def _make_policy(script: str, images: str = "data:", forms: str = "'none'") -> str:
     """Return a Content-Security-Policy that allows only the given sources, and only the script with our hash."""
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (

@@ -121,7 +121,9 @@ def build_health(
         truncated=list(scores.truncated.items()),
         noise=first_rows(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_KINDS),
         models={stage: _describe_model(stage, manifest) for stage in _read_mapping(manifest, "models")},
-        conventions={name: {key: _text(value) for key, value in options.items()} for name, options in metrics.items()},
+        conventions={
+            name: {key: _format_value(value) for key, value in options.items()} for name, options in metrics.items()
+        },
         facts=_list_facts(manifest),
         costs=_list_costs(manifest),
         metric_costs=_read_mapping(manifest, "by_metric"),
@@ -146,7 +148,7 @@ def _unscored_sentences(unscored: Mapping[str, Unscored], scores: RunScores) -> 
         rows = np.sort(of_metrics[0].row[np.isin(of_metrics[0].prompts, prompts)])[: MAX_NAMES + 1]
         ids = [str(row.prompt_id) for row in scores.ids(rows.tolist())]
         have = "has" if len(prompts) == 1 else "have"
-        lead = f"{plural(len(prompts), 'prompt')} {have} no score {by}, whatever the generator:"
+        lead = f"{plural(len(prompts), 'prompt')} {have} no score {by} for any generator:"
         not_read = [""] * (len(prompts) - len(ids))  # the ids of prompts that are only counted are not looked up
         sentences.append(Sentence(lead, f"{names([*ids, *not_read])} ({plural(n_rows, 'row')})."))
     return sentences
@@ -193,22 +195,22 @@ def _describe_model(stage: str, manifest: Mapping[str, Any]) -> Named:
     model = manifest["models"][stage]
     for name, value in (model if isinstance(model, Mapping) else {"model": model}).items():
         if isinstance(value, Mapping):
-            named |= {f"{file} content": _text(digest) for file, digest in value.items() if digest}
+            named |= {f"{file} content": _format_value(digest) for file, digest in value.items() if digest}
         elif value is not None:
-            named[name] = _text(value)
+            named[name] = _format_value(value)
     return named
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a configuration value as a string, shortened if it is long."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return shorten(", ".join(f"{key}={_text(inner)}" for key, inner in value.items())) or "–"
+        return shorten(", ".join(f"{key}={_format_value(inner)}" for key, inner in value.items())) or "–"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return shorten(", ".join(map(_text, value))) or "–"
+        return shorten(", ".join(map(_format_value, value))) or "–"
     return shorten(str(value))
 
 
@@ -216,7 +218,7 @@ def _list_facts(manifest: Mapping[str, Any]) -> Named:
     """Return the run's start and end, its prompt and image files, and package versions."""
     benchmark, versions = _read_mapping(manifest, "config", "benchmark"), _read_mapping(manifest, "versions")
     facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
-    facts |= {name: _text(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}
+    facts |= {name: _format_value(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}
     return facts | {package: str(version) for package, version in versions.items()}
 
 
@@ -250,7 +252,7 @@ def cost_note(manifest: Mapping[str, Any]) -> str:
     except (KeyError, TypeError, ValueError):  # missing from the manifest, or not a valid time
         pass
     else:
-        words.append(f"The run took {_duration(took.total_seconds())}.")
+        words.append(f"The run took {_format_duration(took.total_seconds())}.")
     if parts := [f"{counts[key]:,} {verb}" for key, verb in CELLS.items() if counts.get(key)]:
         words.append(f"Of its {counts.get('cells', 0):,} pieces of work: {', '.join(parts)}.")
     amounts: dict[str, float] = defaultdict(float)
@@ -262,7 +264,7 @@ def cost_note(manifest: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 120:
         return f"{whole} seconds"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from plumbline.operators.base.sentences import FirstRows, first_rows, number
 from plumbline.operators.report.gallery import NO_DETAIL, ImageDetail, Thumbnail
-from plumbline.operators.report.marked_words import MarkedQuestion, mark_question, shorten, unreadable
+from plumbline.operators.report.marked_words import MarkedQuestion, describe_unreadable, mark_question, shorten
 from plumbline.operators.report.picked_images import ImageKey, Pick
 
 MAX_QUESTIONS = 16
@@ -106,18 +106,18 @@ def make_side_by_side(
         sides.append(GeneratorImage(pick.key.generator, detail.image, first))
     return SideBySide(
         prompt_id=prompt_id,
-        prompt=shorten(prompt if prompt is not None else unreadable(prompt_id), MAX_CHARACTERS),
+        prompt=shorten(prompt if prompt is not None else describe_unreadable(prompt_id), MAX_CHARACTERS),
         skills=tuple(skills),
         sources=sources,
         sides=sides,
-        scores=[_score_row(metric, direction, picks) for metric, direction in directions.items()],
+        scores=[_make_score_row(metric, direction, picks) for metric, direction in directions.items()],
         questions=[
-            _questions(metric, own) for metric in directions if any(detail.elements.get(metric) for detail in own)
+            _list_questions(metric, own) for metric in directions if any(detail.elements.get(metric) for detail in own)
         ],
     )
 
 
-def _score_row(metric: str, direction: int, picks: Sequence[Pick]) -> ScoreRow:
+def _make_score_row(metric: str, direction: int, picks: Sequence[Pick]) -> ScoreRow:
     scores = [pick.scores.get(metric) for pick in picks]
     known = [score for score in scores if score is not None]
     best = number(max(known, key=lambda score: direction * score), 2) if known and direction else ""
@@ -125,7 +125,7 @@ def _score_row(metric: str, direction: int, picks: Sequence[Pick]) -> ScoreRow:
     return ScoreRow(metric, direction < 0, [number(score, 2) for score in scores], "" if alike else best)
 
 
-def _questions(metric: str, details: Sequence[ImageDetail]) -> Questions:
+def _list_questions(metric: str, details: Sequence[ImageDetail]) -> Questions:
     """Return a metric's questions in order of appearance."""
     by_id: dict[str, list[MarkedQuestion | None]] = {}
     for image, detail in enumerate(details):

@@ -25,12 +25,12 @@ from plumbline.operators.results.comparison import (
     LeaderboardRow,
     build_boards,
     decide_duels,
+    describe_not_compared,
     generator_names,
-    not_compared,
     rank_generators,
 )
 from plumbline.operators.results.metric_recipes import unranked_metrics
-from plumbline.operators.results.summary import OVERALL, part_of
+from plumbline.operators.results.summary import OVERALL, describe_part
 from plumbline.operators.statistics.ordering import min_pairs
 
 MAX_SPLITS = 5
@@ -61,11 +61,11 @@ class SuiteRun(NamedTuple):
     @property
     def part(self) -> str:
         """Description of the scored part of the benchmark's prompts; empty if all are scored."""
-        return part_of(self.manifest)
+        return describe_part(self.manifest)
 
 
 class Matchup(NamedTuple):
-    """Numbers of benchmarks on which one generator beats another, loses to it, or shows no clear difference (level)."""
+    """Benchmarks with a clear win against another generator, a clear loss, or no clear difference (level)."""
 
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Across(NamedTuple):
 
     metric: str
     ranks: bool
-    """True if the metric ranks images, so that one score can be better than another."""
+    """True if the metric ranks images; otherwise no score is better than another."""
     columns: list[Column]
     generators: FirstRows[str]
     """Generators, ordered by duels won minus duels lost, highest first."""
@@ -124,7 +124,7 @@ class Across(NamedTuple):
         return None
 
     def unbeaten(self) -> list[str]:
-        """Return the complete generators that are not clearly beaten by any other on any benchmark."""
+        """Return the complete generators that no other generator clearly beats on any benchmark."""
         return [name for name in self.complete if not any(matchup.lost for matchup in self.matchups(name).values())]
 
 
@@ -136,7 +136,7 @@ class SuitePage(NamedTuple):
     facts: list[str]
     warnings: list[str]
     overall: list[Sentence]
-    """Sentences about each metric's leaders over all benchmarks, and about pairs on which benchmarks disagree."""
+    """Sentences about each metric's leaders over all benchmarks, and about benchmarks that disagree."""
     certainty: str
     left_out: list[str]
     """Metrics that did not score a benchmark, with the reason."""
@@ -200,7 +200,7 @@ def _results_across(
 ) -> Across:
     """Return one metric's results, based on the boards of each benchmark."""
     own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
-    scored = {name: generator_names(board.scored()) for name, board in own.items()}
+    scored = {name: generator_names(board.scored_rows()) for name, board in own.items()}
     outcomes: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
     for benchmark, board in own.items():
         for duel in board.duels:
@@ -252,7 +252,7 @@ def _headline(shared: Sequence[Across], duels: Sequence[Duel]) -> Sentence:
 
 
 def _overall_sentences(across: Across) -> Iterator[Sentence]:
-    """Yield sentences about the overall leader on one metric, and about pairs on which benchmarks disagree."""
+    """Yield sentences about the overall leader on one metric, and about benchmarks that disagree on a pair."""
     metric, n_benchmarks = across.metric, len(across.columns)
     if len(across.complete) < 2:
         rest = f"no two generators have scores on all {n_benchmarks} benchmarks."
@@ -302,7 +302,7 @@ def _leader_sentence(across: Across) -> Sentence:
 
 
 def _certainty(duels: Sequence[Duel]) -> str:
-    """Describe how many comparisons are clear, and by which test."""
+    """Describe the number of clear comparisons, and the test."""
     if not duels:
         return ""
     n_clear = sum(duel.better is not None for duel in duels)
@@ -323,7 +323,7 @@ def _warnings(
         if run.part:
             yield f"{run.benchmark} is only scored in part: {run.part}."
     for run, duels in zip(runs, compared, strict=True):
-        if unlike := not_compared(duels):
+        if unlike := describe_not_compared(duels):
             yield f"Not compared on {run.benchmark}, as their settings differ: {names(sorted(unlike))}."
     n_prompts = max((duel.n for duel in comparable), default=0)
     if comparable and n_prompts < min_pairs(len(comparable), SIGNIFICANT):

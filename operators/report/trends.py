@@ -96,8 +96,8 @@ def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame
     settings or models have changed up to that run, and `settings` how often the generator's settings have. Means can be
     compared if both counts are equal.
     """
-    changed = [(run.run_id, generator) for run, generator, _ in _changed_settings(runs, choice)]
-    altered = [(run.run_id, metric) for run, metric, _, _ in _changed_recipes(runs)]
+    changed = [(run.run_id, generator) for run, generator, _ in _find_changed_settings(runs, choice)]
+    altered = [(run.run_id, metric) for run, metric, _, _ in _find_changed_recipes(runs)]
     settings, recipes = Counter[str](), Counter[str]()
     frames = []
     for run in runs:
@@ -112,7 +112,7 @@ def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame
     return pd.concat(frames, ignore_index=True)
 
 
-def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tuple[TrendRun, str, str]]:
+def _find_changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tuple[TrendRun, str, str]]:
     """Yield (run, generator, differences) if a generator's settings changed since the last run that recorded any."""
     earlier: dict[str, TrendRun] = {}
     for run in runs:
@@ -123,7 +123,7 @@ def _changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tupl
             earlier[generator] = run
 
 
-def _changed_recipes(runs: Sequence[TrendRun]) -> Iterator[tuple[TrendRun, str, Recipe, Recipe]]:
+def _find_changed_recipes(runs: Sequence[TrendRun]) -> Iterator[tuple[TrendRun, str, Recipe, Recipe]]:
     """Yield (run, metric, old, new) if a metric's recipe differs from that in the last run that used the metric."""
     recipes: dict[str, Recipe] = {}
     for run in runs:
@@ -148,10 +148,10 @@ class Break(NamedTuple):
 
 def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterator[Break]:
     """Yield changes of the metrics' settings or models, oldest first."""
-    for run, metric, old, new in _changed_recipes(runs):
+    for run, metric, old, new in _find_changed_recipes(runs):
         bridge = find_bridge(bridges, old, new)
         use = "" if bridge is None else f", {describe_use(bridge)}"
-        lead = f"{metric} is another metric since run {run.run_id}{use}:"
+        lead = f"{metric} is a different metric since run {run.run_id}{use}:"
         values = names([" ".join(setting) for setting in altered_settings(old, new, MAX_CHARACTERS)], 1)
         joins = bridge if bridge is not None and bridge.joins else None
         yield Break(metric, run.time, Sentence(lead, f"{values}."), joins)
@@ -184,7 +184,7 @@ def build_trends(
     breaks = list(_find_breaks(runs, bridges))
     altered = [
         Sentence(f"{generator} was generated with other settings in run {run.run_id}:", f"{differences}.")
-        for run, generator, differences in _changed_settings(runs, choice)
+        for run, generator, differences in _find_changed_settings(runs, choice)
     ]
     frame = _bridge_means(frame, breaks)
     sizes = frame[frame["skill"] != OVERALL].groupby("skill")["n"].max().sort_values(ascending=False, kind="stable")
@@ -195,7 +195,7 @@ def build_trends(
         for metric in dict.fromkeys([*runs[-1].manifest.get("metrics", ()), *frame["metric"]]):
             if (means := means_of.get((metric, skill))) is not None:
                 times = [found.time for found in breaks if found.metric == metric]
-                newest = {str(name): _newest_mean(rows) for name, rows in means.groupby("generator", sort=False)}
+                newest = {str(name): _find_newest_mean(rows) for name, rows in means.groupby("generator", sort=False)}
                 over_runs = _draw_runs(metric, skill, means, generators[:COLOURS], times)
                 over_steps = _draw_steps(metric, skill, means, families[:COLOURS], steps)
                 panel.append(Trend(metric, metric in lower_is_better, over_runs, over_steps, newest))
@@ -261,7 +261,7 @@ def _draw_runs(
     if own.empty:
         return None
     lines = [
-        ChartLine(_points(rows["began"], rows), f"var(--s{generators.index(str(key[0]))})")
+        ChartLine(_make_points(rows["began"], rows), f"var(--s{generators.index(str(key[0]))})")
         for key, rows in own.groupby(["generator", "line", "settings"], sort=False)
     ]
     newest = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
@@ -282,13 +282,13 @@ def _draw_steps(
     lines, ends = [], []
     for family, rows in named.sort_values("step").groupby("family"):
         if family in families:
-            lines.append(ChartLine(_points(rows["step"], rows), f"var(--s{families.index(str(family))})"))
+            lines.append(ChartLine(_make_points(rows["step"], rows), f"var(--s{families.index(str(family))})"))
             ends.append(f"{family} {number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}")
     label = f"Mean {metric} over the steps of a training, {skill}, with 95% intervals; last: {'; '.join(ends)}"
     return trend_chart(lines, [], label)
 
 
-def _points(xs: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
+def _make_points(xs: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
     """Return a point for each row; a mean without an interval (of a single prompt) gets one of length zero."""
     low, high = rows["low"].fillna(rows["mean"]), rows["high"].fillna(rows["mean"])
     return [
@@ -297,7 +297,7 @@ def _points(xs: Iterable[Any], rows: pd.DataFrame) -> list[Point]:
     ]
 
 
-def _newest_mean(rows: pd.DataFrame) -> NewestMean:
+def _find_newest_mean(rows: pd.DataFrame) -> NewestMean:
     *before, last = rows.tail(2).itertuples()
     # Means can be compared if the metric and the generator have the same settings.
     comparable = before and (before[0].recipe, before[0].settings) == (last.recipe, last.settings)

@@ -65,7 +65,7 @@ class Bridge:
     kind: Kind
     """Kind of the chosen map."""
     misses: Mapping[Kind, float]
-    """Root mean square error of each kind of map on held-out images (their prompts were not used to fit it)."""
+    """Root mean square error of each kind of map on held-out images, whose prompts were not used to fit it."""
     explained: float
     """Fraction of the new scores' variance that the chosen map explains on held-out images."""
     curve: Curve | None
@@ -92,7 +92,7 @@ class Bridge:
     clear: Mapping[str, int]
     """Number of pairs of generators that differ clearly according to the `old` version, the `new` one, and `both`."""
     turned: Sequence[str]
-    """Pairs that differ clearly in both versions, but in opposite directions."""
+    """Pairs that differ clearly according to both versions, but in opposite directions."""
     clear_misses: int
     """Number of rows in groups.parquet that are marked as clear."""
 
@@ -119,16 +119,16 @@ def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bri
 
 
 def describe_use(bridge: Bridge) -> str:
-    """Describe if and how the two versions are compared, as the second half of a sentence."""
+    """Describe whether and how the two versions are compared, as the second half of a sentence."""
     margin = bridge.margin_of(OVERALL)
     if margin is not None:
         off = f"off by at most ±{number(margin)}"
-        return f"and its earlier scores are compared by bridge {bridge.bridge_id}, as {formula(bridge)}, {off}"
+        return f"and its earlier scores are compared by bridge {bridge.bridge_id}, as {format_equation(bridge)}, {off}"
     why = "finds that other things are measured" if bridge.verdict == "different" else "has no margin of one generator"
     return f"so its scores are not compared, and bridge {bridge.bridge_id} {why}"
 
 
-def formula(bridge: Bridge) -> str:
+def format_equation(bridge: Bridge) -> str:
     """Return the right-hand side of the line's equation."""
     sign = "−" if bridge.line.intercept < 0 else "+"
     return f"{number(bridge.line.slope)} × old {sign} {number(abs(bridge.line.intercept))}"

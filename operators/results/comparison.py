@@ -1,4 +1,4 @@
-"""Compares generators in pairs on the prompts that both have, and ranks them on leaderboards of means."""
+"""Compares pairs of generators on the prompts with scores of both, and ranks generators by their means."""
 
 import math
 from collections import Counter, defaultdict
@@ -43,7 +43,7 @@ metric and skill.
 
 
 BETTER, WORSE, TIED, UNLIKE = MARKS = ("better", "worse", "tied", "other settings")
-"""Outcomes of a comparison with a baseline: clearly better, clearly worse, no clear difference, or not compared."""
+"""Outcomes of a comparison with a baseline: clearly better, clearly worse, not clearly different, not compared."""
 
 Outcome = Literal[
     "nothing scored",
@@ -56,8 +56,8 @@ Outcome = Literal[
     "one leads",
     "several lead",
 ]
-"""Overall result of a board. `no leader`: some generators differ clearly, but each one that beats another is itself
-beaten. `best`: one generator beats every other. `one leads` or `several lead`: these generators are not beaten, and
+"""Overall result of a board. `no leader`: some generators differ clearly, but each winner is beaten by another
+generator. `best`: one generator beats every other. `one leads` or `several lead`: these generators are not beaten, and
 beat more others than any other unbeaten generator.
 """
 
@@ -95,7 +95,7 @@ class LeaderboardRow(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Both ends of the mean's interval, for a chart; the mean twice if there is no interval."""
+        """Ends of the mean's interval, for a chart; without an interval, both are the mean."""
         return (self.low, self.high) if math.isfinite(self.low) else (self.mean, self.mean)
 
 
@@ -109,7 +109,7 @@ class Duel(NamedTuple):
     metric: str
     skill: str
     better: str | None
-    """The clearly better generator according to the signed ranks; None if there is no clear difference."""
+    """The clearly better generator according to the signed ranks; None without a clear difference."""
     generator_a: str
     generator_b: str
     difference: float
@@ -130,7 +130,7 @@ class Duel(NamedTuple):
     n: int
     """Number of prompts; the scores of several images of a prompt are averaged."""
     differing: int
-    """Number of prompts on which the scores differ."""
+    """Number of prompts with different scores."""
     direction: int = 1
     """1 if a higher score is better, -1 if a lower score is."""
     unlike: tuple[Difference, ...] = ()
@@ -153,7 +153,7 @@ class Duel(NamedTuple):
 
     @property
     def worse(self) -> str | None:
-        """The clearly worse generator; None if there is no clear difference."""
+        """The clearly worse generator; None without a clear difference."""
         if self.better is None:
             return None
         return self.generator_b if self.better == self.generator_a else self.generator_a
@@ -163,7 +163,7 @@ class Duel(NamedTuple):
         """Return True if the test finds a clear difference, but the means do not differ or differ the other way."""
         return self.better is not None and self.direction * self.difference * self.effect <= 0
 
-    def swapped(self) -> "Duel":
+    def swap(self) -> "Duel":
         """Return the same comparison with a and b swapped."""
         return self._replace(
             generator_a=self.generator_b, generator_b=self.generator_a, difference=-self.difference,
@@ -181,7 +181,7 @@ class Board(NamedTuple):
     """Rows sorted from the best mean to the worst; generators without a score come last."""
     duels: tuple[Duel, ...]
     baseline: str = ""
-    """The generator with which all others are compared; empty if all are compared with each other."""
+    """The only generator that the others are compared with; empty if all are compared with each other."""
     unlike: tuple[Duel, ...] = ()
     """Pairs of generators with different settings, which are not compared."""
 
@@ -190,30 +190,30 @@ class Board(NamedTuple):
         return any(row.direction < 0 for row in self.rows)
 
     @property
-    def pairs_wanted(self) -> int:
-        """Number of pairs to compare if every generator had a score for every prompt."""
-        scored = generator_names(self.scored())
+    def n_possible_pairs(self) -> int:
+        """Number of comparisons if every generator had a score for every prompt."""
+        scored = generator_names(self.scored_rows())
         every = math.comb(len(scored), 2) if not self.baseline else len({*scored} - {self.baseline})
         return every - len(self.unlike)
 
     @property
-    def fewest_prompts(self) -> int:
-        """Smallest number of shared prompts with which a difference between two generators can be clear."""
+    def min_prompts(self) -> int:
+        """Minimum number of shared prompts for a clear difference between two generators."""
         return min_pairs(len(self.duels), SIGNIFICANT)
 
     @property
     def can_tell(self) -> bool:
         """Return True if at least one pair has enough prompts for a clear difference."""
-        return any(duel.n >= self.fewest_prompts for duel in self.duels)
+        return any(duel.n >= self.min_prompts for duel in self.duels)
 
     @property
-    def differs(self) -> bool:
+    def has_clear_difference(self) -> bool:
         """Return True if any generator is clearly better than another."""
         return any(duel.better is not None for duel in self.duels)
 
     @property
     def outcome(self) -> Outcome:
-        scored, leaders = self.scored(), self.leaders()
+        scored, leaders = self.scored_rows(), self.leaders()
         if len(scored) < 2:
             return "one scored" if scored else "nothing scored"
         if not self.duels:
@@ -221,17 +221,17 @@ class Board(NamedTuple):
         if not self.can_tell:
             return "too few prompts"
         if not leaders:
-            return "no leader" if self.differs else "no difference"
-        if self.best() is not None:
+            return "no leader" if self.has_clear_difference else "no difference"
+        if self.best_row() is not None:
             return "best"
         return "one leads" if len(leaders) == 1 else "several lead"
 
-    def clearest(self) -> Duel | None:
-        """Return the pair with the smallest p-value, significant or not; None if no pair differs."""
+    def clearest_duel(self) -> Duel | None:
+        """Return the duel with the smallest p-value, significant or not; None if no pair differs."""
         differing = [duel for duel in self.duels if duel.effect]
         return min(differing, key=lambda duel: (duel.p_value, -abs(duel.effect)), default=None)
 
-    def scored(self) -> list[LeaderboardRow]:
+    def scored_rows(self) -> list[LeaderboardRow]:
         return [row for row in self.rows if row.n]
 
     def better_than(self, generator: str) -> list[str]:
@@ -240,56 +240,61 @@ class Board(NamedTuple):
     def worse_than(self, generator: str) -> list[str]:
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
-    def unlike_to(self, generator: str) -> list[str]:
+    def not_compared_with(self, generator: str) -> list[str]:
         """Return the generators that are not compared with `generator` because their settings differ."""
         pairs = [(duel.generator_a, duel.generator_b) for duel in self.unlike]
         return [b if a == generator else a for a, b in pairs if generator in (a, b)]
 
     @property
-    def why_no_duel(self) -> str:
+    def no_duel_reason(self) -> str:
         """Return the reason why a board has no duels, as the end of a sentence."""
-        return "their settings differ." if self.unlike else "none share a prompt that it scored."
+        return "their settings differ." if self.unlike else "no two have scores for the same prompt."
 
     def tied_with(self, generator: str) -> list[str]:
         """Return the scored generators that do not differ clearly from `generator`, best mean first.
 
         With a baseline, only pairs that include the baseline count.
         """
-        apart = {generator, *self.better_than(generator), *self.worse_than(generator), *self.unlike_to(generator)}
-        others = [name for name in generator_names(self.scored()) if name not in apart]
+        apart = {
+            generator,
+            *self.better_than(generator),
+            *self.worse_than(generator),
+            *self.not_compared_with(generator),
+        }
+        others = [name for name in generator_names(self.scored_rows()) if name not in apart]
         return others if self.baseline in ("", generator) else [name for name in others if name == self.baseline]
 
-    def unbeaten(self) -> list[LeaderboardRow]:
-        """Return the scored generators that no other generator clearly beats, best mean first."""
+    def unbeaten_rows(self) -> list[LeaderboardRow]:
+        """Return the rows of the scored generators that no other generator clearly beats, best mean first."""
         worse = {duel.worse for duel in self.duels}
-        return [row for row in self.scored() if row.generator not in worse]
+        return [row for row in self.scored_rows() if row.generator not in worse]
 
     def leaders(self) -> list[LeaderboardRow]:
-        """Return the unbeaten generators that have the most wins (at least one), best mean first."""
-        unbeaten, wins = self.unbeaten(), Counter(duel.better for duel in self.duels)
+        """Return the rows of the unbeaten generators with the most wins (at least one), best mean first."""
+        unbeaten, wins = self.unbeaten_rows(), Counter(duel.better for duel in self.duels)
         most = max((wins[row.generator] for row in unbeaten), default=0)
         return [row for row in unbeaten if wins[row.generator] == most > 0]
 
-    def close(self) -> list[LeaderboardRow]:
-        """Return the generators that do not differ clearly from any leader, best mean first; empty without a leader."""
+    def close_rows(self) -> list[LeaderboardRow]:
+        """Return the rows of the generators that do not differ clearly from any leader, best mean first."""
         leaders = generator_names(self.leaders())
         tied = [set(self.tied_with(leader)) for leader in leaders]
         common = set.intersection(*tied) - set(leaders) if tied else set()
-        return [row for row in self.scored() if row.generator in common]
+        return [row for row in self.scored_rows() if row.generator in common]
 
-    def leading(self) -> frozenset[str]:
-        """Return the generators to highlight: the leaders and those close to them, unless that is all of them.
+    def highlighted_generators(self) -> frozenset[str]:
+        """Return the leaders and the generators close to them; empty if these are all generators.
 
         With a baseline, return the generators that are clearly better than the baseline.
         """
         if self.baseline:
             return frozenset(self.better_than(self.baseline))
-        first = frozenset(generator_names((*self.leaders(), *self.close())))
-        return first if len(first) < len(self.scored()) else frozenset()
+        first = frozenset(generator_names((*self.leaders(), *self.close_rows())))
+        return first if len(first) < len(self.scored_rows()) else frozenset()
 
-    def best(self) -> LeaderboardRow | None:
-        """Return the generator that is clearly better than every other, or None."""
-        others = len(self.scored()) - 1
+    def best_row(self) -> LeaderboardRow | None:
+        """Return the row of the generator that is clearly better than every other generator, or None."""
+        others = len(self.scored_rows()) - 1
         return next((first for first in self.leaders() if 0 < others == len(self.worse_than(first.generator))), None)
 
     def leave_out(self, generator: str) -> "Board":
@@ -320,8 +325,8 @@ def build_boards(
     }
 
 
-def not_compared(duels: Iterable[Duel]) -> list[str]:
-    """Describe each pair of generators whose settings differ, once, as in `a and b (20 steps against 30)`."""
+def describe_not_compared(duels: Iterable[Duel]) -> list[str]:
+    """Describe each pair of generators with different settings once, as in `a and b (20 steps against 30)`."""
     pairs = {(duel.generator_a, duel.generator_b): duel.unlike for duel in duels if duel.unlike}
     return [f"{a} and {b} ({describe_differences(unlike)})" for (a, b), unlike in pairs.items()]
 
@@ -352,7 +357,7 @@ def rank_generators(
             marks = {None: TIED, baseline: WORSE}
             groups = {name: UNLIKE if duel.unlike else marks.get(duel.better, BETTER) for name, duel in others.items()}
         elif metric not in unranked:
-            groups = _tie_groups([str(name) for name in frame["generator"][frame["n"] > 0]], own)
+            groups = _find_tie_groups([str(name) for name in frame["generator"][frame["n"] > 0]], own)
         ranks = pd.Series(merge_equal(towards * frame["mean"].to_numpy(np.float64))).rank(method="min", ascending=False)
         for record, value in zip(frame[columns].to_dict("records"), ranks, strict=True):
             rank = None if math.isnan(value) or metric in unranked else int(value)
@@ -361,7 +366,7 @@ def rank_generators(
     return board
 
 
-def _tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
+def _find_tie_groups(generators: Sequence[str], duels: Sequence[Duel]) -> dict[str, str]:
     """Return each generator's letters; a generator whose settings differ from those of all others has none."""
     apart = {frozenset((duel.generator_a, duel.generator_b)) for duel in duels if duel.better or duel.unlike}
     unlike = {name for duel in duels if duel.unlike for name in (duel.generator_a, duel.generator_b)}
@@ -467,9 +472,9 @@ def compare_generators(
 def decide_duels(
     duels: Sequence[Duel], family: Callable[[Duel], Hashable] = lambda duel: (duel.metric, duel.skill)
 ) -> list[Duel]:
-    """Return the duels with p-values corrected within each family (Holm 1979), and the better generators by these.
+    """Correct the p-values within each family (Holm 1979), and decide which generator of each duel is better.
 
-    Pairs whose settings differ remain undecided.
+    Duels of generators with different settings remain undecided.
     """
     families = defaultdict[Hashable, list[int]](list)
     for number, duel in enumerate(duels):

@@ -23,7 +23,7 @@ class Correlation(NamedTuple):
     other: str
     """Another metric, or a property of prompts."""
     kind: str
-    """What `other` is: a `metric` or a `property`."""
+    """Kind of `other`: `metric` or `property`."""
     generator: str
     rho: float
     """Spearman's rho; nan if one of the two is constant."""
@@ -45,7 +45,7 @@ def correlate_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Cor
 
 
 def correlate(metric: str, other: str, kind: str, generator: str, a: Floats, b: Floats, prompts: int) -> Correlation:
-    """Return the correlation of two values of each image or prompt; `prompts` is the number of distinct prompts."""
+    """Return the correlation of the values `a` and `b` of each image or prompt; `prompts` is the number of prompts."""
     rho = STATISTICS["spearman"](b, a)
     interval = spearman_interval(rho, prompts) if _varies(a) and _varies(b) else UNDEFINED
     return Correlation(metric, other, kind, generator, rho, *interval, len(a))

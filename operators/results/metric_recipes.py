@@ -1,13 +1,13 @@
-"""The recipe of a metric in a run. Metrics with the same name in two runs are different if their recipes differ."""
+"""The recipe of a metric in a run. Metrics of two runs are the same only if their recipes are equal."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plumbline.operators.metrics.table import read_metrics
 
-NAMING = ("checkpoint", "revision")
+MODEL_NAME_OPTIONS = ("checkpoint", "revision")
 """Options that identify a model whose files are unknown."""
-ABOUT = "about"
+DESCRIPTION = "about"
 """Option that only describes a metric."""
 
 Recipe = Mapping[str, str]
@@ -17,17 +17,16 @@ Recipe = Mapping[str, str]
 def recipe_of(manifest: Mapping[str, Any], metric: str) -> Recipe:
     """Return the settings that define a metric in a run: its options, its models, and the versions of its stages.
 
-    The names of the metric and of its models' roles are not included: metrics with equal recipes are the same, whatever
-    their names.
+    The names of the metric and of its models' roles are not included, so renaming a metric does not change its recipe.
     """
     config: Mapping[str, Any] = manifest.get("config", {})
     options, models = config.get("metrics", {}).get(metric, {}), config.get("models", {})
     roles = {option: role for option, role in options.items() if isinstance(role, str) and role in models}
     resolved = {node.split(":")[1]: model for node, model in manifest.get("models", {}).items() if ":" in node}
     parts = {
-        **{option: value for option, value in options.items() if option not in (*roles, ABOUT)},
+        **{option: value for option, value in options.items() if option not in (*roles, DESCRIPTION)},
         "models": {
-            option: resolved.get(role, {name: models[role].get(name) for name in NAMING})
+            option: resolved.get(role, {name: models[role].get(name) for name in MODEL_NAME_OPTIONS})
             for option, role in roles.items()
         },
         "stages": manifest.get("stages", {}).get(metric, {}),

@@ -57,13 +57,13 @@ def sketch(scores: pa.ChunkedArray) -> Sketch:
 
 
 class SketchKey(NamedTuple):
-    """The metric and generator that a sketch belongs to."""
+    """Metric and generator of a sketch."""
 
     metric: str
     generator: str
 
 
-def usual_table(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
+def merge_sketches(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
     """Merge the sketches of a run's parts by metric and generator into a table (schema USUAL_SCORES)."""
     by_key: dict[SketchKey, list[Sketch]] = {}
     for key, part in parts:
@@ -76,9 +76,9 @@ def usual_table(parts: Iterable[tuple[SketchKey, Sketch]]) -> pa.Table:
 
 
 def largest_sketches(tables: Iterable[pa.Table]) -> dict[SketchKey, Sketch]:
-    """Return, for each metric and generator, the sketch of the most images; the first one if several are equally large.
+    """Return the largest sketch of each metric and generator; the first one if several are equally large.
 
-    This way, a generator that was scored in several runs counts only once.
+    A generator that was scored in several runs therefore counts only once.
     """
     largest: dict[SketchKey, Sketch] = {}
     for row in (row for table in tables for row in table.to_pylist()):

@@ -21,7 +21,7 @@ _SILENT = re.compile(
 
 
 def length(text: str) -> float:
-    """Return the number of content words; the paper speaks of words that are not stop words."""
+    """Return the number of content words (in the paper: words that are not stop words)."""
     return float(len(content_words(text)))
 
 
@@ -34,11 +34,11 @@ def grade(text: str) -> float:
     if not words:
         return math.nan
     sentences = max(1, len(_SENTENCE_END.findall(text.strip())))
-    return 0.39 * len(words) / sentences + 11.8 * sum(map(syllables, words)) / len(words) - 15.59
+    return 0.39 * len(words) / sentences + 11.8 * sum(map(count_syllables, words)) / len(words) - 15.59
 
 
 @lru_cache(maxsize=20_000)
-def syllables(word: str) -> int:
+def count_syllables(word: str) -> int:
     """Estimate the number of syllables of an English word: its groups of vowels without silent endings, at least 1.
 
     For the 6,344 words of syllapy 0.8, the estimate is right for 91%, and off by at most one for 99%.
@@ -51,7 +51,7 @@ class ParsedWord(NamedTuple):
     """A word in a dependency parse."""
 
     head: int
-    """Index of the word on which this word depends; a root depends on itself."""
+    """Index of the word's head; a root is its own head."""
     lemma: str
     part_of_speech: str
     """Universal Dependencies tag, such as NOUN."""
@@ -87,7 +87,7 @@ def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
 
 def depth(heads: Sequence[int]) -> float:
     """Return the length in arcs of the longest path from a word to its root, given each word's head."""
-    return float(max((_distance(heads, word) for word in range(len(heads))), default=math.nan))
+    return float(max((_measure_distance(heads, word) for word in range(len(heads))), default=math.nan))
 
 
 def central_depth(heads: Sequence[int]) -> float:
@@ -97,7 +97,7 @@ def central_depth(heads: Sequence[int]) -> float:
     continues on the opposite side. The result is the larger of the root's two depths.
     """
     left, right = [0] * len(heads), [0] * len(heads)
-    for word in sorted(range(len(heads)), key=lambda word: -_distance(heads, word)):
+    for word in sorted(range(len(heads)), key=lambda word: -_measure_distance(heads, word)):
         head = heads[word]
         if word < head:
             left[head] = max(left[head], right[word] + 1)
@@ -107,7 +107,7 @@ def central_depth(heads: Sequence[int]) -> float:
     return float(max(roots, default=math.nan))
 
 
-def _distance(heads: Sequence[int], word: int) -> int:
+def _measure_distance(heads: Sequence[int], word: int) -> int:
     steps = 0
     while heads[word] != word and steps < len(heads):
         word, steps = heads[word], steps + 1
@@ -118,7 +118,7 @@ Parser = Callable[[str], ParseProperties]
 
 
 def properties(others: Mapping[str, Property], parse: Parser | None = None) -> dict[str, Property]:
-    """Return functions of a prompt by name: length, grade, `others` and, if there is a parser, ParseProperties."""
+    """Return functions that measure a prompt, by name: length, grade, `others` and, with a parser, ParseProperties."""
 
     def measure(parse: Parser, name: str, text: str) -> float:
         return float(getattr(parse(text), name))

@@ -10,8 +10,8 @@ from plumbline.operators.base.sentences import Sentence, names, number
 from plumbline.operators.metrics.metric import Metric
 
 MARGIN = 0.1
-"""Fraction of its earlier mean by which an image statistic must have changed: with many prompts, even an invisible
-change is significant. Metrics that rank images need no such margin.
+"""Minimum change of an image statistic, as a fraction of its earlier mean. It is needed because, with many prompts,
+even an invisible change is significant. Metrics that rank images need no margin.
 """
 
 

@@ -30,7 +30,7 @@ PARTS_AT_ONCE = 4
 HASHES_AT_ONCE = 1 << 20
 """Minimum number of new hashes to collect before duplicates are removed."""
 NONE = np.uint64(0)
-"""Hash that stands for a missing prompt id or image id."""
+"""Hash of a missing prompt id or image id."""
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 Hashes = NDArray[np.uint64]
@@ -64,7 +64,7 @@ class ScoreColumns(NamedTuple):
         """Return these rows followed by the others."""
         return ScoreColumns._make(np.concatenate([getattr(self, name), getattr(others, name)]) for name in self._fields)
 
-    def places(self) -> list[tuple[int, int]]:
+    def image_rows(self) -> list[tuple[int, int]]:
         """Return an (image hash, row number) pair for each row."""
         return list(zip(self.image.tolist(), self.row.tolist(), strict=True))
 
@@ -82,7 +82,7 @@ class PromptTexts(NamedTuple):
         indices = find_sorted(prompts, self.prompts)
         return np.where(indices >= 0, np.append(self.texts, NONE)[indices], NONE)
 
-    def edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
+    def find_edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
         """Return a mask of the prompts whose text differs in a later run; an unknown text counts as unchanged."""
         own, theirs = self.find_texts(prompts), later.find_texts(prompts)
         return np.asarray((own != theirs) & (own != NONE) & (theirs != NONE))
@@ -123,7 +123,7 @@ class _Part(NamedTuple):
     n_null: int
 
 
-class _Counted(NamedTuple):
+class _PartTotals(NamedTuple):
     """Row counts and other totals of one part."""
 
     metrics: list[str]
@@ -139,7 +139,7 @@ class _Counted(NamedTuple):
 
 
 class _Parts:
-    """Reader that returns parts as arrays and keeps the first ones in memory. The cached parts are not pickled."""
+    """Reader that returns parts as arrays and caches the first ones. Cached parts are not pickled."""
 
     def __init__(self, read: Sequence[ReadPart]) -> None:
         self.read = read
@@ -161,7 +161,7 @@ class _Parts:
         return part
 
 
-def _count_part(parts: _Parts, number: int) -> _Counted:
+def _count_part(parts: _Parts, number: int) -> _PartTotals:
     part = parts.load(number)
     shape = (len(part.metrics), len(part.generators))
     rows = np.bincount(part.metric * shape[1] + part.generator, minlength=math.prod(shape)).reshape(shape)
@@ -171,7 +171,7 @@ def _count_part(parts: _Parts, number: int) -> _Counted:
         scores = part.score[(part.metric == number) & ~np.isnan(part.score)]
         if len(scores):
             spans[metric] = (float(scores.min()), float(scores.max()))
-    return _Counted(
+    return _PartTotals(
         metrics=part.metrics,
         generators=part.generators,
         rows={
@@ -186,9 +186,9 @@ def _count_part(parts: _Parts, number: int) -> _Counted:
 
 
 class RunScores:
-    """A run's scores, read part by part; only the arrays of a few parts stay in memory.
+    """A run's scores, read part by part; only a few parts stay in memory.
 
-    Other processes to which the scores are sent read the parts again.
+    Processes that receive a copy of the scores read the parts again.
     """
 
     def __init__(self, parts: Sequence[ReadPart], each: OrderedMap = map_sequentially) -> None:
@@ -236,7 +236,7 @@ class RunScores:
         return combined
 
     def with_texts(self, texts: PromptTexts | None) -> "RunScores":
-        """Return the same scores with the hashes of their prompts' texts, if these are known."""
+        """Return the same scores with the hashes of the prompts' texts, if they are known."""
         known = copy(self)
         known._texts = texts
         return known
@@ -246,7 +246,7 @@ class RunScores:
         prompts = np.intersect1d(self.prompts, other.prompts, assume_unique=True)
         if self._texts is None or other._texts is None:
             return SharedPrompts(prompts, 0)
-        edited = self._texts.edited(other._texts, prompts)
+        edited = self._texts.find_edited(other._texts, prompts)
         return SharedPrompts(prompts[~edited], int(edited.sum()))
 
     def scored_by_all(

@@ -56,8 +56,8 @@ class Skills:
         """Return the number of known prompts."""
         return len(self._prompts)
 
-    def _set_numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the number of each prompt's set of skills; unknown prompts have number 0, the empty set."""
+    def _find_set_numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Return the index of each prompt's set of skills; unknown prompts have index 0, the empty set."""
         if not len(self):
             return np.zeros(len(prompts), np.int32)
         indices = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
@@ -65,17 +65,17 @@ class Skills:
 
     def membership(self, prompts: NDArray[np.uint64]) -> Floats:
         """Return a matrix (prompts, skills) with 1 if the prompt, given by its hash, has the skill, and 0 otherwise."""
-        return self._member[self._set_numbers(prompts)].astype(np.float64)
+        return self._member[self._find_set_numbers(prompts)].astype(np.float64)
 
     def each(self, prompts: NDArray[np.uint64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Yield each skill, starting with `overall`, with a mask of the prompts (hashes) that have it."""
-        numbers = self._set_numbers(prompts)
+        numbers = self._find_set_numbers(prompts)
         for column, name in enumerate(self.names):
             yield name, self._member[:, column][numbers]
 
     def find(self, prompt_id: str) -> tuple[str, ...]:
         """Return the skills of a prompt in their original order, without `overall`."""
-        return self._sets[int(self._set_numbers(hash_ids([prompt_id]))[0])]
+        return self._sets[int(self._find_set_numbers(hash_ids([prompt_id]))[0])]
 
 
 @dataclass(slots=True)
@@ -237,10 +237,10 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Calla
     codes_scored, values = codes[scored], values[scored]
     n = np.bincount(codes_scored, minlength=len(hashes)).astype(np.float64)
     total = sums_in_any_order(values, codes_scored, len(hashes))
-    own_mean = _ratio(total, n)
+    own_mean = _divide(total, n)
     own_squares = sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
     n_of_skill = member.T @ n
-    mean = _ratio(member.T @ total, n_of_skill)
+    mean = _divide(member.T @ total, n_of_skill)
     apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
     each = np.stack([total, n], axis=1)
 
@@ -258,7 +258,7 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[Sums, Calla
     return sums, read
 
 
-def _ratio(total: Floats, n: Floats) -> Floats:
+def _divide(total: Floats, n: Floats) -> Floats:
     """Return total / n, or 0 where n is 0."""
     return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
 
@@ -277,7 +277,7 @@ def best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Ta
     return summary.take(ordered.index.to_numpy())
 
 
-def part_of(manifest: Mapping[str, Any]) -> str:
+def describe_part(manifest: Mapping[str, Any]) -> str:
     """Return `12 of 256 prompts` if a limit or early stop left out prompts of a run, otherwise an empty string."""
     counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
     if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:

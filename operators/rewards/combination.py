@@ -15,14 +15,14 @@ from plumbline.operators.metrics.metric import Metric, direction
 from plumbline.operators.rewards.values import TIE, Codes, Floats, measure_noise
 
 REWARD = "reward"
-"""Name of a combined reward where names of metrics are used."""
+"""Name of a combined reward, which is listed among the metrics."""
 MAX_WEIGHT = 1e6
 MAX_PRODUCT = 1e300
 
 Unit = Literal["score", "z_score", "noise"]
 Join = Literal["sum", "min", "product"]
 Clip = tuple[float, float]
-"""The lowest and highest value allowed."""
+"""Lowest and highest allowed value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class Combination(BoundsChecked):
 
     @property
     def single_metric(self) -> str | None:
-        """The only metric, if the reward is just its score (possibly negated); otherwise None."""
+        """The metric whose score, possibly negated, is the whole reward; None for any other reward."""
         (metric, *others) = self.weights
         plain = self.unit == "score" and self.clip_parts is None and self.clip is None
         return metric if plain and not others and self.weights[metric] == 1 else None
@@ -85,9 +85,9 @@ class Combination(BoundsChecked):
             if metric not in metrics:
                 raise ConfigError(f"reward: expected one of {', '.join(metrics)}, got {metric!r}")
             if self.single_metric is None and not metrics[metric].ranks:
-                raise ConfigError(f"reward: {metric} does not rank images; leave it out of the reward, or watch it")
+                raise ConfigError(f"reward: {metric} does not rank images; leave it out of the reward")
         if self.single_metric is None and REWARD in metrics:
-            raise ConfigError(f"metrics.{REWARD}: a combined reward has this name; call the metric something else")
+            raise ConfigError(f"metrics.{REWARD}: a combined reward has this name; rename the metric")
 
 
 def _expand(expression: Any) -> Any:
@@ -164,7 +164,7 @@ _JOINS: Mapping[str, Callable[[Iterator[tuple[float, float]]], float]] = {
 
 
 def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, where: str) -> dict[str, Scale]:
-    """Return the metrics' scales over those images of a baseline that have all scores; empty for the unit `score`.
+    """Return the metrics' scales over the baseline images that have all scores; empty for the unit `score`.
 
     The result does not depend on the order of the images or the numbering of the prompts. `where` describes the images
     in messages. Raise ConfigError if all images have the same score.

@@ -32,9 +32,7 @@ class SelectionConfig(BoundsChecked):
     per_prompt: Positive | None = None
     """Maximum number of pairs per prompt, or of images in a ranking."""
     pick: Literal["widest", "hash"] = "widest"
-    """Which pairs to keep if a prompt has too many: those with the `widest` margin, or a pseudo-random choice by
-    `hash`.
-    """
+    """Rule for choosing among too many pairs of a prompt: by the `widest` margin, or pseudo-randomly by `hash`."""
     max_examples: Positive | None = None
     """Maximum number of examples in each split of the export; null selects all."""
     balance: tuple[Stratum, ...] = ()
@@ -76,7 +74,7 @@ def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig)
     """Yield the selected examples, prompt by prompt."""
     order = np.argsort(candidates.prompts, kind="stable")
     starts = np.flatnonzero(np.diff(candidates.prompts[order], prepend=-1))
-    better = Better(candidates, config)
+    comparison = RewardComparison(candidates, config)
     for first, last in zip(starts, [*starts[1:], len(order)], strict=True):
         images = order[first:last]
         prompt = int(candidates.prompts[images[0]])
@@ -86,17 +84,17 @@ def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig)
         scored = [int(image) for image in images if not np.isnan(candidates.rewards[image])]
         ranked = sorted(scored, key=lambda image: -candidates.rewards[image])
         if unit == "pair":
-            yield from (Example(prompt, pair) for pair in _select_pairs(ranked, better, config))
+            yield from (Example(prompt, pair) for pair in _select_pairs(ranked, comparison, config))
             continue
         if unit == "ranking":
-            ranked = _select_ranking(ranked, better, config)
+            ranked = _select_ranking(ranked, comparison, config)
         # The first of a ranking is better than the last, because each image is better than the next.
-        if len(ranked) > 1 and better(ranked[0], ranked[-1]):
+        if len(ranked) > 1 and comparison.is_better(ranked[0], ranked[-1]):
             yield Example(prompt, tuple(ranked))
 
 
-class Better:
-    """Test for whether one image is clearly better than another."""
+class RewardComparison:
+    """Comparison of images by their rewards."""
 
     def __init__(self, candidates: Candidates, config: SelectionConfig) -> None:
         self.candidates = candidates
@@ -104,12 +102,13 @@ class Better:
         self.margin = config.margin * unit
         self.tie = TIE * candidates.noise if candidates.noise else np.inf
 
-    def __call__(self, winner: int, loser: int) -> bool:
-        gap = self.gap(winner, loser)
+    def is_better(self, winner: int, loser: int) -> bool:
+        """Return True if the winner is clearly better than the loser."""
+        gap = self.subtract_rewards(winner, loser)
         agreeing = all(scores[winner] > scores[loser] for scores in self.candidates.agreeing)
         return bool(gap > self.tie and gap >= self.margin and agreeing)
 
-    def gap(self, winner: int, loser: int) -> float:
+    def subtract_rewards(self, winner: int, loser: int) -> float:
         """Return the difference between the rewards of two images."""
         return float(self.candidates.rewards[winner] - self.candidates.rewards[loser])
 
@@ -118,19 +117,21 @@ class Better:
         return hashlib.sha256("\0".join(map(self.candidates.ids, images)).encode(errors="replace")).digest()
 
 
-def _select_pairs(ranked: Sequence[int], better: Better, config: SelectionConfig) -> list[tuple[int, int]]:
-    pairs = [pair for pair in combinations(ranked, 2) if better(*pair)]
+def _select_pairs(
+    ranked: Sequence[int], comparison: RewardComparison, config: SelectionConfig
+) -> list[tuple[int, int]]:
+    pairs = [pair for pair in combinations(ranked, 2) if comparison.is_better(*pair)]
     if config.per_prompt is None or len(pairs) <= config.per_prompt:
         return pairs
-    key = better.hash_images if config.pick == "hash" else lambda pair: -better.gap(*pair)
+    key = comparison.hash_images if config.pick == "hash" else lambda pair: -comparison.subtract_rewards(*pair)
     return sorted(pairs, key=key)[: config.per_prompt]
 
 
-def _select_ranking(ranked: Sequence[int], better: Better, config: SelectionConfig) -> list[int]:
-    """Return images each of which is clearly better than the next; rankings that are too long are thinned evenly."""
+def _select_ranking(ranked: Sequence[int], comparison: RewardComparison, config: SelectionConfig) -> list[int]:
+    """Return a ranking whose images are each clearly better than the next; thin it evenly if it is too long."""
     chain = list(ranked[:1])
     for image in ranked[1:]:
-        if better(chain[-1], image):
+        if comparison.is_better(chain[-1], image):
             chain.append(image)
     if config.per_prompt is not None and len(chain) > config.per_prompt:
         chain = [chain[index] for index in np.linspace(0, len(chain) - 1, config.per_prompt).round().astype(int)]
@@ -141,7 +142,7 @@ def spread_examples(examples: Sequence[Example], candidates: Candidates, config:
     """Return at most `max_examples` in their original order, spread as evenly as possible over the `balance` groups."""
     if config.max_examples is None or len(examples) <= config.max_examples:
         return list(examples)
-    better = Better(candidates, config)
+    comparison = RewardComparison(candidates, config)
     names: Mapping[Stratum, Callable[[Example], str]] = {
         "winner": lambda example: candidates.generator(example.images[0]),
         "loser": lambda example: candidates.generator(example.images[-1]),
@@ -153,7 +154,7 @@ def spread_examples(examples: Sequence[Example], candidates: Candidates, config:
     quotas = even_quotas([len(numbers) for numbers in strata.values()], config.max_examples)
     selected: list[int] = []
     for numbers, quota in zip(strata.values(), quotas, strict=True):
-        selected += sorted(numbers, key=lambda number: better.hash_images(examples[number].images))[:quota]
+        selected += sorted(numbers, key=lambda number: comparison.hash_images(examples[number].images))[:quota]
     return [examples[number] for number in sorted(selected)]
 
 

@@ -1,4 +1,4 @@
-"""A reward function with the signature that TRL expects: how well images match texts that a policy writes about them.
+"""A reward function for TRL: it scores how well images match the texts that a policy writes about them.
 
 TRL (trl/trainer/grpo_trainer.py) calls `reward_func(prompts=, completions=, completion_ids=, **columns,
 trainer_state=)`, uses `__name__` as the function's name, and excludes None from means. modelscope/ms-swift 3602360
@@ -23,7 +23,7 @@ def trl_reward(
     questions: str | None = None,
     sources: str | None = None,
 ) -> TrlReward:
-    """Return a function for the `reward_funcs` of TRL's trainers.
+    """Return a reward function for the option `reward_funcs` of TRL's trainers.
 
     The reward is None if the score is missing, and the negated score if lower scores of the metric are better.
 
@@ -42,7 +42,7 @@ def trl_reward(
         columns |= {"prompts": prompts, "completions": completions}
         for name in filter(None, (images, texts, questions, sources)):
             if name not in columns:
-                raise ConfigError(f"no column is called {name!r}; the trainer provides {', '.join(columns)}")
+                raise ConfigError(f"no column is called {name!r}; choose one of {', '.join(columns)}")
         table = scorer.score_table(
             columns[images],
             [_extract_text(text) for text in columns[texts]],

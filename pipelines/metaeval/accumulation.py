@@ -30,9 +30,9 @@ def accumulate(
     accumulation: Accumulation,
     missing: Missing,
 ) -> float | None:
-    """Return the fraction of an image's questions that count as right; None if no question is left.
+    """Return the fraction of an image's questions that count as right; None if all questions are ignored.
 
-    `right` maps questions to True or False, or None if the answer is missing. Parents that are left out, or that are
+    `right` maps questions to True or False, or to None if the answer is missing. Parents that are ignored, or that are
     not questions about the image, count as right.
     """
     answered = {name: bool(given) for name, given in right.items() if given is not None or missing == "wrong"}
@@ -51,7 +51,7 @@ class AccumulateConfig:
     the release.
     """
     output: str
-    """The Parquet file to which the scores are written."""
+    """Parquet file for the scores."""
     format: str | None = None
     """Release that the answers come from, such as dsg, tifa or t2iscorescore (docs/metaeval.md); null for a table."""
     given: tuple[str, ...] = ()

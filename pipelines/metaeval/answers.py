@@ -19,9 +19,9 @@ from plumbline.pipelines.metaeval.releases.image_ratings import LIKERT_FILE
 from plumbline.pipelines.metaeval.releases.sheets import (
     Sheet,
     exists,
-    files_in,
+    find_required,
     is_folder,
-    one_that_exists,
+    list_files,
     read_json,
     read_sheet,
 )
@@ -141,7 +141,7 @@ class _Row(NamedTuple):
 
 
 def read_dsg(place: Place, given: Sequence[str]) -> Answered:
-    """Read the answers released by DSG: of mPLUG-large, InstructBLIP and PaLI-17B to questions of DSG, TIFA and VQ2.
+    """Read DSG's released answers: mPLUG-large, InstructBLIP and PaLI-17B answer questions of DSG, TIFA and VQ2.
 
     Each file becomes a metric with the file's name, such as mplug_dsg.
 
@@ -157,7 +157,7 @@ def read_dsg(place: Place, given: Sequence[str]) -> Answered:
     missing; the release counts them as 0 (`missing=wrong`). PaLI's cells for TIFA contain the question with its
     choices.
     """
-    tables = files_in(place / ANSWERS, ".csv") or files_in(place, ".csv")
+    tables = list_files(place / ANSWERS, ".csv") or list_files(place, ".csv")
     named = {PurePosixPath(file.path).stem: file for file in tables}
     files = {name: file for name, file in named.items() if name.rpartition("_")[2] in QUESTION_READERS}
     if not files:
@@ -184,7 +184,7 @@ def _make_answer(metric: str, row: _Row, question_id: str, right_answer: str, pa
 def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
     """Yield the answers to DSG's questions, with missing answers for the other images of the same splits."""
     sheet.require(("question_id",), DSG_RELEASED)
-    file = one_that_exists(place, QUESTIONS)
+    file = find_required(place, QUESTIONS)
     asked: dict[str, dict[str, Sequence[str]]] = {}
     for pack_row in _read_pack(read_dsg_1k(file, "released"), notes):
         if pack_row.question is not None:
@@ -210,7 +210,7 @@ def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str
 
 
 def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
-    file = one_that_exists(place, TIFA)
+    file = find_required(place, TIFA)
     right_answers = {
         (row.prompt_id, row.question.text): YES
         if tuple(row.question.choices) == parsing.YES_NO
@@ -218,7 +218,7 @@ def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[st
         for row in _read_pack(read_tifa_v1(file, "released"), notes)
         if row.question is not None
     }
-    names = read_sheet(one_that_exists(place, LIKERT)).require(("item_id", "source_id"), DSG_RELEASED)
+    names = read_sheet(find_required(place, LIKERT)).require(("item_id", "source_id"), DSG_RELEASED)
     source = dict(zip(names.ids("item_id"), names.ids("source_id"), strict=True))
     for row in _read_rows(sheet):
         with_choices = WITH_CHOICES.fullmatch(row.question)
@@ -260,7 +260,7 @@ KEYS = ("id", "image_row", "question_id", "parents")
 
 
 def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
-    """Read T2IScoreScore's records of which answers by six VQA models about 2,840 images were right.
+    """Read T2IScoreScore's records of right and wrong answers by six VQA models about 2,840 images.
 
     The questions are those of DSG and TIFA. Models have the names of their scores, such as mplug_dsg, and images are
     named after their files.
@@ -273,9 +273,9 @@ def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
       per model.
     The rows of the first are in the order of the metadata's images; parents are joined by `-`, and `-1` means none.
     """
-    metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
+    metadata = read_sheet(find_required(place, METADATA)).require(COLUMNS, UPSTREAM)
     found: dict[str, Callable[[str], Iterator[Answer]]] = {}
-    for file in (file for name in FOLDERS for file in files_in(place / name if name else place, OF_ONE)):
+    for file in (file for name in FOLDERS for file in list_files(place / name if name else place, OF_ONE)):
         sheet = read_sheet(file).require(("id", "question_id", "correct"), UPSTREAM)
         found[PurePosixPath(file.path).name.removesuffix(OF_ONE)] = partial(
             _read_graph_answers, metadata=metadata, sheet=sheet, column="correct"
@@ -295,7 +295,7 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
     sources, questions = metadata.texts("image_source"), sheet.ids("question_id")
     parents = sheet.texts("parents" if "parents" in sheet.names else "parent_question_id")
     right = _parse_truth(sheet, column, UPSTREAM)
-    for row, (image, graph, correct) in enumerate(zip(_image_rows(sheet), sheet.ids("id"), right, strict=True)):
+    for row, (image, graph, correct) in enumerate(zip(_find_image_rows(sheet), sheet.ids("id"), right, strict=True)):
         if image >= len(metadata) or graphs[image] != graph:
             raise SourceError(
                 f"{sheet.where(row)}: expected an answer about image {image} of {metadata.url} and its graph, found "
@@ -307,21 +307,21 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
         )  # fmt: skip
 
 
-def _image_rows(sheet: Sheet) -> Iterator[int]:
+def _find_image_rows(sheet: Sheet) -> Iterator[int]:
     """Yield, for each row, the metadata row of its image; a new image begins at its first question."""
     if "image_row" in sheet.names:
-        yield from _whole(sheet, "image_row")
+        yield from _read_integers(sheet, "image_row")
         return
     image, last = -1, -1
-    for question in _whole(sheet, "question_id"):
+    for question in _read_integers(sheet, "question_id"):
         image += question <= last or image < 0
         yield image
         last = question
 
 
-def _whole(sheet: Sheet, name: str) -> Iterator[int]:
+def _read_integers(sheet: Sheet, name: str) -> Iterator[int]:
     sheet.ids(name)  # raises if a cell is empty
-    yield from (number for number in sheet.whole(name, UPSTREAM) if number is not None)
+    yield from (number for number in sheet.integers(name, UPSTREAM) if number is not None)
 
 
 METRIC = "tifa"
@@ -343,7 +343,7 @@ def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     if len(given) > 1:
         raise ConfigError(f"given: TIFA's results are of one model, got {', '.join(given)}; name one")
     metric = given[0] if given else METRIC
-    files = files_in(place, ".json") if is_folder(place) else [place]
+    files = list_files(place, ".json") if is_folder(place) else [place]
     if not files:
         raise SourceError(f"{place.url}: expected a result of TIFA, or a folder of them, found none; check the path")
     answers: list[Answer] = []

@@ -53,7 +53,7 @@ class CaptionsConfig(ScoresSource):
     crowdflower_flickr8k.json of jmhessel/clipscore.
     """
     output: str
-    """The Parquet file to which the scores are written."""
+    """Parquet file for the scores."""
     metric: str = "clipscore"
     """Name of the original CLIPScore among the scores of `run` or `scores`; RefCLIPScore requires it."""
     models: Mapping[str, AnyModel]
@@ -126,7 +126,7 @@ def score_captions(config: CaptionsConfig) -> pa.Table:
     if table is not None:
         if "clip" not in config.models:
             raise ConfigError(
-                "models.clip: RefCLIPScore embeds texts; choose a model, such as model@models.clip=clip_vit_b32"
+                "models.clip: RefCLIPScore requires a model that embeds texts; set model@models.clip=clip_vit_b32"
             )
         clipscores = _read_clipscores(table, config.metric)
     measures = text_measures([caption for caption in captions if caption.error is None])
@@ -139,7 +139,7 @@ def score_captions(config: CaptionsConfig) -> pa.Table:
         from plumbline.operators.models.loading import load  # imports torch
 
         embedder: TextEmbedder = load(resolve_model(config.models["clip"], on_gpu=False), "embedding")
-        records += _ref_clipscores(captions, clipscores, embedder)
+        records += _compute_ref_clipscores(captions, clipscores, embedder)
     return rows.table(records, schemas.SCORES)
 
 
@@ -180,7 +180,7 @@ def _read_clipscores(table: Place, metric: str) -> dict[tuple[str, str], float]:
     return dict(zip(zip(scores["image_id"], scores["prompt_id"], strict=True), scores["score"], strict=True))
 
 
-def _ref_clipscores(
+def _compute_ref_clipscores(
     captions: Sequence[Caption], clipscores: Mapping[tuple[str, str], float], embedder: TextEmbedder
 ) -> Iterator[dict[str, Any]]:
     add_prefix = ClipScoreConfig(variant="original").text

@@ -86,7 +86,7 @@ class Findings:
     corrected: list[corrected_means.CorrectedMean] = field(default_factory=list)
     """Generators' means estimated from people and each metric together."""
     contradicted: list[contradicted_images.ContradictedImage] = field(default_factory=list)
-    """Images on which a metric and people disagree most."""
+    """Images that a metric and people judge most differently."""
     correlations: Sequence[Correlation] = ()
     """Correlations between every pair of metrics, by generator."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Findings:
 
     @property
     def graph_contents(self) -> list[ShownTable]:
-        """Where the images and prompts of error graphs come from, and types of errors, if graphs were judged."""
+        """Tables of the sources of images and prompts, and of error types, if error graphs were judged."""
         found = self.frames.get(GRAPH_CONTENTS)
         return [] if found is None else graphs.contents_tables(found)
 
@@ -376,7 +376,7 @@ def _negate(scores: pa.Table, falling: Collection[str]) -> pa.Table:
 def _find_match(
     people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str
 ) -> Match:
-    """Return the ids by which scores match judgements; raise SourceError if no judged image has a score."""
+    """Return the ids that match scores with judgements; raise SourceError if no judged image has a score."""
     scored = matching.scored_ids(scores)
     if len(scores) and scored.empty:
         errors = scores.column("error").drop_null()
@@ -388,9 +388,9 @@ def _find_match(
     if not len(scores) or any(matching.count_shared(ids, scored, by) for ids, by in judged):
         return match
     columns = matching.IDS if protocol.match is None else MATCH_COLUMNS[protocol.match]
-    examples = matching.examples(pd.concat([ids for ids, _ in judged]), columns)
+    examples = matching.format_examples(pd.concat([ids for ids, _ in judged]), columns)
     raise SourceError(
-        f"{scored_by}: no judged image has a score; the scores have {matching.examples(scored, columns)}; "
+        f"{scored_by}: no judged image has a score; the scores have {matching.format_examples(scored, columns)}; "
         f"{protocol.path} has {examples}; write the same ids into both"
     )
 

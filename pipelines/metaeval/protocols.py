@@ -20,8 +20,8 @@ from plumbline.operators.statistics.options import (
 from plumbline.pipelines.metaeval.releases.readers import RELEASES, RatingColumns
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
 
-OWN = ("long", "annotations")
-"""Readers for users' own ratings, whose columns can have other names."""
+OWN_READERS = ("long", "annotations")
+"""Readers for users' own ratings, with configurable column names."""
 Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"]
 
 
@@ -51,7 +51,7 @@ class ProtocolConfig(BoundsChecked):
     choices: tuple[int, ...] = ()
     """Ids of the choices in Pick-a-Pic's test_captions.json to use; all if empty."""
     match: Match | None = None
-    """Ids by which a score is matched with a judgement; null chooses the ids that match the most images."""
+    """Ids that match a score with a judgement; null chooses the ids that match the most images."""
     statistics: tuple[RatingStatistic, ...] = ("pearson", "spearman", "kendall_b", "pairwise_accuracy")
     """Statistics to compute for ratings."""
     rating_range: tuple[float, float] | None = None
@@ -85,9 +85,9 @@ class ProtocolConfig(BoundsChecked):
     reliable: bool = False
     """Use only prompts whose raters agree (Gecko, section 4.1)."""
     unsure: Unsure = "left_out"
-    """Treatment of pairs of images on which people do not decide."""
+    """Treatment of pairs of images without a decision by people."""
     equal_scores: EqualScores = "half"
-    """Value of a metric's equal scores for pairs on which people decide: half a pair, or nothing."""
+    """Value of a metric's equal scores for a pair that people decide: half a right pair, or nothing."""
     alpha: Probability = GECKO_SIGNIFICANCE
     """Significance level for differences between two generators."""
     zeros: ZeroHandling = "wilcox"
@@ -102,14 +102,15 @@ class ProtocolConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         check_known("protocol.reader", self.release, RELEASES)
-        if self.columns is not None and self.release not in OWN:
+        if self.columns is not None and self.release not in OWN_READERS:
             raise ConfigError(
-                f"protocol.columns: only ratings of one's own ({', '.join(OWN)}) have any, got some for {self.release}"
+                f"protocol.columns: expected null for {self.release}; only your own ratings ({', '.join(OWN_READERS)}) "
+                "can have other column names"
             )
         if self.choices and not (self.release == "pick_a_pic" and self.path.lower().endswith(".json")):
             raise ConfigError(
-                "protocol.choices: these are ids of Pick-a-Pic's test_captions.json, and other files have none; got "
-                f"some for {self.path}"
+                "protocol.choices: expected no ids, because only Pick-a-Pic's test_captions.json has ids of choices, "
+                f"got some for {self.path}"
             )
         if len(set(self.choices)) < len(self.choices):
             twice = next(number for number in self.choices if self.choices.count(number) > 1)

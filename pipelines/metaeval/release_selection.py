@@ -41,9 +41,9 @@ def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     n_answers = sum(len(column) - column.null_count for column in columns.values())
     if not n_answers and not any(map(len, (release.pairings, release.graph_nodes, release.words))):
         empty = " and ".join(f"all {len(column)} {name} are empty" for name, column in columns.items() if len(column))
-        found = "; ".join([empty or "it has no judgements", *release.notes])
+        found = "; ".join([empty or "the release has none", *release.notes])
         raise SourceError(
-            f"{protocol.path}: nothing to judge by: {found}; fill in the file, or set protocol.path to another one"
+            f"{protocol.path}: no usable judgements: {found}; fill in the file, or set protocol.path to another release"
         )
     return release
 
@@ -101,7 +101,7 @@ def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[str, Scale]:
-    """Return those of the templates' scales that the protocol defines."""
+    """Return the scales that the protocol defines for these templates."""
     found = {name: (protocol.scales or {}).get(name, protocol.rating_range) for name in templates}
     return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
 
@@ -165,7 +165,7 @@ def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def _select_reliable(protocol: ProtocolConfig, release: Release) -> Release:
-    """Select the prompts on which raters agree; raise SourceError if there are none."""
+    """Select the prompts whose raters agree; raise SourceError if there are none."""
     kept = reliable_prompts(rated_parts(release.ratings, release.parts).to_pandas())
     total = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not kept:

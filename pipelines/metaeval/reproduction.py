@@ -143,7 +143,7 @@ class PublishedNumber(NamedTuple):
         tolerance = 0.5 * 10**-self.decimals
         return bool(abs(self.ours - self.published) <= tolerance * (1 + 1e-9))
 
-    def explained(self, reason: str) -> "PublishedNumber":
+    def explain_mismatch(self, reason: str) -> "PublishedNumber":
         """Return the number with this explanation if it does not match."""
         return self if self.matches else self._replace(reason=reason)
 
@@ -169,7 +169,7 @@ def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame)
         decimals = len(row.published.partition(".")[2])
         value = int(row.scale) * ours[row.metric, row.statistic, row.subset]
         check = PublishedNumber(row.paper, row.group, row.row, row.column, float(row.published), value, decimals)
-        yield check.explained(row.reason)
+        yield check.explain_mismatch(row.reason)
 
 
 def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
@@ -182,26 +182,26 @@ def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     scores = pa.concat_tables([release.scores, single])
     measured = measure_graphs(release.graph_nodes, scores, "published", protocol.falling)
     averaged = measured[~measured["graph_id"].isin(protocol.unpublished)]
-    percents = {measure: _percent_means(averaged, measure) for measure in TITLES}
-    yield from _table_1(release.graph_nodes.to_pandas())
+    percents = {measure: _average_in_percent(averaged, measure) for measure in TITLES}
+    yield from _compare_table_1(release.graph_nodes.to_pandas())
     contents = count_contents(release.graph_nodes).query("about == 'images' and subset == @OVERALL").set_index("name")
     for source, published in FIGURE_2.items():
         ours = 100 * float(contents["share"][source])
         yield PublishedNumber(PAPER, "figure 2a, images by source in percent", source, "", published, ours, 0)
-    yield from _figures_4_and_9(score_nodes(release.graph_nodes, scores))
-    table_2, table_3 = list(_table_2(config, percents)), list(_table_3(percents))
+    yield from _compare_figures_4_and_9(score_nodes(release.graph_nodes, scores))
+    table_2, table_3 = list(_compare_table_2(config, percents)), list(_compare_table_3(percents))
     yield from _explain_exchanged(table_2, table_3)
     for subset, published in SECTION_6.items():
         cells = [cell for cell in table_2 if cell.column == subset and TITLES["ordering"] in cell.group]
         reason = f"the printed numbers of table 2 have the mean {fmean(cell.published for cell in cells):.1f}"
         group, ours = "section 6, mean Ordering over the metrics of table 2 in percent", fmean(c.ours for c in cells)
-        yield PublishedNumber(PAPER, group, subset, "", published, ours, 0).explained(reason)
+        yield PublishedNumber(PAPER, group, subset, "", published, ours, 0).explain_mismatch(reason)
     yield from _explain_exchanged(table_3, table_2)
-    yield from _figures_12_and_13(averaged)
+    yield from _compare_figures_12_and_13(averaged)
     for measure, file in PER_GRAPH.items():
-        yield _per_graph(measured, measure, _read(config, f"ts2_perseg_{file}"), protocol)
-    yield from _released_means(config, percents)
-    yield from _released_scores(config)
+        yield _count_equal_values(measured, measure, _read(config, f"ts2_perseg_{file}"), protocol)
+    yield from _compare_released_means(config, percents)
+    yield from _count_released_scores(config)
 
 
 def _accumulate(config: ReproductionConfig, accumulation: Accumulation) -> pa.Table:
@@ -212,7 +212,7 @@ def _accumulate(config: ReproductionConfig, accumulation: Accumulation) -> pa.Ta
     return accumulate_answers(answers).scores
 
 
-def _percent_means(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, str], float]:
+def _average_in_percent(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, str], float]:
     """Return each metric's mean over graphs in percent, keyed by subset and metric."""
     return {
         (subset, str(metric)): 100 * float(value)
@@ -221,7 +221,7 @@ def _percent_means(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, s
     }
 
 
-def _table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
+def _compare_table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
     images = nodes.groupby("graph_id").size()
     width = nodes.groupby(["graph_id", "level"])["node"].nunique()
     ours = (
@@ -230,10 +230,10 @@ def _table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
     graph, level = width.idxmax()
     reason = f"graph {graph} has {width.max()} nodes with as many errors ({level})"
     for (row, (published, decimals)), value in zip(TABLE_1.items(), ours, strict=True):
-        yield PublishedNumber(PAPER, "table 1", row, "", published, float(value), decimals).explained(reason)
+        yield PublishedNumber(PAPER, "table 1", row, "", published, float(value), decimals).explain_mismatch(reason)
 
 
-def _figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
+def _compare_figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
     by_graph = images.groupby("graph_id").get_group
     for metric, printed in FIGURE_4.items():
         scores = by_graph("28").query("metric == @metric")["score"]
@@ -245,22 +245,22 @@ def _figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
     means = average_nodes(joined).set_index(["metric", "node"])["mean"]
     for metric, printed in FIGURE_9.items():
         for node, published in zip(("0", "1a", "1b"), printed.split(), strict=True):
-            ours = means[_single_name(metric), node]
+            ours = means[_rename_dsg(metric), node]
             cell = _compare_printed("figure 9, mean scores of graph 71", metric, f"node {node}", published, ours)
             is_cut = math.floor(cell.ours * 10**cell.decimals) == round(cell.published * 10**cell.decimals)
-            yield cell.explained(NOT_ROUNDED if is_cut else "")
+            yield cell.explain_mismatch(NOT_ROUNDED if is_cut else "")
 
 
 def _compare_printed(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
     return PublishedNumber(PAPER, group, row, column, float(printed), float(ours), len(printed.partition(".")[2]))
 
 
-def _single_name(metric: str) -> str:
+def _rename_dsg(metric: str) -> str:
     """Return the name under which a metric uses DSG scores of single questions; other metrics keep their names."""
     return UNACCUMULATED.format(metric) if metric.endswith("_dsg") else metric
 
 
-def _table_2(
+def _compare_table_2(
     config: ReproductionConfig, percents: Mapping[str, Mapping[tuple[str, str], float]]
 ) -> Iterator[PublishedNumber]:
     printed = _read(config, "ts2_table2_printed")
@@ -271,10 +271,10 @@ def _table_2(
         yield PublishedNumber(PAPER, group, metric, subset, published, ours, 1)
 
 
-def _table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) -> Iterator[PublishedNumber]:
+def _compare_table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) -> Iterator[PublishedNumber]:
     printed = pd.read_csv(TABLE_3).melt(["accumulation", "measure", "subset"], var_name="metric")
     for cell in printed.itertuples():
-        name = _single_name(cell.metric) if cell.accumulation == "none" else cell.metric
+        name = _rename_dsg(cell.metric) if cell.accumulation == "none" else cell.metric
         group = f"table 3, {ACCUMULATIONS[cell.accumulation]}, {TITLES[cell.measure]} in percent"
         ours = percents[cell.measure][cell.subset, name]
         yield PublishedNumber(PAPER, group, cell.metric, cell.subset, cell.value, ours, 1)
@@ -295,10 +295,10 @@ def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[Publish
         yield cell if found is None else cell._replace(reason=EXCHANGED.format(other=f"{found.group}, {found.row}"))
 
 
-def _figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
+def _compare_figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumber]:
     """Yield correlations between metrics over graphs; DSG's scores are those of single questions."""
     printed = pd.read_csv(FIGURES)
-    metrics = {_single_name(metric): metric for metric in printed["metric"]}
+    metrics = {_rename_dsg(metric): metric for metric in printed["metric"]}
     named = averaged[averaged["metric"].isin(metrics)].replace({"metric": metrics}).assign(convention="published")
     ours = {
         (row.measure, row.subset, frozenset((row.metric, row.other))): 100 * row.pearson
@@ -316,7 +316,9 @@ def _read(config: ReproductionConfig, name: str) -> Sheet:
     return read_sheet(config.storage.locate(f"{config.protocols[PROTOCOL].path}/{name}.csv"))
 
 
-def _per_graph(measured: pd.DataFrame, measure: str, sheet: Sheet, protocol: ProtocolConfig) -> PublishedNumber:
+def _count_equal_values(
+    measured: pd.DataFrame, measure: str, sheet: Sheet, protocol: ProtocolConfig
+) -> PublishedNumber:
     """Count the values in a released file (graphs down, metrics across, not negated) that equal ours."""
     columns = {name: sheet.numbers(name).to_pylist() for name in sheet.names[1:]}
     released = pd.DataFrame(columns, index=sheet.texts(sheet.names[0]))
@@ -328,7 +330,7 @@ def _per_graph(measured: pd.DataFrame, measure: str, sheet: Sheet, protocol: Pro
     return PublishedNumber(PAPER, group, measure, "", released.size, equal, 0)
 
 
-def _released_means(
+def _compare_released_means(
     config: ReproductionConfig, percents: Mapping[str, Mapping[tuple[str, str], float]]
 ) -> Iterator[PublishedNumber]:
     """Yield each metric's released mean over graphs (up to ten digits), by subset."""
@@ -337,10 +339,10 @@ def _released_means(
         for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
             for metric, published in zip(sheet.ids("metric"), sheet.ids(f"{prefix}-{part}"), strict=True):
                 group, ours = f"released means of {TITLES[measure]}", percents[measure][subset, metric] / 100
-                yield _compare_printed(group, metric, part, published, ours).explained(LAST_DIGIT)
+                yield _compare_printed(group, metric, part, published, ours).explain_mismatch(LAST_DIGIT)
 
 
-def _released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
+def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     """Count the released DSG scores of images that can be derived from the correctness of every question."""
     scores = _read(config, "ts2_scores_per_image")
     rows = {name: row for row, name in enumerate(_read(config, "ts2_metadata").ids("file_name"))}
@@ -350,7 +352,7 @@ def _released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
         released = np.asarray(scores.numbers(str(metric)))[ours["image_id"].map(rows)]
         other = ours[(ours["score"] - released).abs() > MAX_SCORE_DIFFERENCE]
         check = PublishedNumber(PAPER, group, str(metric), "", len(ours), len(ours) - len(other), 0)
-        yield check.explained(GRAPH_65 if set(other["prompt_id"]) == {"65"} else "")
+        yield check.explain_mismatch(GRAPH_65 if set(other["prompt_id"]) == {"65"} else "")
 
 
 def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionConfig) -> None:

@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import names
 from plumbline.operators.report.changes import comparable_metrics
 from plumbline.operators.results.bridge import Bridge
-from plumbline.operators.results.summary import part_of
+from plumbline.operators.results.summary import describe_part
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.store.runs import earlier_runs
@@ -49,8 +49,8 @@ def obstacle_between(before: Mapping[str, Any] | None, after: Mapping[str, Any],
         return "its manifest is damaged"
     if before.get("benchmark") != after.get("benchmark"):
         return f"it is of the benchmark {before.get('benchmark')!r}"
-    part = part_of(before)
-    if part and part != part_of(after):
+    part = describe_part(before)
+    if part and part != describe_part(after):
         return f"it is of {part}"
     if before.get("exit_code") == OVER_BUDGET:
         return "more of its rows failed than its budget allows"

@@ -15,7 +15,7 @@ from plumbline.operators.base.sentences import plural
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import TrendRun, Trends, build_trends, to_frame
-from plumbline.operators.results.summary import part_of
+from plumbline.operators.results.summary import describe_part
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.report.comparable_runs import CHECKPOINTS, check_checkpoints, read_bridges
@@ -117,7 +117,7 @@ def make_trends(
 
 EXCLUSIONS = (
     (lambda manifest: manifest.get("exit_code") == OVER_BUDGET, "more rows failed than the budget of failures allows"),
-    (lambda manifest: bool(part_of(manifest)), "only some of the prompts, by a limit or an adaptive sweep"),
+    (lambda manifest: bool(describe_part(manifest)), "only some of the prompts, by a limit or an adaptive sweep"),
 )
 """Conditions under which a run is excluded if there are other runs, each with the reason in words."""
 

@@ -50,7 +50,7 @@ def run_adaptive(
             plan = with_missing(plan, {cell for cell in plan.missing if cell.path not in outcomes}, now.sources)
         now, outcomes, seen = _compute_round(replace(now, plan=plan), round, display)
         on_round(seen)
-        if seen.enough:
+        if seen.is_done:
             break
     now = replace(now, plan=with_missing(now.plan, frozenset(), now.sources), seen=seen, outcomes=outcomes)
     with display() as watch:

@@ -22,7 +22,7 @@ from plumbline.operators.base.failures import merge_failures
 from plumbline.operators.base.rows import error_value
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.generation_settings import Known, add_settings
-from plumbline.operators.results.percentile_ranks import SketchKey, usual_table
+from plumbline.operators.results.percentile_ranks import SketchKey, merge_sketches
 from plumbline.operators.results.summary import Tally
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig
@@ -189,7 +189,7 @@ def gather_results(
         summary=total.summary(),
         failures=merge_failures([count.failures for count in every]),
         settings=settings,
-        usual=usual_table((SketchKey(part.metric, part.generator), counted[part.path].scores) for part in parts),
+        usual=merge_sketches((SketchKey(part.metric, part.generator), counted[part.path].scores) for part in parts),
         broken=frozenset(broken),
         first_rows=first_rows,
     )

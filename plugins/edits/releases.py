@@ -7,7 +7,14 @@ from typing import Any
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.metaeval.releases.release import Rating, Release, rating_value, released, remember, skills_of
+from plumbline.pipelines.metaeval.releases.release import (
+    Rating,
+    Release,
+    group_skills,
+    parse_rating,
+    released,
+    remember,
+)
 from plumbline.pipelines.metaeval.releases.scores import Score, make_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
     Sheet,
@@ -54,7 +61,7 @@ def read_imagenhub(place: Place) -> Release:
             f"{place.url}: expected a checkout of TIGER-AI-Lab/VIEScore, found no ratings of edits in {RATERS}; check "
             "the path"
         )
-    skills = skills_of((rating.prompt_id, str(rating.prompt_id).partition("/")[0]) for rating in ratings)
+    skills = group_skills((rating.prompt_id, str(rating.prompt_id).partition("/")[0]) for rating in ratings)
     return released(ratings=ratings, scores=make_scores(_read_scores(place / ANSWERS)), skills=skills)
 
 
@@ -83,7 +90,7 @@ def _read_ratings(sheet: Sheet, task: str, rater: str) -> Iterator[Rating]:
 def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, float, float]:
     """Return a person's SC and PQ ratings, and the square root of their product."""
     found = PAIR.fullmatch(cell or "")
-    values = [rating_value(text, where) for text in found.groups()] if found else []
+    values = [parse_rating(text, where) for text in found.groups()] if found else []
     shares = [value for value in values if value is not None and 0 <= value <= 1]
     if len(shares) != 2:
         raise SourceError(
@@ -104,7 +111,7 @@ def _read_scores(folder: Place) -> Iterator[Score]:
     for file, task, editor in _find_files(folder, OF_MEASURES):
         for row, (uid, measures) in enumerate(read_objects(file).items()):
             for measure, value in measures.items():
-                number = rating_value(value, row_name(file.url, row, uid))
+                number = parse_rating(value, row_name(file.url, row, uid))
                 yield Score(measure, *_make_ids(task, editor, uid), number)
 
 
@@ -116,7 +123,7 @@ def _replies(file: Place) -> dict[str, float | None]:
 def _least(reply: Any, where: str) -> float | None:
     """Return the lowest number in a reply, truncated to an integer, divided by ten and clipped to 0 to 1."""
     values = as_list(reply if isinstance(reply, list) else [reply], "scores", where)
-    numbers = [rating_value(value, where) for value in values]
+    numbers = [parse_rating(value, where) for value in values]
     whole = [int(number) for number in numbers if number is not None]
     return min(1.0, max(0.0, min(whole) / 10)) if len(whole) == len(numbers) else None
 

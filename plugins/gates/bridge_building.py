@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import Sentence, interval_text, names, number, plural
-from plumbline.operators.results.bridge import Bridge, Verdict, Version, formula
+from plumbline.operators.results.bridge import Bridge, Verdict, Version, format_equation
 from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, compare_generators
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.results.summary import OVERALL, Skills
@@ -323,4 +323,4 @@ def _verdict(bridge: Bridge) -> Sentence:
     )
     if bridge.verdict == "one scale":
         return Sentence(f"Scores of {old} and {new} are one scale:", known)
-    return Sentence(f"A map joins {old} and {new}:", f"new = {formula(bridge)}; {known}")
+    return Sentence(f"A map joins {old} and {new}:", f"new = {format_equation(bridge)}; {known}")

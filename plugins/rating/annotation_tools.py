@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.release import words_in
+from plumbline.pipelines.metaeval.releases.release import split_words
 from plumbline.pipelines.web.page_input import BadName, clean_name
 from plumbline.plugins.rating.annotations import Annotation, read_export
 from plumbline.plugins.rating.answers import MAX_NOTE, Answer
@@ -306,7 +306,7 @@ def _convert_marks(task: Task, annotation: Annotation, choice: str) -> dict[str,
     """Return the indices of the marked words by mark; a word marked both wrong and unsure counts as wrong."""
     marked: dict[str, set[int]] = {mark: set() for mark in MARKS}
     for span in annotation.spans.get(MARKED_WORDS, ()):
-        words = enumerate(words_in(task.prompt))
+        words = enumerate(split_words(task.prompt))
         marked.setdefault(span.label, set()).update(
             n for n, (_, start, end) in words if start < span.end and span.start < end
         )

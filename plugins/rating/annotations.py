@@ -13,7 +13,7 @@ from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
 from plumbline.pipelines.metaeval.releases.readers import USUAL, RatingColumns
-from plumbline.pipelines.metaeval.releases.release import Part, Release, Word, released, skills_of, words_in
+from plumbline.pipelines.metaeval.releases.release import Part, Release, Word, group_skills, released, split_words
 from plumbline.pipelines.metaeval.releases.sheets import as_list, read_json, read_text
 
 AGAIN = "export it again as JSON"
@@ -104,7 +104,7 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
             words += marked
     unread = sorted({question for one in annotations for question in one.answers} - readable)
     notes += [f"question {name!r} is not read: {NO_RATING}; {_suggest_values(annotations, name)}" for name in unread]
-    skills = skills_of(
+    skills = group_skills(
         (_find_text(one, columns.prompt_id), skill) for one in annotations for skill in _read_skills(one, columns)
     )
     return released(parts=parts, preferences=preferences, words=words, skills=skills, notes=notes)
@@ -227,7 +227,7 @@ def _read_marked_words(one: Annotation, question: str, columns: RatingColumns) -
                 f"{one.where}, {question}: characters {span.start} to {span.end} are not {span.text or span.end!r} in "
                 f"{prompt!r}; {remedy}"
             )
-    for word, start, end in words_in(prompt):
+    for word, start, end in split_words(prompt):
         labels = [span.label.lower() for span in spans if span.start < end and start < span.end]
         shown = [1.0 if label in SHOWN else None if label in UNSURE else 0.0 for label in labels] or [1.0]
         aligned = 0.0 if 0.0 in shown else None if None in shown else 1.0

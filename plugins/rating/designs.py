@@ -17,7 +17,7 @@ from plumbline.operators.images.rows import identify, image_records
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.ingest.score_input import ingest_images
-from plumbline.pipelines.metaeval.releases.release import words_in
+from plumbline.pipelines.metaeval.releases.release import split_words
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 from plumbline.pipelines.report.finished_run import Originals, find_originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
@@ -251,7 +251,7 @@ def _make_task(
         skills=tuple(prompt["skills"] or ()),
         image_ids=image_ids,
         generators=generators,
-        words=tuple(word for word, _, _ in words_in(text)) if template == "words" else (),
+        words=tuple(word for word, _, _ in split_words(text)) if template == "words" else (),
         questions=tuple(questions),
         places=tuple(image.place for image in group),
     )

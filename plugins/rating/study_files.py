@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place, first_line, readable_errors
-from plumbline.pipelines.metaeval.releases.sheets import files_in, read_content, read_sheet, read_text
+from plumbline.pipelines.metaeval.releases.sheets import list_files, read_content, read_sheet, read_text
 from plumbline.pipelines.store.checksums import DamagedError, decode_json
 from plumbline.plugins.rating.answers import REMEDY, TASK_ID, Answer, parse_answer
 from plumbline.plugins.rating.tasks import Task, tasks_of
@@ -57,7 +57,7 @@ def answer_path(key: AnswerKey, revision: int) -> str:
 
 def study_versions(place: Place) -> list[int]:
     """Return the version numbers of a study in ascending order; empty if the folder has none."""
-    found = (VERSION.fullmatch(file.name) for file in files_in(place, ".json"))
+    found = (VERSION.fullmatch(file.name) for file in list_files(place, ".json"))
     return sorted(int(match[1]) for match in found if match is not None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.sentences import plural
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.release import LIKERT, Part, Release, Word, released, words_in
+from plumbline.pipelines.metaeval.releases.release import LIKERT, Part, Release, Word, released, split_words
 from plumbline.plugins.rating import study_files
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.numbers import Parts, parts_of
@@ -83,7 +83,7 @@ def _parts(answer: Answer, task: Task, parts: Parts, place: Place) -> Iterator[P
 
 def _words(answer: Answer, task: Task, parts: Parts, place: Place) -> Iterator[Word]:
     ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater)
-    for number, (word, start, end) in enumerate(words_in(task.prompt)):
+    for number, (word, start, end) in enumerate(split_words(task.prompt)):
         yield Word(*ids, word, start, end, parts.get(str(number)), _describe(answer, place))
 
 

@@ -57,10 +57,10 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
     shares = _compute_shares(ratings, match, scale, config.protocol.path)
     rated = images.merge(shares, on=list(MATCH_COLUMNS[match]), validate="m:1")
     if rated.empty:
-        columns = matching.examples(matching.rated_ids(ratings), matching.IDS)
+        columns = matching.format_examples(matching.rated_ids(ratings), matching.IDS)
         raise SourceError(
             f"{config.protocol.path}: no image of the benchmark is rated; the ratings have {columns}, the benchmark "
-            f"{matching.examples(images, matching.IDS)}; use the same ids in both"
+            f"{matching.format_examples(images, matching.IDS)}; use the same ids in both"
         )
     rated["held_out"] = [is_held_out(prompt_id, config) for prompt_id in rated["prompt_id"]]
     for name, value in (("trained on", False), ("held out", True)):

@@ -21,7 +21,7 @@ from plumbline.operators.report.changes import clear_first, differing_settings
 from plumbline.operators.report.gallery import Card, Thumbnail, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, mark_questions, shorten
 from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
-from plumbline.operators.results.summary import OVERALL, part_of
+from plumbline.operators.results.summary import OVERALL, describe_part
 from plumbline.pipelines.base.storage import first_line
 from plumbline.pipelines.report.comparable_runs import obstacle_between
 from plumbline.pipelines.report.trends import make_trends
@@ -139,7 +139,7 @@ class Pages:
         lower_is_better = read_lower_is_better(manifest)
         board = _make_board(rows, manifest.get("metrics", ()), lower_is_better)
         content = {"manifest": manifest, "skill": skill, "skills": skills, "board": board, "falling": lower_is_better}
-        return self._render("run", request, title=f"Run {run_id}", part=part_of(manifest), **content)
+        return self._render("run", request, title=f"Run {run_id}", part=describe_part(manifest), **content)
 
     def scores(self, request: Request) -> Response:
         """List the rows of a run that match the filter."""

@@ -138,7 +138,7 @@ class Comparisons:
         if left is None or right is None:
             return []
         prompts = np.intersect1d(left.prompts, right.prompts, assume_unique=True)
-        edited = prompts[left.edited(right, prompts)]
+        edited = prompts[left.find_edited(right, prompts)]
         return self.open(choice).left.rows.prompt_ids(edited) if len(edited) else []
 
     def moves(self, sides: Sides, wanted: WantedRows, first: int, limit: int) -> tuple[int, list[ShownMove]]:

@@ -29,7 +29,7 @@ from tests.browser.opened import (
     read_texts,
 )
 from tests.commands import printed
-from tests.operators.report.made import HOSTILE, QUALITY, Score, make_run, noisy, plain_prompts
+from tests.operators.report.made import HOSTILE, QUALITY, Score, make_run, noisy_score, plain_prompts
 
 pytestmark = NEEDS_BROWSER
 
@@ -43,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompts = [*HOSTILE, *plain_prompts(9)]
 
     def score(generator: str, metric: str, prompt: int) -> float | None:
-        return None if (generator, prompt) == ("cobalt", 7) else noisy(generator, metric, prompt)
+        return None if (generator, prompt) == ("cobalt", 7) else noisy_score(generator, metric, prompt)
 
     make_run(folder, prompts=prompts, generators=NAMES, run_id="20250101-000000-000000")
     run = make_run(folder, prompts=prompts, generators=NAMES, score=score)
@@ -118,7 +118,7 @@ def test_the_gallery_shows_images_with_marked_words_and_questions(page: WebDrive
     assert wrong.get_attribute("title")
     details = next(one for one in find(cards[0], "details"))
     press(page, details.find_element(By.TAG_NAME, "summary"))
-    assert "what <colour> is it?" in details.text and "wanted red" in details.text
+    assert "what <colour> is it?" in details.text and "expected red" in details.text
 
 
 READABLE = """
@@ -326,7 +326,7 @@ return [places, seen].map((words) => words.map((word) => word[2]));
 def test_a_right_to_left_name_does_not_reverse_any_word_on_the_screen(browser: WebDriver, tmp_path: Path) -> None:
     names = ("אטלס", "מחולל", "cobalt")
     quality = dict(zip(names, (0.8, 0.8, 0.3), strict=True))
-    score = lambda name, metric, prompt: quality[name] + noisy(name, metric, prompt) / 10  # noqa: E731
+    score = lambda name, metric, prompt: quality[name] + noisy_score(name, metric, prompt) / 10  # noqa: E731
     run = make_run(tmp_path, prompts=plain_prompts(16), generators=names, score=score)
     write_report(run.store)
     sentences = find(open_page(browser, run.folder / "report.html", 1280), "h1, #decision li")
@@ -383,7 +383,7 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
 
     def score(better: float) -> Score:
         return lambda name, metric, prompt: (
-            None if prompt == 5 else noisy(name, metric, prompt) + better * (name == names[3])
+            None if prompt == 5 else noisy_score(name, metric, prompt) + better * (name == names[3])
         )
 
     for run_id, better in (("20250101-000000-000000", 0), ("20250102-000000-000000", 0.1)):
@@ -415,7 +415,7 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
         [names[3], "clipscore"],
     ]
     health = find(page, "#health")[0].text
-    assert f"1 prompt has no score by any metric, whatever the generator: p0005 ({2 * count} rows)." in health
+    assert f"1 prompt has no score by any metric for any generator: p0005 ({2 * count} rows)." in health
     assert "further rows" not in health
 
 
@@ -425,10 +425,10 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("judged")
 
     def score(generator: str, metric: str, prompt: int) -> float:
-        return noisy(generator, "fit", prompt) + 1.5 * (metric == "clipscore" and generator == "cobalt")
+        return noisy_score(generator, "fit", prompt) + 1.5 * (metric == "clipscore" and generator == "cobalt")
 
     run = make_run(folder, prompts=plain_prompts(24), score=score)
-    rated = [f"{name}-p{at:04d},{1 + 4 * noisy(name, 'fit', at):.2f}" for name in QUALITY for at in range(16)]
+    rated = [f"{name}-p{at:04d},{1 + 4 * noisy_score(name, 'fit', at):.2f}" for name in QUALITY for at in range(16)]
     (folder / "ratings.csv").write_text("\n".join(["image_id,rating", *rated]) + "\n")
     printed("report", f"store={folder}/store", "protocol=long", f"protocol.path={folder}/ratings.csv")
     return run.folder / "report.html"

@@ -68,7 +68,7 @@ def test_no_name_and_no_setting_runs_or_becomes_markup(page: WebDriver) -> None:
     assert find(page, "main b b, main script, main img, header img, header script") == []
     assert HOSTILE[0] in read_visible(page, "#runs .lines li")
     (sentence,) = read_visible(page, "#breaks li")
-    assert sentence.startswith("gecko is another metric since run 2026-01-03: template is it so? →")
+    assert sentence.startswith("gecko is a different metric since run 2026-01-03: template is it so? →")
     assert "<script>" in sentence
 
 

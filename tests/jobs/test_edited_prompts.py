@@ -8,7 +8,7 @@ from tests.bench_of import images, prompts, words_of, write_rows
 from tests.commands import Ended, run
 
 EDITED, PROMPTS = 20, 44
-MESSAGE = f"{EDITED} prompts have another text under the same id in the earlier run: not compared"
+MESSAGE = f"{EDITED} prompts have different texts under the same id in the earlier run, so they are not compared"
 
 
 @pytest.fixture(scope="module")
@@ -40,4 +40,4 @@ def test_an_edited_prompt_is_not_reported_as_a_regression(sweep: tuple[str, Ende
 def test_the_report_says_how_many_prompts_were_left_out_and_compares_the_others(sweep: tuple[str, Ended]) -> None:
     store, _ = sweep
     said = run("report", store, "compare=previous")
-    assert MESSAGE in said.words and "Nothing changed in what both runs scored" in said.words
+    assert MESSAGE in said.words and "Nothing changed in the scores that both runs have" in said.words

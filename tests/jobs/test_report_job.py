@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tests.bench_of import Bench, images
 from tests.commands import printed, refusal
-from tests.operators.report.made import QUALITY, make_run, noisy, plain_prompts
+from tests.operators.report.made import QUALITY, make_run, noisy_score, plain_prompts
 
 
 def test_the_terminal_shows_the_decision_and_the_address_of_the_page(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_name_cannot_reverse_or_steer_the_terminal(tmp_path: Path) -> None:
     Letters of every script are left unchanged.
     """
     names = ("atlas\u202e", "\x1b[31mcobalt", "dr\u200bift", "אטלס", "👩\u200d🚀")
-    make_run(tmp_path, generators=names, prompts=plain_prompts(4), metrics=("clipscore",), asking=())
+    make_run(tmp_path, generators=names, prompts=plain_prompts(4), metrics=("clipscore",), question_metrics=())
     said = printed("report", f"store={tmp_path}/store")
     assert not {*said} & {"\u202e", "\x1b", "\u200b"}
     assert all(name in said for name in ("atlas?", "?[31mcobalt", "dr?ift", "אטלס", "👩\u200d🚀"))
@@ -115,7 +115,7 @@ def test_the_terminal_names_generators_that_were_added_or_removed_between_two_ru
     run = make_run(tmp_path, generators=("atlas", "borealis"))
     said = printed("report", f"store={tmp_path}/store", "compare=previous")
     for lead, rest in (
-        ("Nothing changed in what both runs scored.", ""),
+        ("Nothing changed in the scores that both runs have.", ""),
         ("Only in this run:", " generator borealis."),
         ("Only in the earlier run:", " generator cobalt."),
     ):
@@ -150,11 +150,11 @@ def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metri
     """CLIPScore ranks cobalt first, whereas people rate it worst; first 20 of the 40 prompts are rated, then all."""
 
     def fit(generator: str, prompt: int) -> float:
-        return noisy(generator, "fit", prompt) + np.random.default_rng(prompt).normal(0, 0.15)
+        return noisy_score(generator, "fit", prompt) + np.random.default_rng(prompt).normal(0, 0.15)
 
     def score(generator: str, metric: str, prompt: int) -> float:
         flattered = metric == "clipscore" and generator == "cobalt"
-        return fit(generator, prompt) + 0.3 * noisy(generator, metric, prompt) + 1.5 * flattered
+        return fit(generator, prompt) + 0.3 * noisy_score(generator, metric, prompt) + 1.5 * flattered
 
     made = make_run(tmp_path, prompts=plain_prompts(40), score=score)
     ratings = tmp_path / "ratings.csv"

@@ -100,10 +100,13 @@ def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list
         shifted = again.set_column(2, "image", pa.chunked_array([again.column("image").to_pylist()[::-1]]))
         pq.write_table(pa.concat_tables([table, shifted]), path)
     said = " ".join(printed("nightly", *words, f"nightly.compare={earlier}").split())
-    assert f"atlas was generated with other settings: cfg 9 here, 4 in {earlier}. No change of it is clear." in said
+    assert (
+        f"atlas was generated with other settings: cfg 9 here, 4 in {earlier}. Its changes do not count as clear."
+        in said
+    )
     assert f"no regression (other settings: atlas) since {earlier}" in said
     assert re.search(
-        r"The seed is \d+% of the variance of a mean by clipscore\. By clipscore, twice the 2 images", said
+        r"The seed causes \d+% of the variance of a mean by clipscore\. By clipscore, twice as many images per", said
     )
     rewards = ["rewards", f"store={folder}/store", "format=pairs", "reward=clipscore", "selection.margin=0"]
     noted = printed(*rewards, f"output={tmp_path}/pairs")
@@ -133,8 +136,11 @@ def report(folder: Path, *words: str) -> Ended:
 def test_a_changed_setting_is_reported_and_no_change_counts_as_clear(tmp_path: Path) -> None:
     make_two_runs(tmp_path, before={"atlas": CFG, "borealis": CFG}, after={"atlas": OTHER, "borealis": CFG})
     said = report(tmp_path).words
-    assert f"atlas was generated with other settings: cfg 7.5 here, 4 in {EARLIER}. No change of it is clear." in said
-    assert "atlas is worse" not in said and "Nothing changed in what both runs scored." in said
+    assert (
+        f"atlas was generated with other settings: cfg 7.5 here, 4 in {EARLIER}. Its changes do not count as clear."
+        in said
+    )
+    assert "atlas is worse" not in said and "Nothing changed in the scores that both runs have." in said
     page = (tmp_path / f"store/runs/{LATER}/report.html").read_text()
     assert "not comparable" in page and "cfg 7.5 against 4" in page
     ignored = report(tmp_path, "settings=ignore").words

@@ -89,7 +89,7 @@ def stopped(folder: Path, small_rounds: None) -> Stopped:
 def test_a_sweep_stops_when_enough_is_seen_and_names_the_unseen_rest(stopped: Stopped) -> None:
     finished, now, told = stopped
     seen = list_seen(now)
-    assert [one.enough for one in told] == [False] * (len(told) - 1) + [True]
+    assert [one.is_done for one in told] == [False] * (len(told) - 1) + [True]
     assert 16 < seen.prompts < PROMPTS
     assert seen.decisions.column("verdict").to_pylist() == ["alike"]
     manifest = json.loads(now.store.read_text(f"runs/{finished.run_id}/manifest.json") or "")
@@ -117,7 +117,7 @@ def test_an_adaptive_sweep_without_a_range_warns_that_nothing_is_guaranteed(
     (report,) = tmp_path.glob("runs/*/report.html")
     page = report.read_text("utf-8")
     for text in (terminal, page):
-        assert "adaptive=asymptotic does not promise that at most 5% of such decisions are false" in text
+        assert "adaptive=asymptotic does not guarantee that at most 5% of such decisions are false" in text
 
 
 def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped: Stopped) -> None:

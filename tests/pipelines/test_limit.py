@@ -11,7 +11,7 @@ from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.report import show_report
 from plumbline.jobs.status import show_runs
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.results.summary import part_of
+from plumbline.operators.results.summary import describe_part
 from plumbline.pipelines.nightly.regressions import find_baseline
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
@@ -64,10 +64,10 @@ def test_only_the_first_prompts_and_their_images_are_scored_and_the_output_says_
     written = write_report(planned.store, finished.run_id)
     show_report(make_console(), written)
     show_runs(make_console(), list_runs(planned.store))
-    assert part_of(manifest) == "5 of 12 prompts"
+    assert describe_part(manifest) == "5 of 12 prompts"
     printed = capsys.readouterr().out
     assert "5 of 12 prompts x 2 generators = 10 images" in printed
-    assert "warning The scores are of the benchmark's first 5 of 12 prompts (limit), and of 10 of 24 images" in printed
+    assert "warning Only the first 5 of 12 prompts (limit) and 10 of 24 images were scored" in printed
     assert "small (5 of 12" in printed
     assert written.page.cards and all(card.image.url for card in written.page.cards)
 

@@ -40,12 +40,12 @@ class ScoredImage(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """Name of the image that is unique within the run."""
+        """Name of the image, unique within the run."""
         return f"{self.generator}/{self.image_id}"
 
 
 class Source(NamedTuple):
-    """An image from which the images of an example were edited."""
+    """A source image of an edit."""
 
     content: bytes
     path: str
@@ -93,10 +93,9 @@ class Format:
     container: Literal["parquet", "tar", "json", "jsonl"]
     """`parquet` and `tar` are sharded; `json` (a single list) and `jsonl` have one file per split."""
     images: Literal["none", "embedded", "files"]
-    """How images are written: as bytes in the rows (`embedded`), or as files, with paths relative to the output folder.
-    """
+    """Storage of images: as bytes in the rows (`embedded`), or as files, with paths relative to the output folder."""
     edits: Literal["no", "too", "only"] = "no"
-    """How runs of edited images are treated: refused (`no`), written together with their sources (`too`), or required
+    """Support for runs of edited images: refused (`no`), written together with their sources (`too`), or required
     (`only`).
     """
     rows: Callable[[Sample], Sequence[Mapping[str, Any]]]
@@ -108,17 +107,17 @@ class Format:
     elements: bool = False
     """True if the rows contain the scores of individual questions."""
     held_out_rows: Callable[[Sample], Sequence[Mapping[str, Any]]] | None = None
-    """Function that returns the rows for the held-out split, if they differ in a `json` format."""
+    """Function that returns the rows of the held-out split, if a `json` format has other rows there."""
 
 
-def embed_image(picture: ScoredImage | Source) -> dict[str, Any]:
+def embed_image(image: ScoredImage | Source) -> dict[str, Any]:
     """Return an image as a value of the Arrow type IMAGE."""
-    return {"bytes": picture.content, "path": None}
+    return {"bytes": image.content, "path": None}
 
 
 def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
     """Add metadata to make Hugging Face datasets decode these columns (or lists in them) as images."""
-    features = {field.name: _value(field.type) for field in schema}
+    features = {field.name: _describe_type(field.type) for field in schema}
     for name in names:
         image = {"_type": "Image"}
         features[name] = {"_type": "List", "feature": image} if pa.types.is_list(schema.field(name).type) else image
@@ -126,9 +125,9 @@ def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
     return schema.with_metadata({"huggingface": json.dumps(info, sort_keys=True)})
 
 
-def _value(dtype: pa.DataType) -> Any:
+def _describe_type(dtype: pa.DataType) -> Any:
     if pa.types.is_list(dtype):
-        return {"_type": "List", "feature": _value(dtype.value_type)}
+        return {"_type": "List", "feature": _describe_type(dtype.value_type)}
     if pa.types.is_struct(dtype):
-        return {field.name: _value(field.type) for field in dtype}
+        return {field.name: _describe_type(field.type) for field in dtype}
     return {"_type": "Value", "dtype": {"double": "float64"}.get(str(dtype), str(dtype))}

@@ -22,11 +22,11 @@ BEST_OF_N_SCHEMA = with_images(
     ),
     "image",
 )
-"""`n` is the number of images from which the best was selected, and `mean_reward` is the mean of their rewards."""
+"""Columns of the format; `n` is the number of candidate images, and `mean_reward` their mean reward."""
 
 
 def _best_of_n_rows(sample: Sample) -> list[dict[str, Any]]:
-    rewards = [picture.reward for picture in sample.images if picture.reward is not None]
+    rewards = [image.reward for image in sample.images if image.reward is not None]
     return [
         {
             "image": embed_image(sample.best),
@@ -86,7 +86,7 @@ REWARDS_SCHEMA = pa.schema(
         ("raw", RAW),
     ]
 )
-"""`reward`, `z_score` and `rank_advantage` are null if the score of a metric is missing; `raw` contains the reason."""
+"""Columns of the format. `reward`, `z_score` and `rank_advantage` are null if a score is missing; `raw` has errors."""
 
 
 def _rewards_rows(sample: Sample) -> list[dict[str, Any]]:

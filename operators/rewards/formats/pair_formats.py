@@ -40,26 +40,26 @@ def pair_row(sample: Sample, *, swapped: bool) -> dict[str, Any]:
         "caption": sample.prompt,
         "created_at": sample.run_ended,
         "has_label": True,
-        "ranking_id": _number(f"{sample.best.uid}\0{sample.worst.uid}"),
-        "user_id": _number(sample.scorer),
+        "ranking_id": _hash_to_number(f"{sample.best.uid}\0{sample.worst.uid}"),
+        "user_id": _hash_to_number(sample.scorer),
         "num_example_per_prompt": sample.n_of_prompt,
         "__index_level_0__": sample.number,
     }
-    for index, picture in enumerate((first, second)):
-        columns[f"image_{index}_uid"] = picture.uid
-        columns[f"image_{index}_url"] = picture.uri
-        columns[f"jpg_{index}"] = picture.content
-        columns[f"label_{index}"] = float(picture is sample.best)
-        columns[f"model_{index}"] = picture.generator
+    for index, image in enumerate((first, second)):
+        columns[f"image_{index}_uid"] = image.uid
+        columns[f"image_{index}_url"] = image.uri
+        columns[f"jpg_{index}"] = image.content
+        columns[f"label_{index}"] = float(image is sample.best)
+        columns[f"model_{index}"] = image.generator
     return columns
 
 
 def _is_swapped(sample: Sample) -> bool:
     """Return True if the better image comes second; a hash decides, so that the order reveals nothing."""
-    return bool(_number(f"{sample.best.uid}\0{sample.worst.uid}") & 1)
+    return bool(_hash_to_number(f"{sample.best.uid}\0{sample.worst.uid}") & 1)
 
 
-def _number(text: str) -> int:
+def _hash_to_number(text: str) -> int:
     """Hash a string to 63 bits, so that the number fits into an int64."""
     return int.from_bytes(hashlib.sha256(text.encode(errors="replace")).digest()[:8], "big") >> 1
 
@@ -191,7 +191,7 @@ def _hpdv3_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 HPDV3 = Format(unit="pair", container="json", images="files", rows=_hpdv3_rows)
-"""HPD v3's pairs, in which `path1` is preferred over `path2`."""
+"""HPD v3's pairs; `path1` is the better image."""
 
 
 def _editreward_rows(sample: Sample) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Reads error graphs: T2IScoreScore, the embedded world, and graphs that users build for their own prompts."""
+"""Reads error graphs: T2IScoreScore, the embedded benchmark, and graphs that users build for their own prompts."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,15 +12,22 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.release import Release, Word, column_ratings, released, remember, words_in
-from plumbline.pipelines.metaeval.releases.scores import wide_scores
+from plumbline.pipelines.metaeval.releases.release import (
+    Release,
+    Word,
+    column_ratings,
+    released,
+    remember,
+    split_words,
+)
+from plumbline.pipelines.metaeval.releases.scores import stack_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
     EXAMPLE,
     MAX_DIGITS,
     Sheet,
     exists,
-    files_in,
-    one_that_exists,
+    find_required,
+    list_files,
     read_image_rows,
     read_sheet,
 )
@@ -66,7 +73,7 @@ def read_t2iscorescore(place: Place) -> Release:
       rank, score. The metric is named <metric>, or <metric>_scores if the file of all metrics also contains <metric>.
     The rows of all score files are in the order of the metadata. Six cells of llmscore_over have a stray quote.
     """
-    metadata = read_sheet(one_that_exists(place, METADATA)).require(COLUMNS, UPSTREAM)
+    metadata = read_sheet(find_required(place, METADATA)).require(COLUMNS, UPSTREAM)
     nodes, notes = list(_read_nodes(metadata)), list[str]()
     require_few_walks(metadata.url, nodes)
     metrics = _read_metrics(place, metadata, notes)
@@ -78,18 +85,18 @@ def read_t2iscorescore(place: Place) -> Release:
     if not metrics:
         notes.append(f"no {', '.join(SCORES)} or METRIC{OF_ONE}: no scores")
     return replace(
-        released(graph_nodes=nodes, scores=wide_scores(ids, metrics), notes=notes),
+        released(graph_nodes=nodes, scores=stack_scores(ids, metrics), notes=notes),
         warnings=[
             f"{url} may contain scores and is not read; to judge them, write {FOLDERS[-1]}/METRIC{OF_ONE} with the "
             "columns id, rank and score, a row for each row of the metadata"
-            for url in _unknown_scores(place, metrics)
+            for url in _find_unread_tables(place, metrics)
         ],
     )
 
 
 def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
     rows_by_image: dict[str, str] = {}
-    numbers = metadata.whole("id", UPSTREAM)
+    numbers = metadata.integers("id", UPSTREAM)
     ids = map(metadata.ids, ("id", "file_name", "rank", "image_source"))
     for row, (number, graph, image, rank, source) in enumerate(zip(numbers, *ids, strict=True)):
         where = metadata.where(row)
@@ -113,7 +120,7 @@ def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str,
                 metrics[name.removesuffix("_score")] = _read_scores(sheet, name, notes)
         notes += [f"{name} is not read, because {first} is" for name in found[1:]]
     metrics_of_first = set(metrics)
-    for file in [file for name in FOLDERS for file in files_in(folder / name if name else folder, OF_ONE)]:
+    for file in [file for name in FOLDERS for file in list_files(folder / name if name else folder, OF_ONE)]:
         name = PurePosixPath(file.path).name
         if name in SCORES:
             continue
@@ -128,10 +135,10 @@ def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str,
     return metrics
 
 
-def _unknown_scores(folder: Place, metrics: Collection[str]) -> Iterator[str]:
+def _find_unread_tables(folder: Place, metrics: Collection[str]) -> Iterator[str]:
     """Yield unread tables that look like scores by name but have no column in the file with all metrics."""
     known = {PurePosixPath(name).name for name in SCORES}
-    listed = [file for name in UNREAD_FOLDERS for file in files_in(folder / name if name else folder, ".csv")]
+    listed = [file for name in UNREAD_FOLDERS for file in list_files(folder / name if name else folder, ".csv")]
     for file in [file for file in listed if file.parent.path != folder.path or not file.path.endswith(OF_ONE)]:
         name = PurePosixPath(file.path).name
         metric = name.lower().removesuffix(OF_A_COLUMN).removesuffix(".csv")
@@ -174,7 +181,7 @@ TRUTH = "truth"  # the table with the errors of images, and the rater of the wor
 
 
 def read_shapes(place: Place) -> Release:
-    """Read the embedded world: images of simple shapes by synthetic generators, rated 1 to 5 by synthetic raters.
+    """Read the embedded benchmark: images of simple shapes by synthetic generators, rated 1 to 5 by synthetic raters.
 
     Every prompt has a graph, whose subset is the prompt's last (most specific) skill.
 
@@ -211,12 +218,12 @@ def read_shapes(place: Place) -> Release:
 
 
 def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
-    """Yield the words of every requirement, with whether each image meets the requirement."""
+    """Yield the words of every requirement; they are aligned in images that meet the requirement."""
     required = _read_table(place, REQUIREMENTS, ("prompt_id", "requirement_id", "start", "end"))
     prompts = _read_table(place, "prompts", ("prompt_id", "text"))
     texts = dict(zip(prompts.ids("prompt_id"), prompts.ids("text"), strict=True))
     spans: dict[str, list[tuple[str, int, int]]] = {}
-    columns = (required.ids("prompt_id"), required.ids("requirement_id"), *map(required.whole, ("start", "end")))
+    columns = (required.ids("prompt_id"), required.ids("requirement_id"), *map(required.integers, ("start", "end")))
     for prompt, requirement, first, last in zip(*columns, strict=True):
         if first is not None and last is not None:
             spans.setdefault(prompt, []).append((requirement, first, last))
@@ -224,7 +231,7 @@ def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
     for row, (image, prompt, generator, broken) in enumerate(images):
         for requirement, first, last in spans.get(prompt, ()):
             aligned = float(requirement not in broken)
-            for word, start, end in words_in(texts.get(prompt, "")[first:last]):
+            for word, start, end in split_words(texts.get(prompt, "")[first:last]):
                 span = (first + start, first + end)
                 yield Word(image, prompt, generator, TRUTH, word, *span, aligned, truth.where(row))
 
@@ -235,7 +242,7 @@ def _read_table(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:
 
 NEEDED = ("graph_id", "prompt", "node", "parents", "errors")
 GRAPH_COLUMNS = ("prompt", "subset", "prompt_source")  # they must be equal in all rows of a graph
-OWN = "own"  # subset of graphs without one
+OWN_SUBSET = "own"  # subset of graphs without one
 MAX_WALKS = 10_000  # in a graph, because measures iterate over all walks; the 165 released graphs have 2,121
 
 
@@ -271,7 +278,7 @@ def read_error_graphs(place: Place) -> Release:
         parents, errors, _ = graphs[graph][name]
         node = {"node": name, "level": len(errors), "parents": parents, "errors": errors}
         origin = {"generator": generator, "prompt_source": source}
-        rows.append({"graph_id": graph, "subset": subset or OWN, "image_id": image, **node, **origin})
+        rows.append({"graph_id": graph, "subset": subset or OWN_SUBSET, "image_id": image, **node, **origin})
     require_few_walks(sheet.url, rows)
     return released(graph_nodes=rows)
 
@@ -312,8 +319,8 @@ def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
     except CycleError as error:
         cycle = error.args[1]
         raise SourceError(
-            f"{nodes[cycle[0]].where}: {graph} has a cycle, {' -> '.join(cycle)}; take one of these nodes from the "
-            "parents of the next"
+            f"{nodes[cycle[0]].where}: {graph} has a cycle, {' -> '.join(cycle)}; remove one of these nodes from "
+            "the parents of the next"
         ) from error
     root, *others = (name for name, node in nodes.items() if not node.parents)
     if others:

@@ -15,24 +15,24 @@ from plumbline.pipelines.metaeval.releases.release import (
     Rating,
     Release,
     column_ratings,
+    group_skills,
+    parse_rating,
     parse_ratings,
-    rating_value,
-    ratings_by_generator,
+    read_ratings_by_generator,
     released,
-    skills_of,
 )
-from plumbline.pipelines.metaeval.releases.scores import check_once, wide_scores
+from plumbline.pipelines.metaeval.releases.scores import check_unique, stack_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
     as_list,
     as_text,
     exists,
-    one_that_exists,
+    find_required,
+    make_sheet,
     read_content,
     read_objects,
     read_sheet,
     read_text,
     row_name,
-    sheet_of,
 )
 from plumbline.pipelines.sources.prompt_files import read_skills
 
@@ -49,7 +49,7 @@ def read_tifa160(place: Place) -> Release:
     records = read_objects(place)
     names = list(dict.fromkeys(name for record in records.values() for name in record))
     metrics = [name for name in names if name not in TIFA_DESCRIPTIONS]
-    sheet = sheet_of(place.url, names, records.values(), ["text_id", *metrics])
+    sheet = make_sheet(place.url, names, records.values(), ["text_id", *metrics])
     ids = {"image_id": list(records), "prompt_id": sheet.ids("text_id"), "generator": list[str]()}
     ratings = []
     for row, (image_id, prompt_id) in enumerate(zip(records, ids["prompt_id"], strict=True)):
@@ -61,7 +61,7 @@ def read_tifa160(place: Place) -> Release:
             )
         ids["generator"].append(generator)
         ratings += parse_ratings(records[image_id].get("human_scores"), image_id, prompt_id, generator, where)
-    return released(ratings=ratings, scores=wide_scores(ids, {name: sheet.numbers(name) for name in metrics}))
+    return released(ratings=ratings, scores=stack_scores(ids, {name: sheet.numbers(name) for name in metrics}))
 
 
 LIKERT_FILE = "tifa160-likert-anns.csv"
@@ -98,7 +98,7 @@ def read_dsg_tifa160(place: Place) -> Release:
         sheet, images, prompts, sheet.texts("answer"), generators=generators, raters=sheet.ids("worker_id")
     )
     sets = (source.rpartition("_")[0] for source in sources)
-    return released(ratings=ratings, skills=skills_of(zip(prompts, sets, strict=True)))
+    return released(ratings=ratings, skills=group_skills(zip(prompts, sets, strict=True)))
 
 
 GENAI_SKILLS = "genai_skills.json"
@@ -114,7 +114,7 @@ def read_genai_bench(place: Place) -> Release:
     id; some values of `id` differ from it. The skills are in genai_skills.json: `{skill: [number of the prompt, ...]}`,
     where prompt 7 has the id `00007`.
     """
-    ratings = ratings_by_generator(place)
+    ratings = read_ratings_by_generator(place)
     file = place.parent / GENAI_SKILLS
     skills = read_skills(read_content(file), file.url) if exists(file) else {}
     rated = {prompt_id: skills[prompt_id] for prompt_id in skills.keys() & {rating.prompt_id for rating in ratings}}
@@ -132,7 +132,7 @@ def read_stanfordt23d(place: Place) -> Release:
     Source: linzhiqiu/t2v_metrics, datasets/stanfordt23d.json: `{prompt_id: {"prompt", "models": {generator: [rating,
     rating, rating]}}}`. The released code leaves out `shap-e`, whose name it spells with a space.
     """
-    return released(ratings=ratings_by_generator(place))
+    return released(ratings=read_ratings_by_generator(place))
 
 
 T2VSCORE_RATINGS = ("t2vscore_human_ratings.json", "t2vscore_alignment_score.json")
@@ -150,14 +150,14 @@ def read_t2vscore(place: Place) -> Release:
     (the generator), video_id, prompt, and one per metric. A `video_id` identifies a prompt, with one video by each
     generator. The only rating of a video is not an integer, so it is a mean over people.
     """
-    ratings = ratings_by_generator(one_that_exists(place, T2VSCORE_RATINGS))
+    ratings = read_ratings_by_generator(find_required(place, T2VSCORE_RATINGS))
     remedy = "is this the file that t2v_metrics releases?"
     sheet = read_sheet(place / T2VSCORE_SCORES).require(T2VSCORE_DESCRIPTIONS, remedy)
     prompts, generators = sheet.ids("video_id"), sheet.ids("model_name")
     videos = [f"{prompt}/{generator}" for prompt, generator in zip(prompts, generators, strict=True)]
     ids = {"image_id": videos, "prompt_id": prompts, "generator": generators}
     metrics = {name: sheet.numbers(name) for name in sheet.names if name not in T2VSCORE_DESCRIPTIONS}
-    scores = check_once(wide_scores(ids, metrics), sheet.url, len(sheet))
+    scores = check_unique(stack_scores(ids, metrics), sheet.url, len(sheet))
     rated, scored = {rating.image_id for rating in ratings}, set(videos)
     unmatched = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
     notes = [f"{len(listed)} {what}" for what, listed in unmatched.items() if listed]
@@ -204,7 +204,7 @@ def _read_lines(place: Place) -> Iterator[Rating]:
             expected = ", ".join(FLICKR_FIELDS)
             raise SourceError(f"{where}: expected {expected} separated by tabs, found {len(cells)} fields; {AGAIN}")
         image, caption, *counts = cells
-        share, *votes = (rating_value(cell, where) for cell in counts)
+        share, *votes = (parse_rating(cell, where) for cell in counts)
         yes, no = (math.nan if number is None else number for number in votes)
         if share is not None and abs(share * (yes + no) - yes) > ROUNDING * (yes + no):
             raise SourceError(
@@ -221,7 +221,7 @@ def _read_judgements(place: Place) -> Iterator[Rating]:
             judgement = as_object(value, at)
             caption = as_text(judgement, "caption", at)
             yield Rating(
-                image, caption, None, str(raters[caption]), SHARE, rating_value(judgement.get("rating"), at), at
+                image, caption, None, str(raters[caption]), SHARE, parse_rating(judgement.get("rating"), at), at
             )
             raters[caption] += 1
 
@@ -263,5 +263,5 @@ def read_seetrue(place: Place) -> Release:
     ratings = column_ratings(sheet, images, texts, labels, raters=raters, templates=repeat("label"))
     again = sum(rater != "0" for rater in raters)
     notes = [f"{again} pairs occur again with another {ORIGIN} and count as those of other raters"] if again else []
-    skills = skills_of(zip(texts, sheet.texts("dataset_source"), strict=True))
+    skills = group_skills(zip(texts, sheet.texts("dataset_source"), strict=True))
     return released(ratings=ratings, skills=skills, notes=notes)

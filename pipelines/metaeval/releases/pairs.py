@@ -1,4 +1,4 @@
-"""Reads pairs: people's choices between two images, or two captions with two images that differ only slightly."""
+"""Reads pairs: people's choices between two images, and pairings of two captions with two similar images."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,12 +7,18 @@ from typing import Any
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.metaeval.releases.release import PairingSample, Release, paired, released, remember
+from plumbline.pipelines.metaeval.releases.release import (
+    PairingSample,
+    Release,
+    make_pairing_release,
+    released,
+    remember,
+)
 from plumbline.pipelines.metaeval.releases.sheets import (
     as_text,
-    files_in,
-    first_that_exists,
+    find_first,
     is_folder,
+    list_files,
     read_json,
     read_list,
     read_sheet,
@@ -46,7 +52,7 @@ def read_winoground(place: Place) -> Release:
     )
     ids, notes = sheet.ids("id"), []
     reasons: dict[str, list[str]] = {}
-    if file := first_that_exists(place.parent, WHY_HARD):
+    if file := find_first(place.parent, WHY_HARD):
         assigned = read_json(file)
         if not isinstance(assigned, dict):
             raise SourceError(f"{file.url}: expected an object of tags by sample, found {type(assigned).__name__}")
@@ -64,7 +70,7 @@ def read_winoground(place: Place) -> Release:
     for row, (sample_id, *names) in enumerate(zip(ids, *map(sheet.texts, TAGS), predicates, strict=True)):
         tags = dict.fromkeys(filter(None, (*names, *reasons.get(sample_id, ()))))
         samples.append(PairingSample(sample_id, list(tags), sheet.where(row)))
-    return replace(paired(samples), notes=notes)
+    return replace(make_pairing_release(samples), notes=notes)
 
 
 PAIR = ("image0", "image1", "caption0", "caption1")
@@ -73,23 +79,25 @@ Records = Sequence[tuple[str, Mapping[str, Any]]]  # records, each with its file
 
 
 def read_eqben(place: Place) -> Release:
-    """Read EqBen: samples of two captions and two images that differ only slightly, from videos and renderers.
+    """Read EqBen: samples of two similar captions with two similar images, from videos and renderers.
 
     A sample has four pairings; its subset of the benchmark is its tag and the skill of its captions. Samples in the
     first format are named by their index in the list, from 0, and those in the second `<dataset>/<sample_cnt>`.
 
     Source: Wangt-CN/EqBen and the mini subset of linzhiqiu/t2v_metrics. Two formats, both a JSON list:
     - all_select.json (the mini subset, 280 samples) and the 10% subset: `{"image0", "image1", "caption0", "caption1"}`,
-      where an image's path begins with its subset of the benchmark (eqbensd, eqbenkubric_cnt, eqbengebc, eqbenag,
+      and an image's path begins with its subset of the benchmark (eqbensd, eqbenkubric_cnt, eqbengebc, eqbenag,
       eqbenyoucook2);
     - ann_json_finegrained_random.json with its labels: `{"image", "caption", "private_info": {"dataset", "sample_cnt",
       "name"}}`, one record for each pairing, in random order; the name `c0i1` means caption 0 with image 1.
     """
     records = read_list(place, "samples")
-    return paired(_labelled_samples(records) if "private_info" in records[0][1] else _plain_samples(records))
+    return make_pairing_release(
+        _read_labelled_samples(records) if "private_info" in records[0][1] else _read_plain_samples(records)
+    )
 
 
-def _plain_samples(records: Records) -> list[PairingSample]:
+def _read_plain_samples(records: Records) -> list[PairingSample]:
     samples = []
     for row, (where, record) in enumerate(records):
         if missing := [name for name in PAIR if not record.get(name)]:
@@ -100,7 +108,7 @@ def _plain_samples(records: Records) -> list[PairingSample]:
     return samples
 
 
-def _labelled_samples(records: Records) -> list[PairingSample]:
+def _read_labelled_samples(records: Records) -> list[PairingSample]:
     samples: dict[str, PairingSample] = {}
     rows_by_pairing: dict[tuple[str, str], str] = {}
     for where, record in records:
@@ -150,7 +158,7 @@ def read_pick_a_pic(place: Place) -> Release:
     "caption", "image_0", "image_1", "label_0", "label_1"}`, where `image_0` is a file name, and `id` is the index in
     the list, from 0.
     """
-    files = files_in(place, ".parquet") if is_folder(place) else [place]
+    files = list_files(place, ".parquet") if is_folder(place) else [place]
     if not files:
         raise SourceError(f"{place.url}: expected Parquet files in this folder, found none; check the path")
     choices = [choice for file in files for choice in _read_choices(file)]

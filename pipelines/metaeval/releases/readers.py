@@ -7,7 +7,7 @@ from itertools import repeat
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.extensions import Extensions
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.release import LIKERT, Release, column_ratings, released, skills_of
+from plumbline.pipelines.metaeval.releases.release import LIKERT, Release, column_ratings, group_skills, released
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
 
@@ -30,7 +30,7 @@ class RatingColumns:
     skills: str = "skills"
     """Skills of the prompt, as a list, or separated by semicolons in a CSV; may be absent."""
     prompt: str = "prompt"
-    """Text in which words are marked (exports only)."""
+    """Text with marked words (exports only)."""
     question_id: str = "question_id"
     """Question, if there are several about each image; their answers are averaged (exports only)."""
     image_a: str = "image_a"
@@ -75,8 +75,8 @@ def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
     for row, (image, prompt, generator) in enumerate(zip(images, prompts, generators, strict=True)):
         if image is None and (prompt is None or generator is None):
             raise SourceError(
-                f"{sheet.where(row)}: no {columns.image_id}, and not both a {columns.prompt_id} and a "
-                f"{columns.generator}; {remedy}"
+                f"{sheet.where(row)}: expected {columns.image_id}, or both {columns.prompt_id} and "
+                f"{columns.generator}, found neither; {remedy}"
             )
         images[row] = image or f"{prompt}/{generator}"
     ratings = column_ratings(
@@ -94,7 +94,7 @@ def read_long(place: Place, columns: RatingColumns = USUAL) -> Release:
             skills += [(prompt, skill) for skill in own] or [(prompt, None)]
     other = [name for name in sheet.names if name not in names.values()]
     notes = [f"column(s) {', '.join(other)} are not read"] if other else []
-    return released(ratings=ratings, skills=skills_of(skills), notes=notes)
+    return released(ratings=ratings, skills=group_skills(skills), notes=notes)
 
 
 RELEASES = Extensions[Callable[..., Release]](

@@ -1,4 +1,4 @@
-"""Tables of a benchmark's release, and functions that build them from what a reader finds."""
+"""Tables of a benchmark's release, and functions that build them from a reader's rows."""
 
 import math
 import re
@@ -114,7 +114,7 @@ def released(
     skills: Mapping[str, Sequence[str]] | None = None,
     notes: Sequence[str] = (),
 ) -> Release:
-    """Return a release with the given rows, and with notes on empty ratings and scores.
+    """Return a release with the given rows, and notes on empty ratings and scores.
 
     The means of `parts` also become ratings. Raises SourceError naming a row that occurs twice, that is, one in which
     the same rater answers the same template about the same image and part.
@@ -156,7 +156,7 @@ def _make_table(rated: Iterable[Rating | Part | Word], schema: pa.Schema) -> pa.
     )
 
 
-def words_in(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:
+def split_words(text: str, separators: str = r"\s+") -> list[tuple[str, int, int]]:
     """Return the words of a prompt, each with its start and end (character offsets)."""
     edges = [0, *(edge for gap in re.finditer(separators, text) for edge in gap.span()), len(text)]
     return [(text[a:b], a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
@@ -169,7 +169,7 @@ def remember(rows_by_key: dict[Any, str], key: object, where: str, message: str)
     rows_by_key[key] = where
 
 
-def paired(samples: Iterable[PairingSample]) -> Release:
+def make_pairing_release(samples: Iterable[PairingSample]) -> Release:
     """Return a release with four pairings per sample; raise SourceError naming a sample that occurs twice.
 
     Captions are named `<sample>_c0` and `_c1`, and images `<sample>_i0` and `_i1`, after `c0_i0` in Winoground's code.
@@ -199,11 +199,11 @@ def column_ratings(
 ) -> list[Rating]:
     """Return a rating for each row of a table, given the table's columns."""
     rows = [sheet.where(row) for row in range(len(sheet))]
-    checked = (rating_value(value, where) for value, where in zip(values, rows, strict=True))
+    checked = (parse_rating(value, where) for value, where in zip(values, rows, strict=True))
     return list(map(Rating, images, prompts, generators, raters, templates, checked, rows))
 
 
-def rating_value(value: Any, where: str) -> float | None:
+def parse_rating(value: Any, where: str) -> float | None:
     """Return a rating as a finite number, or None if it is null, empty or NaN; raise SourceError for other values."""
     try:
         number = float("nan") if value is None or value == "" else float(value)
@@ -214,7 +214,7 @@ def rating_value(value: Any, where: str) -> float | None:
     return None if math.isnan(number) else number
 
 
-def ratings_by_generator(place: Place) -> list[Rating]:
+def read_ratings_by_generator(place: Place) -> list[Rating]:
     """Read a t2v_metrics file: `{prompt_id: {"prompt": text, "models": {generator: [rating, ...]}}}`.
 
     Images are named `<prompt_id>/<generator>`, and raters by their index in the list.
@@ -233,12 +233,12 @@ def ratings_by_generator(place: Place) -> list[Rating]:
 def parse_ratings(values: Any, image_id: str, prompt_id: str, generator: str, where: str) -> list[Rating]:
     """Return an image's ratings; raters are named 0, 1, ... in the order of the list."""
     return [
-        Rating(image_id, prompt_id, generator, str(rater), LIKERT, rating_value(value, where), where)
+        Rating(image_id, prompt_id, generator, str(rater), LIKERT, parse_rating(value, where), where)
         for rater, value in enumerate(as_list(values, "ratings", where))
     ]
 
 
-def skills_of(pairs: Iterable[tuple[str | None, str | None]]) -> dict[str, list[str]]:
+def group_skills(pairs: Iterable[tuple[str | None, str | None]]) -> dict[str, list[str]]:
     """Group (prompt, skill) pairs into distinct skills by prompt; a skill of None only adds the prompt."""
     skills: dict[str, list[str]] = {}
     for prompt_id, skill in pairs:

@@ -19,8 +19,8 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     NO_NUMBER,
     Sheet,
     exists,
-    files_in,
     is_folder,
+    list_files,
     read_sheet,
     read_text,
 )
@@ -62,15 +62,15 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
             selected = pc.if_else(pc.is_in(names, pa.array(list(metrics))), column, pa.scalar(None, column.type))
             table = sheet.table.set_column(sheet.table.column_names.index("score"), "score", selected)
             sheet = replace(sheet, table=table)
-        scores = _long_scores(_read_ids(sheet), names, sheet.numbers("score"))
+        scores = _make_long_scores(_read_ids(sheet), names, sheet.numbers("score"))
     elif columns and "metric" not in columns:
         ids = _read_ids(sheet)
         _require_metrics(metrics, columns)
         wanted = [name for name in columns if not metrics or name in metrics]
-        scores = wide_scores(ids, {name: sheet.numbers(name, NO_SCORE) for name in wanted})
+        scores = stack_scores(ids, {name: sheet.numbers(name, NO_SCORE) for name in wanted})
     else:
         raise SourceError(f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {REMEDY}")
-    return select_metrics(check_once(scores, sheet.url, len(sheet)), metrics)
+    return select_metrics(check_unique(scores, sheet.url, len(sheet)), metrics)
 
 
 def read_falling(place: Place) -> frozenset[str]:
@@ -87,7 +87,7 @@ def _read_parts(place: Place) -> Sheet:
     run = place if place.path.endswith(SCORES_FILE) else place / SCORES_FILE
     if not is_folder(run):
         return read_sheet(run)
-    sheets = [read_sheet(file) for file in files_in(run, ".parquet")]
+    sheets = [read_sheet(file) for file in list_files(run, ".parquet")]
     if not sheets:
         raise SourceError(f"{run.url}: contains no score files; {REMEDY}")
     try:
@@ -121,15 +121,15 @@ def _read_ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
     for row, (image, prompt, generator) in enumerate(zip(*ids.values(), strict=True)):
         if image is None and (prompt is None or generator is None):
             raise SourceError(
-                f"{sheet.where(row)}: no image_id, and not both a prompt_id and a generator; fill them in"
+                f"{sheet.where(row)}: expected image_id, or both prompt_id and generator, found neither; fill them in"
             )
     return ids
 
 
-def wide_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, pa.Array]) -> pa.Table:
+def stack_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, pa.Array]) -> pa.Table:
     """Convert columns of scores by metric to a table in schema SCORES, one metric after another."""
     parts = [
-        _long_scores(ids, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
+        _make_long_scores(ids, pa.array([metric] * len(score), pa.string()), score) for metric, score in metrics.items()
     ]
     return pa.concat_tables(parts) if parts else schemas.SCORES.empty_table()
 
@@ -149,10 +149,10 @@ def make_scores(scores: Iterable[Score]) -> pa.Table:
     listed = list(scores)
     ids = {name: [getattr(score, name) for score in listed] for name in IDS}
     metric = pa.array([score.metric for score in listed], pa.string())
-    return _long_scores(ids, metric, pa.array([score.score for score in listed], pa.float64()))
+    return _make_long_scores(ids, metric, pa.array([score.score for score in listed], pa.float64()))
 
 
-def _long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, score: pa.Array) -> pa.Table:
+def _make_long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, score: pa.Array) -> pa.Table:
     checked, error = _check_finite(score)
     columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
     table = pa.table(columns | {"metric": metric, "score": checked, "error": error})
@@ -180,8 +180,8 @@ def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
             raise ConfigError(f"metrics: no scores of {metric!r}; there are {', '.join(known)}")
 
 
-def check_once(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
-    """Return the scores; raise SourceError naming a row in which a metric scores an image for the second time.
+def check_unique(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
+    """Return the scores; raise SourceError naming the second row for the same image and metric, if there is one.
 
     `n_rows` is the number of rows in the file; a wide table has as many scores for each metric. Rows without a score
     are ignored, because a run has a row for every failure, whose ids may be unknown.

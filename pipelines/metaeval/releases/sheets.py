@@ -72,7 +72,7 @@ class Sheet:
         cells = column.to_pylist() if is_list else map(tables.as_list, self.texts(name))
         return [[str(part) for part in cell or () if part is not None] for cell in cells]
 
-    def whole(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
+    def integers(self, name: str, remedy: str = NO_NUMBER) -> list[int | None]:
         """Return a column as integers from 0, None for empty cells; raise SourceError naming any other cell."""
         texts = self.texts(name)
         for row, text in enumerate(texts):
@@ -115,12 +115,12 @@ def is_folder(place: Place) -> bool:
         return place.is_folder()
 
 
-def first_that_exists(folder: Place, names: Sequence[str]) -> Place | None:
+def find_first(folder: Place, names: Sequence[str]) -> Place | None:
     """Return the first of the given files that exists in a folder, or None."""
     return next((file for file in (folder / name for name in names) if exists(file)), None)
 
 
-def files_in(folder: Place, suffix: str) -> list[Place]:
+def list_files(folder: Place, suffix: str) -> list[Place]:
     """Return a folder's files with the given suffix, sorted by name; empty if the folder does not exist."""
     if not is_folder(folder):
         return []
@@ -129,9 +129,9 @@ def files_in(folder: Place, suffix: str) -> list[Place]:
     return [folder / name for name in names if name.endswith(suffix) and not name.startswith(".")]
 
 
-def one_that_exists(folder: Place, names: Sequence[str]) -> Place:
+def find_required(folder: Place, names: Sequence[str]) -> Place:
     """Return the first of the given files that exists in a folder; raise SourceError if none does."""
-    file = first_that_exists(folder, names)
+    file = find_first(folder, names)
     if file is None:
         raise SourceError(f"{folder.url}: expected a folder with {' or '.join(names)}, found none; check the path")
     return file
@@ -264,7 +264,7 @@ def _open(place: Place, only: Collection[str] | None) -> IO[bytes]:
 
 
 def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
-    """Return the columns that exist; `name.field` selects the whole column if there is no such field."""
+    """Return the columns that exist; `name.field` selects the whole column if it lacks this field."""
     columns = []
     for name in names:
         column, _, field = name.partition(".")
@@ -279,7 +279,7 @@ def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
 def _read_records(place: Place, only: Collection[str] | None) -> Sheet:
     with _file_errors(place), place.open() as stream:
         records = tables.read_records(stream, place.url)
-    return sheet_of(place.url, records.names, records.rows, only)
+    return make_sheet(place.url, records.names, records.rows, only)
 
 
 def _read_json_list(place: Place, only: Collection[str] | None) -> Sheet:
@@ -288,10 +288,10 @@ def _read_json_list(place: Place, only: Collection[str] | None) -> Sheet:
         raise SourceError(f"{place.url}: expected a list of objects, found {type(values).__name__}")
     records = [as_object(value, f"{place.url}, row {row}") for row, value in enumerate(values)]
     names = list(dict.fromkeys(name for record in records for name in record))
-    return sheet_of(place.url, names, records, only)
+    return make_sheet(place.url, names, records, only)
 
 
-def sheet_of(
+def make_sheet(
     url: str, names: Sequence[str], records: Collection[Mapping[str, Any]], only: Collection[str] | None
 ) -> Sheet:
     """Return records as a table, with `only` these columns if given; values of mixed types become strings."""

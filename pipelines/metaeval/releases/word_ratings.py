@@ -11,18 +11,18 @@ from plumbline.pipelines.metaeval.releases.release import (
     Rating,
     Release,
     Word,
-    rating_value,
+    parse_rating,
     released,
     remember,
-    words_in,
+    split_words,
 )
-from plumbline.pipelines.metaeval.releases.sheets import Sheet, first_that_exists, read_content, read_sheet
+from plumbline.pipelines.metaeval.releases.sheets import Sheet, find_first, read_content, read_sheet
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
 
 GECKO_UNSURE = ("unsure", "i do not know the answer", "subjective")
 GECKO_INVALID = "invalid"
 GECKO_SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}
-"""By template: the column that identifies the subject of an answer, and the answers that count as 1 and as 0."""
+"""Column with the subject of an answer, and the answers that count as 1 and as 0, by template."""
 SIDE_BY_SIDE = "sxs"
 GECKO_SIDES = ("a", "b", "unsure")
 GECKO_PROMPTS = ("prompts.csv", "gecko_prompts.csv")
@@ -57,7 +57,7 @@ def read_gecko(place: Place) -> Release:
     """
     sheets: dict[str, Sheet | None] = {}
     for name in (LIKERT, *GECKO_SHARES, SIDE_BY_SIDE):
-        file = first_that_exists(place, [f"{name}.csv", f"{name}.parquet"])
+        file = find_first(place, [f"{name}.csv", f"{name}.parquet"])
         sheets[name] = read_sheet(file) if file else None
     if not any(sheets.values()):
         raise SourceError(
@@ -67,7 +67,7 @@ def read_gecko(place: Place) -> Release:
     notes = [f"no table of {name}" for name, sheet in sheets.items() if sheet is None]
     texts: dict[str, str] = {}
     skills: dict[str, list[str]] = {}
-    if file := first_that_exists(place, GECKO_PROMPTS):
+    if file := find_first(place, GECKO_PROMPTS):
         columns = ("prompt_id", "dataset_id", "prompt", "prompt_type")
         for prompt in read_prompt_file(read_content(file), file.url, columns):
             reliable = next((str(prompt[name]) for name in RELIABLE if name in prompt), "").lower() == "true"
@@ -100,7 +100,7 @@ def _require_known(answer: str, known: Sequence[str], expected: str, where: str)
 
 def _read_likert(sheet: Sheet) -> Iterator[Rating]:
     for where, prompt_id, generator, rater, answer in _read_answers(sheet, "prompt_id", "generator", "rater"):
-        value = None if answer in GECKO_UNSURE else rating_value(answer, where)
+        value = None if answer in GECKO_UNSURE else parse_rating(answer, where)
         if value is not None and not 1 <= value <= 5:
             raise SourceError(f"{where}: expected 1 to 5 or Unsure, found {answer!r}; correct it")
         yield Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, LIKERT, value, where)
@@ -132,7 +132,7 @@ def _read_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:
 
 def _read_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
     """Yield the answers about words of known prompts; raise SourceError if the prompt has no such word."""
-    words = {prompt_id: words_in(text) for prompt_id, text in texts.items()}
+    words = {prompt_id: split_words(text) for prompt_id, text in texts.items()}
     columns = ("prompt_id", "generator", "rater", "word")
     for where, prompt_id, generator, rater, word, answer in _read_answers(sheet, *columns):
         known = words.get(prompt_id)

@@ -59,8 +59,8 @@ def score(generator: str, metric: str, prompt: int) -> float:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("picture_leaks")
     prompts = [f"a red star beside {number} blue cups" for number in range(8)]
-    make_run(folder, prompts=prompts, generators=("atlas", "borealis"), metrics=("gecko",), asking=(), score=score,
-             picture=picture, sources=source_of)  # fmt: skip
+    make_run(folder, prompts=prompts, generators=("atlas", "borealis"), metrics=("gecko",), question_metrics=(),
+             score=score, image=picture, sources=source_of)  # fmt: skip
     training = folder / "training"
     training.mkdir()
     rows = [

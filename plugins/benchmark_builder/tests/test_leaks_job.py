@@ -44,7 +44,9 @@ def score(generator: str, metric: str, prompt: int) -> float:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("leaks")
-    make_run(folder, prompts=PROMPTS, generators=("atlas", "borealis"), metrics=("gecko",), asking=(), score=score)
+    make_run(
+        folder, prompts=PROMPTS, generators=("atlas", "borealis"), metrics=("gecko",), question_metrics=(), score=score
+    )
     training = folder / "training"
     training.mkdir()
     pd.DataFrame({"caption": ["a dog", PROMPTS[0], PROMPTS[0], None], "n": 1}).to_parquet(training / "captions.parquet")

@@ -11,7 +11,7 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.prompt_correlations import correlate_properties, prompt_numbers
-from tests.operators.results.test_metric_correlations import PROMPTS, draw_scores, scored, table
+from tests.operators.results.test_metric_correlations import PROMPTS, draw_scores, make_scores, table
 from tests.operators.tallied import of_table
 
 
@@ -20,7 +20,7 @@ def test_the_difference_that_an_ablation_makes_has_an_interval_that_holds_whatev
     missed = 0
     for _ in range(studies):
         whole, left = random.random((2, len(PROMPTS)))
-        both = [scored(name, "x", dict(zip(PROMPTS, values.tolist(), strict=True)))
+        both = [make_scores(name, "x", dict(zip(PROMPTS, values.tolist(), strict=True)))
                 for name, values in (("a", whole), ("a:blank", left))]  # fmt: skip
         found = measure_effect(of_table(table(*both)), "a", "blank", "a:blank")
         assert found.low < found.difference < found.high
@@ -31,7 +31,7 @@ def test_the_difference_that_an_ablation_makes_has_an_interval_that_holds_whatev
 def test_a_refused_interval_is_named_as_such_with_the_reason() -> None:
     ones, others = dict.fromkeys(PROMPTS, 1.0), dict.fromkeys(PROMPTS, 0.0) | {"p7": 0.5}
     found = measure_effect(
-        of_table(table(scored("a", "x", ones), scored("a:blank", "x", others))), "a", "blank", "a:blank"
+        of_table(table(make_scores("a", "x", ones), make_scores("a:blank", "x", others))), "a", "blank", "a:blank"
     )
     (shown,) = make_tables(Diagnosis(effects=[found]))
     assert "no interval" in shown.rows[0] and shown.caption.endswith(WHY_NO_INTERVAL)
@@ -41,7 +41,7 @@ def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the
     scores, lengths = draw_scores(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPTS)}
     known = prompt_numbers(hash_ids(PROMPTS[1:]), [lengths[prompt] for prompt in PROMPTS[1:]])
     once, thrice = (
-        next(correlate_properties(of_table(table(scored("a", "x", scores, copies))), {"a": {"length": known}}))
+        next(correlate_properties(of_table(table(make_scores("a", "x", scores, copies))), {"a": {"length": known}}))
         for copies in (1, 3)
     )
     expected = stats.spearmanr([scores[p] for p in PROMPTS[1:]], [lengths[p] for p in PROMPTS[1:]]).statistic
@@ -51,7 +51,7 @@ def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the
 
 def test_what_is_the_same_everywhere_goes_with_nothing() -> None:
     known = prompt_numbers(hash_ids(PROMPTS), [1.0] * len(PROMPTS))
-    (one,) = correlate_properties(of_table(table(scored("a", "x", draw_scores(1)))), {"a": {"questions": known}})
+    (one,) = correlate_properties(of_table(table(make_scores("a", "x", draw_scores(1)))), {"a": {"questions": known}})
     assert math.isnan(one.rho) and math.isnan(one.low) and one.n == 40
 
 
@@ -61,8 +61,8 @@ def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
     better = {prompt: (score or 0) + 1 for prompt, score in whole.items()}
     runs = of_table(
         table(
-            scored("a", "x", whole), scored("a", "y", better), scored("a:blank", "x", left),
-            scored("a:blank", "y", dict.fromkeys(PROMPTS, 0.5)),
+            make_scores("a", "x", whole), make_scores("a", "y", better), make_scores("a:blank", "x", left),
+            make_scores("a:blank", "y", dict.fromkeys(PROMPTS, 0.5)),
         )
     )  # fmt: skip
     found = measure_effect(runs, "a", "blank", "a:blank")
@@ -77,5 +77,5 @@ def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
 
 
 def test_of_nothing_there_is_no_effect() -> None:
-    found = measure_effect(of_table(table(scored("a", "x", draw_scores(1)))), "a", "blank", "a:blank")
+    found = measure_effect(of_table(table(make_scores("a", "x", draw_scores(1)))), "a", "blank", "a:blank")
     assert (found.n, found.n_null) == (0, 40) and all(math.isnan(value) for value in found[2:9])

@@ -11,8 +11,8 @@ from scipy import stats
 
 from plumbline.operators.metaeval.ratings import VIESCORE
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
-from tests.pipelines.metaeval.releases.files import Layout, put, reading, table
-from tests.pipelines.metaeval.releases.test_releases import RATED, check_tables, require_complaint
+from tests.pipelines.metaeval.releases.files import Layout, read_with, table, write_file
+from tests.pipelines.metaeval.releases.test_releases import RATED, check_complaint, check_tables
 from tests.pipelines.metaeval.test_metaeval import config
 
 RATERS = "paper_implementation/_human_annotations/ImagenHub_human_eval_results"
@@ -117,14 +117,14 @@ COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
-    check_tables(reading(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
 
 
 @pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
 def test_what_does_not_fit_is_named_with_its_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    require_complaint(LAYOUTS[name], complaint, tmp_path)
+    check_complaint(LAYOUTS[name], complaint, tmp_path)
 
 
 PAIRS = [[0, 0], [0, 1], [0.5, 0.5], [1, 1], [1, 0], [0.5, 0], [0, 0.5]]
@@ -146,11 +146,11 @@ def imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[st
             {"uid": f"{n}.jpg", **{name: str(people[name][n][rater]) for name in EDITORS}, "Imagic": "[0, 0]"}
             for n in range(12)
         ]
-        put(folder / f"{RATERS}/ImagenHub_Text-Guided_IE/x_rater{rater}.tsv", rows)
+        write_file(folder / f"{RATERS}/ImagenHub_Text-Guided_IE/x_rater{rater}.tsv", rows)
     for name in EDITORS:
         for aspect in ("SC", "PQ"):
             records = {f"{n}.jpg": {"score": replies[name][n][aspect]} for n in range(12)}
-            put(folder / f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/{name}/{aspect}.json", records)
+            write_file(folder / f"{ANSWERS}/results_gpt4o_0shot/ImagenHub_Text-Guided_IE/{name}/{aspect}.json", records)
     return people, replies
 
 

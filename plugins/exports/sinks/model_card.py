@@ -11,7 +11,7 @@ from plumbline.operators.base.sentences import FirstRows, first_rows, interval_s
 from plumbline.operators.images.generation_settings import all_settings, describe_settings
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.results.metric_recipes import Recipe, recipe_of
-from plumbline.operators.results.summary import OVERALL, part_of
+from plumbline.operators.results.summary import OVERALL, describe_part
 
 MAX_SKILLS = 60
 DIGEST_CHARACTERS = 12
@@ -73,7 +73,7 @@ def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: st
         metrics=metrics,
         skills=first_rows(list(skills), MAX_SKILLS),
         settings=describe_settings(all_settings(manifest).get(generator, {})),
-        part=part_of(manifest),
+        part=describe_part(manifest),
         command=str(manifest.get("command", "")),
     )
 

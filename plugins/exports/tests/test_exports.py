@@ -17,7 +17,7 @@ from plumbline.plugins.exports.exports import ExportConfig, ExportedScores, expo
 from plumbline.plugins.exports.formats import FORMATS
 from plumbline.plugins.exports.score_table import ExportError
 from tests.commands import store_at
-from tests.operators.report.made import MadeRun, make_run, noisy
+from tests.operators.report.made import MadeRun, make_run, noisy_score
 from tests.s3 import S3Server
 
 MISSING = {"kind": "missing_image", "message": "generator cobalt has no image of this prompt", "retryable": True}
@@ -60,11 +60,11 @@ def read(form: str, output: str | Path, *catalog: str) -> pd.DataFrame:
 
 
 def some_failed(generator: str, metric: str, prompt: int) -> float | None:
-    return None if (generator, prompt) == ("cobalt", 7) else noisy(generator, metric, prompt)
+    return None if (generator, prompt) == ("cobalt", 7) else noisy_score(generator, metric, prompt)
 
 
 def better(generator: str, metric: str, prompt: int) -> float:
-    return noisy(generator, metric, prompt) + (generator == "atlas")
+    return noisy_score(generator, metric, prompt) + (generator == "atlas")
 
 
 def replace(run: MadeRun, *parts: pa.Table) -> None:
@@ -231,7 +231,7 @@ def test_a_further_column_may_be_null_throughout_or_have_another_type_in_another
     form: str, earlier: str, later: str, tmp_path: Path
 ) -> None:
     for run_id, name in (("1", earlier), ("2", later)):
-        run = make_run(tmp_path, run_id=run_id, score=noisy if run_id == "1" else better)
+        run = make_run(tmp_path, run_id=run_id, score=noisy_score if run_id == "1" else better)
         with_seeds(run, SEEDS[name])
         assert export(run.store, form, tmp_path / "out", run=run_id).written == 72
     found = read(form, tmp_path / "out")
@@ -247,7 +247,7 @@ def test_a_further_column_may_be_null_throughout_or_have_another_type_in_another
 
 def test_a_column_whose_values_do_not_fit_the_table_is_told_with_a_remedy(form: str, tmp_path: Path) -> None:
     for run_id, seeds in (("1", SEEDS["int64"]), ("2", pa.array([f"seed {seed}" for seed in range(72)]))):
-        run = make_run(tmp_path, run_id=run_id, score=noisy if run_id == "1" else better)
+        run = make_run(tmp_path, run_id=run_id, score=noisy_score if run_id == "1" else better)
         with_seeds(run, seeds)
         if run_id == "1":
             export(run.store, form, tmp_path / "out")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import printed
-from tests.operators.report.made import make_run, noisy
+from tests.operators.report.made import make_run, noisy_score
 
 RECIPES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), flags=re.DOTALL)
 CLAIM = "assert len(atlas) == 12 and failed.values.tolist() == [['cobalt-p0007', 'corrupt_image']] * 2"
@@ -17,7 +17,7 @@ def test_a_recipe_says_what_the_run_says(
     form: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(
-        tmp_path, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy(name, metric, at)
+        tmp_path, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy_score(name, metric, at)
     )
     monkeypatch.chdir(tmp_path)
     printed("export", f"format={form}", f"store={run.store.place.url}", "output=data/lake")

@@ -11,7 +11,7 @@ from plumbline.plugins.exports.sinks import SINKS
 from plumbline.plugins.exports.sinks.publishing import PublishConfig, publish_run
 from plumbline.plugins.exports.sinks.run_contents import RunStory
 from tests.commands import refusal
-from tests.operators.report.made import MadeRun, make_run, noisy
+from tests.operators.report.made import MadeRun, make_run, noisy_score
 
 ROOT = Path(__file__).parent.parent.parent.parent
 HOSTILE = "<b>a/b'\n"
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> MadeRun:
     made = make_run(
         tmp_path,
         generators=["atlas", "drift"],
-        score=lambda generator, *at: None if generator == "drift" else noisy(generator, *at),
+        score=lambda generator, *at: None if generator == "drift" else noisy_score(generator, *at),
         benchmark=HOSTILE,
     )
     made.store.write_text(f"runs/{made.run_id}/report.html", "<p>the report of the run</p>")
@@ -57,7 +57,7 @@ def test_generators_whose_names_differ_only_in_other_letters_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["sdxl_lora", "sdxl+lora", "sdxl@lora", "模型甲", "模型乙", "x" * 90 + "1", "x" * 90 + "2"]
-    made = make_run(tmp_path, generators=names, score=noisy)
+    made = make_run(tmp_path, generators=names, score=noisy_score)
     made.store.write_text(f"runs/{made.run_id}/report.html", "")
     stories: list[RunStory] = []
     tell(monkeypatch, lambda story: (stories.append(story), "there")[1])

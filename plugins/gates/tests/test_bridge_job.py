@@ -13,7 +13,7 @@ from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import read_manifest
 from tests.bench_of import SMALL, UNJUDGED, write_benchmark
 from tests.commands import printed, refusal
-from tests.operators.report.made import MadeRun, Score, make_run, noisy, plain_prompts
+from tests.operators.report.made import MadeRun, Score, make_run, noisy_score, plain_prompts
 from tests.pipelines.report.test_joined_versions import DAYS, both_nights
 
 OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
@@ -21,7 +21,7 @@ OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
 
 def make_runs(folder: Path, new: Score) -> MadeRun:
     """Make two runs with gecko scores for 60 prompts; `new` scores the second run."""
-    options: dict[str, Any] = {"prompts": plain_prompts(60), "metrics": ("gecko",), "asking": ()}
+    options: dict[str, Any] = {"prompts": plain_prompts(60), "metrics": ("gecko",), "question_metrics": ()}
     make_run(folder, run_id=OLD_RUN, **options)
     return make_run(folder, run_id=NEW_RUN, score=new, **options)
 
@@ -48,7 +48,7 @@ def noise(generator: str, metric: str, prompt: int) -> float:
 def shifted(generator: str, metric: str, prompt: int) -> float:
     """Return half the old score plus a constant and some noise; one generator gets a bonus on one skill (counting)."""
     favoured = 0.2 if (generator, prompt % 2) == ("cobalt", 0) else 0
-    return 0.3 + noisy(generator, metric, prompt) / 2 + 0.02 * noise(generator, metric, prompt) + favoured
+    return 0.3 + noisy_score(generator, metric, prompt) / 2 + 0.02 * noise(generator, metric, prompt) + favoured
 
 
 def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp
 
 def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
     """On a curve, ranks agree perfectly and the map explains nearly all variance; on noise, it explains none."""
-    make_runs(tmp_path / "curve", lambda *at: noisy(*at) ** 4)
+    make_runs(tmp_path / "curve", lambda *at: noisy_score(*at) ** 4)
     assert "A map joins the old gecko and the new gecko" in printed("bridge", *list_arguments(tmp_path / "curve"))
     curve, groups = read_bridge(tmp_path / "curve")
     assert curve["kind"] == "monotone" and curve["images_spearman"] == pytest.approx(1)
@@ -84,7 +84,7 @@ def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
 
 
 def test_the_same_scores_are_one_scale_and_few_prompts_are_drawn(tmp_path: Path) -> None:
-    make_runs(tmp_path, noisy)
+    make_runs(tmp_path, noisy_score)
     assert (
         "Scores of the old gecko and the new gecko are one scale: the mean of one more generator is off by "
         "at most ±0.000" in printed("bridge", *list_arguments(tmp_path, "bridge.prompts=40"))
@@ -108,9 +108,11 @@ def test_what_cannot_be_bridged_is_refused_in_a_line(tmp_path: Path) -> None:
 
 
 def test_scores_that_are_nearly_all_the_same_are_not_bridged(tmp_path: Path) -> None:
-    make_runs(tmp_path, lambda generator, metric, prompt: noisy(generator, metric, prompt) if prompt < 5 else 0.5)
+    make_runs(tmp_path, lambda generator, metric, prompt: noisy_score(generator, metric, prompt) if prompt < 5 else 0.5)
     assert "gecko: 5 prompts of 60 differ from the most common score" in refusal("bridge", *list_arguments(tmp_path))
-    make_runs(tmp_path, lambda generator, metric, prompt: noisy(generator, metric, prompt) if prompt < 40 else 0.5)
+    make_runs(
+        tmp_path, lambda generator, metric, prompt: noisy_score(generator, metric, prompt) if prompt < 40 else 0.5
+    )
     assert "Images: Spearman 0." in " ".join(printed("bridge", *list_arguments(tmp_path)).split())
 
 
@@ -143,7 +145,7 @@ def test_trends_are_joined_by_what_it_writes(tmp_path: Path) -> None:
 
 
 def test_trends_stay_apart_if_it_finds_another_thing(tmp_path: Path) -> None:
-    run = both_nights(tmp_path, lambda *at: noisy("x", "noise of its own", at[2] + 1000 * len(at[0])))
+    run = both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
     printed("bridge", *words)
     (said,) = make_trends(run.store).page.breaks.rows

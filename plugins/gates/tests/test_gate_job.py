@@ -68,7 +68,11 @@ class Runs(NamedTuple):
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Make two runs with three kinds of metrics: entropy does not rank generators, and lower is better for lpips."""
     folder = tmp_path_factory.mktemp("runs")
-    given: dict[str, Any] = {"prompts": plain_prompts(PROMPTS), "metrics": ("gecko", "entropy", "lpips"), "asking": ()}
+    given: dict[str, Any] = {
+        "prompts": plain_prompts(PROMPTS),
+        "metrics": ("gecko", "entropy", "lpips"),
+        "question_metrics": (),
+    }
     given["lower_is_better"] = ["lpips"]
     known = {"atlas": {"cfg": {"7.5": 60}}, "borealis": {"cfg": {"7.5": 60}}, "cobalt": {"cfg": {"4": 60}}}
     older = make_run(folder, **given, score=earlier, run_id=EARLIER, settings=known)
@@ -169,7 +173,12 @@ def test_equal_scores_pass_once_so_many_prompts_would_have_shown_a_loss(
     tmp_path: Path, prompts: int, outcome: str
 ) -> None:
     """A candidate that loses 1 prompt in 20 loses none of n with probability 0.95^n, which is 0.0485 for n = 59."""
-    made: dict[str, Any] = {"prompts": plain_prompts(prompts), "metrics": ("tifa",), "asking": (), "skills": False}
+    made: dict[str, Any] = {
+        "prompts": plain_prompts(prompts),
+        "metrics": ("tifa",),
+        "question_metrics": (),
+        "skills": False,
+    }
     for place, run_id in enumerate((EARLIER, RUN)):
         finished = make_run(tmp_path, **made, score=lambda *_: 1.0, run_id=run_id, first_recipe=place)
         state_metrics(finished, tifa={"kind": "tifa"})
@@ -186,7 +195,12 @@ def test_equal_scores_pass_once_so_many_prompts_would_have_shown_a_loss(
 
 
 def test_equal_scores_of_a_metric_without_a_range_show_nothing(tmp_path: Path) -> None:
-    made: dict[str, Any] = {"prompts": plain_prompts(500), "metrics": ("clipscore",), "asking": (), "skills": False}
+    made: dict[str, Any] = {
+        "prompts": plain_prompts(500),
+        "metrics": ("clipscore",),
+        "question_metrics": (),
+        "skills": False,
+    }
     for place, run_id in enumerate((EARLIER, RUN)):
         make_run(tmp_path, **made, score=lambda *_: 0.25, run_id=run_id, first_recipe=place)
     ended = Runs(tmp_path).gate({"as good": {"metric": "clipscore", "no_worse_by": 0.05}}, f"against={EARLIER}")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugins.rating.tests.annotation_files import LAYOUTS
-from tests.pipelines.metaeval.releases.files import reading
-from tests.pipelines.metaeval.releases.test_damage import few, judge_harmed
+from tests.pipelines.metaeval.releases.files import read_with
+from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
 from tests.pipelines.metaeval.releases.test_releases import RATED, check_tables
-from tests.pipelines.metaeval.test_metaeval import judge_turned_round, judge_without_scores
+from tests.pipelines.metaeval.test_metaeval import check_negated, check_without_scores
 
 ANNOTATIONS: dict[str, Any] = {
     "ratings": (RATED, 0, [
@@ -42,7 +42,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_form_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
-    check_tables(reading("annotations", LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+    check_tables(read_with("annotations", LAYOUTS[name].write(tmp_path)), EXPECTED[name])
 
 
 @pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
@@ -50,12 +50,12 @@ def test_every_form_gives_our_tables_and_what_they_hold(name: str, tmp_path: Pat
 @few
 @given(data=st.data())
 def test_no_export_fails_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
-    judge_harmed(LAYOUTS[name], values, data, tmp_path)
+    check_damaged(LAYOUTS[name], values, data, tmp_path)
 
 
 def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(tmp_path: Path) -> None:
-    judge_turned_round(LAYOUTS["Hub"], tmp_path)
+    check_negated(LAYOUTS["Hub"], tmp_path)
 
 
 def test_an_export_without_scores_tells_of_people_alone(tmp_path: Path) -> None:
-    judge_without_scores(LAYOUTS["Hub"], tmp_path)
+    check_without_scores(LAYOUTS["Hub"], tmp_path)

@@ -18,7 +18,7 @@ from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.study_files import read_answers, read_study
 from tests.commands import printed, refusal, run
 from tests.operators.report.made import MadeRun
-from tests.pipelines.metaeval.releases.files import put
+from tests.pipelines.metaeval.releases.files import write_file
 
 CHOSEN = {
     **{name: "4" for name, template in TEMPLATES.items() if template.grades},
@@ -96,11 +96,11 @@ def test_answers_in_another_tool_are_imported_as_answers_of_the_study(
 ) -> None:
     tasks = exported(study, tool, tmp_path)
     for template, records in tasks.items():
-        answers = put(tmp_path / f"{template}.json", TOOLS[tool](records, template, "ann@example.org"))
+        answers = write_file(tmp_path / f"{template}.json", TOOLS[tool](records, template, "ann@example.org"))
         assert "6 answers added, 0 already known" in printed("rate", *study, f"import_from={answers}")
         assert "0 answers added, 6 already known" in printed("rate", *study, f"import_from={answers}")
         if tool == "label_studio":
-            put(answers, minimal(TOOLS[tool](records, template, "ann@example.org")))
+            write_file(answers, minimal(TOOLS[tool](records, template, "ann@example.org")))
             assert "0 answers added, 6 already known" in printed("rate", *study, f"import_from={answers}")
     place = StorageConfig().locate(f"{tmp_path}/study")
     answers_kept = read_answers(place)
@@ -159,7 +159,7 @@ def test_an_answer_changed_in_the_tool_is_the_next_revision_and_an_older_one_is_
     (task, *_) = exported(study, "label_studio", tmp_path)["likert"]
     for day, choice, kept in ((2, "2", 1), (3, "5", 1), (1, "1", 0)):
         said = make_annotation(7, ("likert", "choices", {"choices": [choice]}), updated_at=f"2026-11-0{day}T00:00:00Z")
-        file = put(tmp_path / "export.json", [{**task, "annotations": [said]}])
+        file = write_file(tmp_path / "export.json", [{**task, "annotations": [said]}])
         assert f"{kept} answer" in printed("rate", *study, f"import_from={file}")
     (answer,) = read_answers(StorageConfig().locate(f"{tmp_path}/study"))
     assert (answer.rater, answer.answer, answer.seconds, answer.at) == ("7", 5, 3.5, "2026-11-03T00:00:00Z")
@@ -172,7 +172,7 @@ def test_unknown_tasks_are_noted_and_a_file_with_an_invalid_answer_adds_nothing(
     tasks = exported(study, "label_studio", tmp_path)
 
     def refused(*records: Any) -> str:
-        return refusal("rate", *study, f"import_from={put(tmp_path / 'export.json', list(records))}")
+        return refusal("rate", *study, f"import_from={write_file(tmp_path / 'export.json', list(records))}")
 
     (good, other, *_) = rated_in_label_studio(tasks["likert"], "likert", "ann")
     other["annotations"] = [make_annotation("ann", ("likert", "choices", {"choices": ["7"]}))]
@@ -185,7 +185,7 @@ def test_unknown_tasks_are_noted_and_a_file_with_an_invalid_answer_adds_nothing(
     assert read_answers(StorageConfig().locate(f"{tmp_path}/study")) == []
     gone = {**good, "data": {**good["data"], "task_id": "0" * 16}}
     half = rated_in_label_studio(tasks["questions"][:1], "questions", "ann")
-    file = put(tmp_path / "export.json", [good, gone, *half])
+    file = write_file(tmp_path / "export.json", [good, gone, *half])
     ended = run("rate", *study, f"import_from={file}")
     assert "1 answer added" in ended.out
     assert "1 answer to tasks that version 1 of the study does not ask, left out" in ended.out + ended.err

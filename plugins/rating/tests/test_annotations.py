@@ -13,11 +13,11 @@ from plumbline.pipelines.metaeval.metaeval import run_metaeval
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
 from tests.commands import config_of
-from tests.pipelines.metaeval.releases.files import put, reading
+from tests.pipelines.metaeval.releases.files import read_with, write_file
 
 
 def opened(folder: Path, records: Any, *overrides: str) -> Release:
-    path = put(folder / "export.json", records)
+    path = write_file(folder / "export.json", records)
     protocol = config_of("metaeval", "protocol=annotations", f"protocol.path={path}", *overrides).protocol
     return open_release(protocol, StorageConfig())
 
@@ -46,7 +46,7 @@ def test_json_min_is_read_with_the_choices_that_columns_name(tmp_path: Path) -> 
 
 
 def test_only_line_feeds_and_carriage_returns_end_a_line_of_json(tmp_path: Path) -> None:
-    path = put(tmp_path / "export.json", [])
+    path = write_file(tmp_path / "export.json", [])
     line = json.dumps({**LABEL_STUDIO[0], "note": "a\u2028b\x85c"}, ensure_ascii=False)
     (tmp_path / "export.jsonl").write_text(line + "\r\n", newline="")
     words = ("protocol=annotations", f"protocol.path={path}l")
@@ -88,7 +88,7 @@ def test_unknown_labels_are_refused_with_the_option_that_assigns_numbers_to_them
         ]}
         for place, label in enumerate(labels)
     ]  # fmt: skip
-    with pytest.raises(SourceError, match=r"nothing to judge by: .*question 'quality' is not read: ") as refused:
+    with pytest.raises(SourceError, match=r"no usable judgements: .*question 'quality' is not read: ") as refused:
         opened(tmp_path, records)
     option = str(refused.value).partition("set ")[2].partition(";")[0]
     assert option == "+protocol.columns.values={Good: NUMBER, Poor: NUMBER, very poor: NUMBER}"
@@ -130,7 +130,7 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
     marks = [{**RED, "labels": [label]} for label in ("shown", "unsure", "wrong")]
     for number, aligned in ((1, 1.0), (2, None), (3, 0.0)):
         records = task(*[("wl", "labels", mark) for mark in marks[:number]])
-        release = reading("annotations", put(tmp_path / "export.json", records))
+        release = read_with("annotations", write_file(tmp_path / "export.json", records))
         assert release.words.column("aligned").to_pylist() == [1.0, aligned, 1.0]
 
 
@@ -166,11 +166,11 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
 )
 def test_an_invalid_file_is_refused_with_its_record_and_the_remedy(tmp_path: Path, records: Any, message: str) -> None:
     with pytest.raises(SourceError, match=message):
-        reading("annotations", put(tmp_path / "export.json", records))
+        read_with("annotations", write_file(tmp_path / "export.json", records))
 
 
 def test_a_file_without_ratings_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="nothing to judge by"):
+    with pytest.raises(SourceError, match="no usable judgements"):
         opened(tmp_path, task(("comment", "textarea", {"text": ["blurred"]}), ("box", "rectanglelabels", {"x": 1})))
 
 
@@ -182,11 +182,11 @@ def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_sc
         ]}
         for n in range(12)
     ]  # fmt: skip
-    scores = put(tmp_path / "scores.csv", [
+    scores = write_file(tmp_path / "scores.csv", [
         {"image_id": f"p{n}/{name}", "prompt_id": f"p{n}", "generator": name, "hits": 0.1 * n + (name == "x")}
         for n in range(12) for name in "xy"
     ])  # fmt: skip
-    path = put(tmp_path / "export.json", json.loads(json.dumps(records)))
+    path = write_file(tmp_path / "export.json", json.loads(json.dumps(records)))
     given = ["protocol=annotations", f"protocol.path={path}", f"scores={scores}", f"output={tmp_path}/out"]
     found = run_metaeval(config_of("metaeval", *given, "protocol.alpha=0.05", "sampling.resamples=20"))
     judged = {(one.metric, one.statistic): one for one in found.judgements if one.template == "better"}

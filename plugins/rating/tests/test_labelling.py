@@ -16,7 +16,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.rating.jobs.labels import main
 from plumbline.plugins.rating.labelling import LabelsConfig, measure_coverage, plan_labels, tabulate_pairs
 from tests.commands import config_of, printed, run
-from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference, put
+from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference, write_file
 
 MEANS = {"best": 4.0, "close": 2.1, "last": 2.0}
 PROMPTS = 200
@@ -81,7 +81,7 @@ def test_votes_between_two_images_count_as_differences(folder: Path) -> None:
         ]}
         for n in range(40) for a, b, share in pairs
     ]  # fmt: skip
-    path = put(folder / "export.json", tasks)
+    path = write_file(folder / "export.json", tasks)
     given = (f"scores={folder}/scores.csv", "protocol=annotations", f"protocol.path={path}")
     plan = plan_labels(config_of("labels", *given, f"output={folder}/next.csv"))
     assert [(pair.a, pair.b, pair.rated) for pair in plan.pairs] == [

@@ -396,7 +396,7 @@ def test_three_raters_rate_all_tasks_nothing_is_lost_or_doubled_and_the_ratings_
 ) -> None:
     """The raters take turns in separate windows; halfway through, the server is killed and is down for one turn."""
     made = make_run(
-        tmp_path, prompts=plain_prompts(12), generators=("atlas", "cobalt"), picture=grey_png, questions=QUESTIONS
+        tmp_path, prompts=plain_prompts(12), generators=("atlas", "cobalt"), image=grey_png, questions=QUESTIONS
     )
     windows: dict[str, str] = {}
     with serving(tmp_path, made) as server:

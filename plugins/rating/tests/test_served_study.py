@@ -255,7 +255,7 @@ def test_more_prompts_keep_those_that_were_drawn_before(run: MadeRun, tmp_path: 
 
 
 def test_a_picture_that_has_gone_is_told_and_its_tasks_are_left_out(tmp_path: Path) -> None:
-    run = run_id_of(tmp_path / "made", picture=lambda seed: b"broken" if seed == 100 else png(seed))
+    run = run_id_of(tmp_path / "made", image=lambda seed: b"broken" if seed == 100 else png(seed))
     study = Served(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
     asked = everything(study)
     assert len(asked) == 5 and asked[-1]["total"] == 5

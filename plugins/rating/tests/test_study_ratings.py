@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
-from plumbline.pipelines.metaeval.releases.release import words_in
+from plumbline.pipelines.metaeval.releases.release import split_words
 from plumbline.pipelines.store.checksums import encode_json
 from plumbline.pipelines.store.store import encode_table
 from plumbline.plugins.rating.answers import Answer, encode_answer
@@ -27,7 +27,7 @@ from plumbline.plugins.rating.study_ratings import RATED, read_study
 from plumbline.plugins.rating.tasks import Task, task_table
 from tests.commands import config_of
 from tests.operators.report.made import make_run, plain_prompts
-from tests.pipelines.metaeval.releases.files import put
+from tests.pipelines.metaeval.releases.files import write_file
 
 LIKERT, WORDS, QUESTIONS = (
     make_task(name, "p1", ("atlas",), skills=("color",)) for name in ("likert", "words", "questions")
@@ -157,7 +157,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 keep(place, answer_to(task, rater, said))
         tasks += [*alone, *both]
     write_version(place, tasks)
-    put(folder / "scores.csv", scores)
+    write_file(folder / "scores.csv", scores)
     return folder
 
 
@@ -257,7 +257,7 @@ def test_marked_words_of_a_study_judge_the_questions_of_a_run(tmp_path: Path) ->
     place = StorageConfig().locate(str(tmp_path / "study"))
     made = [make_task("words", f"p{number:04d}", (name,)) for number in range(4) for name in names]
     tasks = [replace(task, prompt=texts[int(task.prompt_id[1:])]) for task in made]
-    tasks = [replace(task, words=tuple(word for word, _, _ in words_in(task.prompt))) for task in tasks]
+    tasks = [replace(task, words=tuple(word for word, _, _ in split_words(task.prompt))) for task in tasks]
     for task in tasks:
         wrong = [task.words.index("red")] if task.generators == ("cobalt",) else []
         keep(place, answer_to(task, "ann", {"wrong": wrong, "unsure": []}))

@@ -15,7 +15,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.readers import RatingColumns, read_release
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from tests.commands import printed
-from tests.pipelines.metaeval.releases.files import put, reading
+from tests.pipelines.metaeval.releases.files import read_with, write_file
 
 pytestmark = pytest.mark.elsewhere
 ANN = UUID(int=7)
@@ -57,7 +57,7 @@ def test_label_studio_takes_configurations_tasks_and_annotations(
     interface = LabelInterface(view)
     interface.validate()
     rated = rated_in_label_studio(tasks, template, f"ann of {template}")
-    put(tmp_path / "rated.json", rated)
+    write_file(tmp_path / "rated.json", rated)
     for task in rated:
         assert interface.validate_task({"data": task["data"]})
         (annotation,) = task["annotations"]
@@ -74,11 +74,11 @@ def test_label_studio_takes_configurations_tasks_and_annotations(
 def test_label_studios_own_json_min_is_read_as_its_json(tmp_path: Path) -> None:
     from label_studio_sdk.converter.converter import Converter
 
-    path = put(tmp_path / "export.json", LABEL_STUDIO[:1])
+    path = write_file(tmp_path / "export.json", LABEL_STUDIO[:1])
     Converter(OWN_CONFIG, project_dir=str(tmp_path)).convert_to_json_min(str(path), str(tmp_path), is_dir=False)
     columns = RatingColumns(rating="shown")
     minimal = read_release("annotations", StorageConfig().locate(f"{tmp_path}/result.json"), columns)
-    whole = reading("annotations", path)
+    whole = read_with("annotations", path)
     assert minimal.ratings.equals(whole.ratings) and minimal.words.equals(whole.words)
 
 
@@ -111,6 +111,6 @@ def test_argillas_own_records_are_read_nested_and_flattened(argilla: Any, tmp_pa
         text = text.replace(f'"user_id": "{user}"', f'"user_id": "{known}"')
     records = [argilla.Record.from_dict(record) for record in json.loads(text)]
     forms = [GenericIO.to_list(records, flatten=flatten) for flatten in (False, True)]
-    nested, flat = (reading("annotations", put(tmp_path / f"{n}.json", form)) for n, form in enumerate(forms))
+    nested, flat = (read_with("annotations", write_file(tmp_path / f"{n}.json", form)) for n, form in enumerate(forms))
     assert nested.ratings.equals(flat.ratings) and len(nested.ratings) == 6
     assert nested.words.equals(flat.words) and nested.preferences.equals(flat.preferences)

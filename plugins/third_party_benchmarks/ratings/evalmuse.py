@@ -11,10 +11,10 @@ from plumbline.pipelines.metaeval.releases.release import (
     Rating,
     Release,
     Word,
-    rating_value,
+    group_skills,
+    parse_rating,
     released,
-    skills_of,
-    words_in,
+    split_words,
 )
 from plumbline.pipelines.metaeval.releases.sheets import as_list, as_text, read_list
 
@@ -45,12 +45,12 @@ def read_evalmuse(place: Place) -> Release:
         ids = (image_id, prompt_id, generator)
         skills.append((prompt_id, str(record["type"]) if record.get("type") else None))
         for rater, rating in enumerate(_read_rater_values(record.get("total_score"), where)):
-            ratings.append(Rating(*ids, str(rater), LIKERT, rating_value(rating, where), where))
+            ratings.append(Rating(*ids, str(rater), LIKERT, parse_rating(rating, where), where))
         for name, given in as_object(record.get("element_score") or {}, f"{where}, element_score").items():
             found = list(_element_words(ids, as_text(record, "prompt", where), name, given, f"{where}, {name!r}"))
             elements, lost, words = elements + 1, lost + (not found), words + found
     notes = [f"{lost} of {elements} elements do not occur in their prompt and have no word ratings"] if lost else []
-    return released(ratings=ratings, words=_once(words), skills=skills_of(skills), notes=notes)
+    return released(ratings=ratings, words=_once(words), skills=group_skills(skills), notes=notes)
 
 
 def _read_rater_values(value: Any, where: str) -> list[Any]:
@@ -65,8 +65,8 @@ def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, giv
     if span is None:
         return
     for rater, value in enumerate(_read_rater_values(given, where)):
-        for word, start, end in words_in(prompt[span.start : span.end]):
-            yield Word(*ids, str(rater), word, span.start + start, span.start + end, rating_value(value, where), where)
+        for word, start, end in split_words(prompt[span.start : span.end]):
+            yield Word(*ids, str(rater), word, span.start + start, span.start + end, parse_rating(value, where), where)
 
 
 def _once(words: list[Word]) -> Iterator[Word]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.release import Rating, Release, Word, rating_value, released, words_in
-from plumbline.pipelines.metaeval.releases.sheets import exists, files_in, is_folder, read_sheet
+from plumbline.pipelines.metaeval.releases.release import Rating, Release, Word, parse_rating, released, split_words
+from plumbline.pipelines.metaeval.releases.sheets import exists, is_folder, list_files, read_sheet
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import read_examples
 
 SCORES = ("aesthetics", "artifact", "misalignment", "overall")
@@ -36,7 +36,7 @@ def read_richhf(place: Place) -> Release:
     identified by its text.
     """
     folder = is_folder(place)
-    files = files_in(place, ".tfrecord") if folder else [place]
+    files = list_files(place, ".tfrecord") if folder else [place]
     if not files:
         raise SourceError(f"{place.url}: expected a .tfrecord file or a folder with some, found none; check the path")
     prompts = _prompts_by_file([place / name if folder else place.parent / name for name in PROMPT_TABLES])
@@ -55,7 +55,7 @@ def read_richhf(place: Place) -> Release:
                     None,
                     RATERS,
                     score,
-                    rating_value(_feature(example, f"{score}_score", where), where),
+                    parse_rating(_feature(example, f"{score}_score", where), where),
                     where,
                 )
                 for score in SCORES
@@ -96,7 +96,7 @@ def _feature_text(example: Mapping[str, Sequence[Any]], name: str, where: str) -
 
 
 def _labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[Word]:
-    words, labels = words_in(prompt, SEPARATORS), label.split()
+    words, labels = split_words(prompt, SEPARATORS), label.split()
     if len(words) != len(labels) or not set(labels) <= {"0", "1"}:
         raise SourceError(
             f"{where}: expected a 1 or a 0 for each of the {len(words)} words of {prompt!r}, found {label!r}; "

@@ -15,16 +15,16 @@ from plugins.third_party_benchmarks.tests.rating_files import (
     richhf,
 )
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import masked_crc
-from tests.pipelines.metaeval.releases.files import reading, table
-from tests.pipelines.metaeval.releases.test_damage import few, judge_harmed
+from tests.pipelines.metaeval.releases.files import read_with, table
+from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
 from tests.pipelines.metaeval.releases.test_releases import (
     RATED,
-    assert_absence,
     cells,
+    check_complaint,
+    check_missing,
     check_tables,
-    require_complaint,
 )
-from tests.pipelines.metaeval.test_metaeval import judge_turned_round, judge_without_scores
+from tests.pipelines.metaeval.test_metaeval import check_negated, check_without_scores
 
 EXPECTED: dict[str, dict[str, Any]] = {
     "evalmuse": {
@@ -73,12 +73,14 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
-    check_tables(reading(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
 
 
 def test_richhf_has_the_words_of_the_prompts_that_are_beside(tmp_path: Path) -> None:
-    LAYOUTS["richhf"].but("prompts.csv", table("filename prompt", ("train/0a1b.png", RICHHF_PROMPT))).write(tmp_path)
-    words = reading("richhf", tmp_path).words
+    LAYOUTS["richhf"].replace_file("prompts.csv", table("filename prompt", ("train/0a1b.png", RICHHF_PROMPT))).write(
+        tmp_path
+    )
+    words = read_with("richhf", tmp_path).words
     assert cells(words, "word start end aligned") == [
         ("A", 0, 1, 1), ("cat", 2, 5, 0), ("asleep", 8, 14, 1), ("in", 16, 18, 1), ("a", 19, 20, 1), ("box", 21, 24, 0)
     ]  # fmt: skip
@@ -95,12 +97,12 @@ def test_checksums_are_tensorflows() -> None:
 def test_what_does_not_fit_is_named_with_its_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    require_complaint(LAYOUTS[name], complaint, tmp_path)
+    check_complaint(LAYOUTS[name], complaint, tmp_path)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_is_not_there_or_is_no_file_is_named(name: str, tmp_path: Path) -> None:
-    assert_absence(LAYOUTS[name], tmp_path, takes_folder=name == "richhf")
+    check_missing(LAYOUTS[name], tmp_path, takes_folder=name == "richhf")
 
 
 @pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
@@ -108,16 +110,16 @@ def test_what_is_not_there_or_is_no_file_is_named(name: str, tmp_path: Path) -> 
 @few
 @given(data=st.data())
 def test_no_release_ends_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
-    judge_harmed(LAYOUTS[name], values, data, tmp_path)
+    check_damaged(LAYOUTS[name], values, data, tmp_path)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(
     name: str, tmp_path: Path
 ) -> None:
-    judge_turned_round(LAYOUTS[name], tmp_path)
+    check_negated(LAYOUTS[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_release_without_scores_tells_of_people_alone_or_wants_scores(name: str, tmp_path: Path) -> None:
-    judge_without_scores(LAYOUTS[name], tmp_path)
+    check_without_scores(LAYOUTS[name], tmp_path)

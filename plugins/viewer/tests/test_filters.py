@@ -25,7 +25,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
     run = make_run(
         folder, prompts=plain_prompts(4), generators=("atlas", "cobalt"), lower_is_better=["clipscore"],
         score=lambda generator, metric, prompt: BY[metric][prompt],
-        made_with=lambda prompt: {"cfg": ("4", "7.5")[prompt % 2], "size": None if prompt == 3 else "64x64"},
+        image_settings=lambda prompt: {"cfg": ("4", "7.5")[prompt % 2], "size": None if prompt == 3 else "64x64"},
     )  # fmt: skip
     with asking(run.store, folder / "rows") as pages:
         yield pages

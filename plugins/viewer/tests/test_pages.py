@@ -24,7 +24,7 @@ from plumbline.pipelines.store.store import LATEST
 from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database
 from tests.commands import store_at
-from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy, plain_prompts, png
+from tests.operators.report.made import HOSTILE, MadeRun, make_run, noisy_score, plain_prompts, png
 
 EARLIER, LATER = "20250101-000000-000000", "20260102-030405-000006"
 RUN = f"/runs/{LATER}"
@@ -34,7 +34,7 @@ QUESTIONS = "questions/00000000/made/00000-00000000.parquet"
 
 
 def score(generator: str, metric: str, prompt: int) -> float | None:
-    return None if (generator, prompt) == ("atlas", 7) else noisy(generator, metric, prompt)
+    return None if (generator, prompt) == ("atlas", 7) else noisy_score(generator, metric, prompt)
 
 
 def ask_questions(run: MadeRun) -> None:
@@ -60,10 +60,12 @@ def ask_questions(run: MadeRun) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     folder = tmp_path_factory.mktemp("made")
-    make_run(folder, prompts=PROMPTS, generators=GENERATORS, run_id=EARLIER, benchmark=HOSTILE[0], judging=("gecko",))
+    make_run(
+        folder, prompts=PROMPTS, generators=GENERATORS, run_id=EARLIER, benchmark=HOSTILE[0], judge_metrics=("gecko",)
+    )
     run = make_run(
-        folder, prompts=PROMPTS, generators=GENERATORS, score=score, judging=("gecko",), errors={"corrupt_image": 2},
-        lower_is_better=["clipscore"], note="the new <VAE>",
+        folder, prompts=PROMPTS, generators=GENERATORS, score=score, judge_metrics=("gecko",),
+        errors={"corrupt_image": 2}, lower_is_better=["clipscore"], note="the new <VAE>",
     )  # fmt: skip
     ask_questions(run)
     write_report(run.store)
@@ -244,7 +246,7 @@ def test_a_question_shows_every_generators_image_with_its_answer(ask: Asking) ->
         f"{RUN}/pictures/{place * len(PROMPTS) + 9}" for place in range(3)
     ]
     assert all(name in page.text for name in GENERATORS) and "Question: what <colour> is it?" in page.text
-    values = [noisy(name, "gecko", 9) for name in GENERATORS]
+    values = [noisy_score(name, "gecko", 9) for name in GENERATORS]
     assert page.text.count("blue") - page.text.count("blue cups") == 2 * sum(value <= 0.5 for value in values)
     everything = read(ask, f"{RUN}/questions").text
     assert f"of {2 * len(PROMPTS)} questions" in everything

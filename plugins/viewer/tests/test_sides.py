@@ -32,7 +32,9 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
     folder = tmp_path_factory.mktemp("sides")
     shared = {"prompts": PROMPTS, "generators": ("atlas", "cobalt"), "metrics": ("gecko",)}
     make_run(folder, **shared, score=score_left, run_id=LEFT)
-    run = make_run(folder, **shared, score=score_right, judging=("gecko",), first_recipe=1, errors={"corrupt_image": 1})
+    run = make_run(
+        folder, **shared, score=score_right, judge_metrics=("gecko",), first_recipe=1, errors={"corrupt_image": 1}
+    )
     with asking(run.store, folder / "rows") as pages:
         yield pages
 
@@ -100,7 +102,7 @@ def test_two_settings_of_a_run_are_compared_prompt_by_prompt(tmp_path: Path) -> 
         both = f"/compare?left={RIGHT}&right={RIGHT}&left.cfg=4&right.cfg=7"
         page = text_of(pages, both)
         assert "atlas is better by gecko (+0.100)." in page and f"left: {RIGHT} , cfg 4" in page
-        assert f"cobalt was generated with other settings: steps 30 here, 20 in {RIGHT}. No change of it" in page
+        assert f"cobalt was generated with other settings: steps 30 here, 20 in {RIGHT}. Its changes" in page
         assert "1–10 of 24 prompts" in page and set(moves(page)) == {"+0.100"}
         named = text_of(pages, f"{both}&left_generator=cobalt&right_generator=atlas&words=p0003")
         assert "left: cobalt in" in named and "1–1 of 1 prompt" in named and "0.450" in named and "0.550" in named
@@ -115,8 +117,8 @@ def run_with_two_settings(folder: Path) -> MadeRun:
     The second copy, at cfg 7, has a better score; cobalt's copies were also made with more steps.
     """
     run = make_run(
-        folder, prompts=PROMPTS, generators=("atlas", "cobalt"), metrics=("gecko",), asking=(), score=score_left,
-        made_with=lambda prompt: {"cfg": "4", "steps": "20"},
+        folder, prompts=PROMPTS, generators=("atlas", "cobalt"), metrics=("gecko",), question_metrics=(),
+        score=score_left, image_settings=lambda prompt: {"cfg": "4", "steps": "20"},
     )  # fmt: skip
     path = f"runs/{RIGHT}/scores.parquet"
     first = run.store.read_table(path).to_pylist()

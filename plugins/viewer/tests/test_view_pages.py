@@ -26,7 +26,7 @@ from tests.browser.opened import (
     prefer_scheme,
     press,
 )
-from tests.operators.report.made import HOSTILE, make_run, noisy, plain_prompts
+from tests.operators.report.made import HOSTILE, make_run, noisy_score, plain_prompts
 
 pytestmark = NEEDS_BROWSER
 RUN = "/runs/20260102-030405-000006"
@@ -41,7 +41,7 @@ def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
 
 
 def score(generator: str, metric: str, prompt: int) -> float | None:
-    return None if (generator, prompt) == ("cobalt", 7) else noisy(generator, metric, prompt)
+    return None if (generator, prompt) == ("cobalt", 7) else noisy_score(generator, metric, prompt)
 
 
 def made_with(prompt: int) -> dict[str, str]:
@@ -57,7 +57,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     names = ("atlas", "<b>bold", "cobalt", "מחולל")
     prompts = [*HOSTILE, *plain_prompts(10)]
     run = make_run(
-        folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2}, made_with=made_with
+        folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2}, image_settings=made_with
     )
     write_report(run.store)
     with asking(run.store, folder / "rows") as pages, listening("127.0.0.1", 0) as listener:

@@ -1,7 +1,4 @@
-"""Mean scores are corrected by the ratings of some prompts.
-
-The tests check the values, how often the intervals contain the truth, and when no mean is computed.
-"""
+"""Ratings of some prompts correct the mean scores over all prompts, if there are enough ratings."""
 
 import math
 import re
@@ -35,7 +32,7 @@ FLATTERED = "cobalt"
 """The generator whose images the metric scores too high."""
 
 
-def world(random: np.random.Generator, prompts: int = PROMPTS) -> tuple[Floats, Floats]:
+def simulate_ratings(random: np.random.Generator, prompts: int = PROMPTS) -> tuple[Floats, Floats]:
     """Return simulated mean ratings (three raters, scale 1 to 5) and metric scores, as (generators, prompts).
 
     Some prompts are harder than others.
@@ -47,10 +44,10 @@ def world(random: np.random.Generator, prompts: int = PROMPTS) -> tuple[Floats, 
     return people, 0.1 * (fit + liked + random.normal(0, 0.7, fit.shape))
 
 
-TRUTH = dict(zip(QUALITY, world(np.random.default_rng(5), 40_000)[0].mean(axis=1).tolist(), strict=True))
+TRUTH = dict(zip(QUALITY, simulate_ratings(np.random.default_rng(5), 40_000)[0].mean(axis=1).tolist(), strict=True))
 
 
-def corrected(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]:
+def correct_simulated(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]:
     """Return the corrected means when people rated only the first `rated` prompts."""
     first = np.arange(people.shape[1]) < rated
     said = predict(*(np.where(kept, of, np.nan) for kept, of in ((first, people), (first, scores), (~first, scores))))
@@ -59,11 +56,11 @@ def corrected(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]
 
 
 @pytest.mark.parametrize("rated", [20, 40, 80])
-def test_intervals_hold_where_the_metric_flatters_a_generator(rated: int) -> None:
+def test_intervals_contain_the_truth_if_the_metric_flatters_a_generator(rated: int) -> None:
     """The 95% intervals contain the truth in at least 93 of 100 cases: for each mean, and for all pairs at once."""
     means, pairs, width = [], [], []
     for seed in range(DRAWS):
-        rows = corrected(*world(np.random.default_rng(seed)), rated)
+        rows = correct_simulated(*simulate_ratings(np.random.default_rng(seed)), rated)
         means.append([row.low <= TRUTH[row.generator] <= row.high for row in rows[:3]])
         differences = [(row, TRUTH[row.generator] - TRUTH[row.other]) for row in rows[3:]]
         pairs.append(all(row.low <= truth <= row.high for row, truth in differences))
@@ -73,8 +70,8 @@ def test_intervals_hold_where_the_metric_flatters_a_generator(rated: int) -> Non
     assert np.median(width) < 0.9, "intervals are narrower than with people's ratings alone"
 
 
-def test_ratings_that_are_nearly_all_the_same_miss_in_7_of_100_studies_at_most_or_say_nothing() -> None:
-    """In 2,000 studies three people rate images 5, or 2 if they see them as bad; the metric flatters one generator."""
+def test_intervals_from_nearly_equal_ratings_miss_the_truth_in_at_most_7_of_100_studies() -> None:
+    """In each of 2,000 studies, three people rate images 5 or 2 (seldom 2), and the metric flatters one generator."""
     bad = np.array([0.1, 0.15, 0.3])[:, None]
     truth = 5 - 3 * (bad[:, 0] * 0.7 + (1 - bad[:, 0]) * 0.02)
     random = np.random.default_rng(8)
@@ -84,13 +81,13 @@ def test_ratings_that_are_nearly_all_the_same_miss_in_7_of_100_studies_at_most_o
         seen = np.where(is_bad, 0.7, 0.02)
         people = np.where(random.random((3, 3, 120)) < seen, 2.0, 5.0).mean(axis=0)
         scores = np.array([[0.0], [0.0], [0.3]]) - 0.5 * is_bad + random.normal(0, 0.3, is_bad.shape)
-        rows = corrected(people, scores, 40)[:3]
+        rows = correct_simulated(people, scores, 40)[:3]
         missed += [row.low > one or row.high < one for row, one in zip(rows, truth, strict=True)]
     assert (missed / 2000).max() <= 0.07
 
 
-def test_who_is_flattered_is_told_and_so_is_the_order_that_is_turned_round() -> None:
-    rows = corrected(*world(np.random.default_rng(1)), 80)
+def test_a_flattered_generator_and_the_reversed_order_are_reported() -> None:
+    rows = correct_simulated(*simulate_ratings(np.random.default_rng(1)), 80)
     flattered = next(row for row in rows if row.generator == FLATTERED)
     assert flattered.predicted_low > flattered.high
     turned = next(row for row in rows if (row.generator, row.other) == ("atlas", FLATTERED))
@@ -102,10 +99,10 @@ def test_who_is_flattered_is_told_and_so_is_the_order_that_is_turned_round() -> 
     assert first == {"people alone": "atlas", "m alone": FLATTERED, "m, corrected": "atlas"}
 
 
-def test_generators_of_equal_means_are_said_to_be_equal() -> None:
-    people, scores = world(np.random.default_rng(7))
+def test_generators_with_equal_means_are_shown_as_equal() -> None:
+    people, scores = simulate_ratings(np.random.default_rng(7))
     people[1], scores[1] = people[0], scores[0]
-    rows = corrected(people, scores, 80)
+    rows = correct_simulated(people, scores, 80)
     (orders,) = order_tables(rows)
     mean = {row.generator: number(row.people, 2) for row in rows[:3]}
     for _, order in orders.rows:
@@ -113,31 +110,31 @@ def test_generators_of_equal_means_are_said_to_be_equal() -> None:
     assert f"atlas {mean['atlas']} = borealis {mean['borealis']} > " in dict(orders.rows)["people alone"]
 
 
-def test_a_metric_that_goes_against_people_contradicts_them_though_its_line_is_flat() -> None:
-    people, scores = world(np.random.default_rng(4))
-    rows = corrected(people, -scores, 80)
+def test_a_metric_with_reversed_scores_contradicts_people_although_its_fitted_line_is_flat() -> None:
+    people, scores = simulate_ratings(np.random.default_rng(4))
+    rows = correct_simulated(people, -scores, 80)
     assert all(row.predicted == pytest.approx(rows[0].predicted) for row in rows[:3])
     pair = next(row for row in rows if (row.generator, row.other) == ("atlas", "borealis"))
     assert (pair.better, pair.metric_better) == ("atlas", "borealis")
 
 
-def test_a_metric_that_orders_generators_as_people_do_is_not_said_to_misjudge_them_though_it_follows_weakly() -> None:
+def test_a_weak_metric_that_orders_generators_like_people_contradicts_nobody() -> None:
     random = np.random.default_rng(6)
-    people, _ = world(random)
-    rows = corrected(people, np.array([[3.0], [2.0], [1.0]]) + random.normal(0, 0.5, people.shape), 80)
+    people, _ = simulate_ratings(random)
+    rows = correct_simulated(people, np.array([[3.0], [2.0], [1.0]]) + random.normal(0, 0.5, people.shape), 80)
     assert rows[2].predicted_low > rows[2].high, "its line is nearly flat"
     assert [sentence.lead for sentence in contradictions(rows)] == ["No contradiction"]
 
 
-def test_a_difference_of_corrected_means_is_the_corrected_difference() -> None:
-    rows = corrected(*world(np.random.default_rng(2)), 40)
+def test_the_difference_of_corrected_means_equals_the_corrected_difference() -> None:
+    rows = correct_simulated(*simulate_ratings(np.random.default_rng(2)), 40)
     by_name = {(row.generator, row.other): row for row in rows}
     for a, b in (("atlas", "borealis"), ("borealis", "cobalt")):
         difference = by_name[a, ""].corrected - by_name[b, ""].corrected
         assert by_name[a, b].corrected == pytest.approx(difference)
 
 
-def test_a_metric_that_is_the_same_everywhere_leaves_peoples_mean() -> None:
+def test_a_constant_metric_leaves_peoples_mean_unchanged() -> None:
     """12 rated prompts have the ratings 1 to 4 three times each: mean 2.5, variance 1.25 / (12 - 2), t(11) = 2.201."""
     labels = np.concatenate([np.tile([1.0, 2.0, 3.0, 4.0], 3), np.full(20, np.nan)])
     rated, scores = np.isfinite(labels), np.full(32, 0.7)
@@ -147,8 +144,8 @@ def test_a_metric_that_is_the_same_everywhere_leaves_peoples_mean() -> None:
     assert found.interval(0.95) == pytest.approx((2.5 - far, 2.5 + far), abs=0.01)
 
 
-def test_with_all_prompts_rated_the_corrected_mean_is_peoples() -> None:
-    rows = corrected(*world(np.random.default_rng(3), 30), 30)
+def test_the_corrected_mean_equals_peoples_mean_if_all_prompts_are_rated() -> None:
+    rows = correct_simulated(*simulate_ratings(np.random.default_rng(3), 30), 30)
     assert all(row.corrected == row.people and row.worth == 1 for row in rows)
 
 
@@ -159,9 +156,7 @@ def test_with_all_prompts_rated_the_corrected_mean_is_peoples() -> None:
         ([5.0] * 15 + [4] * 5, "not enough ratings that differ: 15 of 20 prompts are rated alike"),
     ],
 )
-def test_of_too_few_ratings_nothing_is_told_but_what_people_and_metric_say(
-    labels: Sequence[float], reason: str
-) -> None:
+def test_too_few_ratings_give_no_corrected_mean_but_a_reason(labels: Sequence[float], reason: str) -> None:
     beside = np.linspace(0, 1, len(labels))
     said = predict(np.array([labels]), beside[None], np.full((1, len(labels)), np.nan))
     (row,) = rating_rows("likert", "m", {"atlas": correct(said[0])}, {"atlas": beside})
@@ -169,33 +164,33 @@ def test_of_too_few_ratings_nothing_is_told_but_what_people_and_metric_say(
     assert row.people == pytest.approx(np.mean(labels)) and math.isfinite(row.predicted)
 
 
-def choices(votes: Sequence[float], beside: Sequence[float], others: Sequence[float]) -> Labelled:
+def make_choices(votes: Sequence[float], scores: Sequence[float], others: Sequence[float]) -> Labelled:
     nothing = np.full(len(others), np.nan)
-    rated = (np.concatenate([np.array(said), nothing]) for said in (votes, beside))
+    rated = (np.concatenate([np.array(said), nothing]) for said in (votes, scores))
     return Labelled(*rated, np.concatenate([np.full(len(votes), np.nan), np.array(others)]))
 
 
-def test_a_clear_winner_of_nearly_all_is_told_by_the_exact_interval() -> None:
+def test_the_exact_interval_finds_the_winner_of_nearly_all_votes() -> None:
     """The Clopper-Pearson interval for 18 of 20 is 0.683 to 0.988."""
-    said = choices([1.0] * 18 + [0.0] * 2, [1.0] * 20, [1.0] * 30)
+    said = make_choices([1.0] * 18 + [0.0] * 2, [1.0] * 20, [1.0] * 30)
     whole, other, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
     assert (pair.low, pair.high) == pytest.approx((0.683, 0.988), abs=1e-3) and pair.better == "atlas"
     assert (whole.corrected, other.corrected) == (0.9, pytest.approx(0.1)) and not pair.note
 
 
-def test_rates_of_wins_are_corrected_and_those_of_both_sides_are_one() -> None:
-    """People agree with the metric on half of the prompts and not on the other half, so its scores carry no weight."""
+def test_win_rates_are_corrected_and_those_of_a_pair_sum_to_one() -> None:
+    """People agree with the metric on only half of the prompts, so its scores have no weight."""
     people = [1.0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
-    said = choices(people, [1.0, 0] * 7, [1.0] * 50)
+    said = make_choices(people, [1.0, 0] * 7, [1.0] * 50)
     atlas, cobalt, pair = choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct(said)})
     assert pair.corrected == pytest.approx(8 / 14) and pair.better == ""
     assert (pair.predicted, pair.metric_better) == (pytest.approx(57 / 64), "atlas")
     assert atlas.corrected + cobalt.corrected == pytest.approx(1) and atlas.high == pytest.approx(1 - cobalt.low)
-    agreeing = correct(choices(people, people, [1.0, 0] * 28)).corrected
+    agreeing = correct(make_choices(people, people, [1.0, 0] * 28)).corrected
     assert agreeing.value == pytest.approx((8 + 28) / 70, abs=0.01), "close to the value over all 70 prompts"
 
 
-def test_choices_are_corrected_by_pair_with_what_the_metric_says_of_prompts_that_nobody_compared() -> None:
+def test_win_rates_also_use_the_metrics_scores_on_prompts_that_nobody_compared() -> None:
     """People compared the two images of 16 of 40 prompts, in either order, and agree with the metric on 12 of them."""
     prefers = [1] * 9 + [-1] * 7
     """1 if people prefer g to h, otherwise -1."""

@@ -1,4 +1,4 @@
-"""Pairwise choices, pairings, error graphs and orders are each evaluated as in their source."""
+"""Choices, pairings, error graphs and orders are evaluated as in the papers that define them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from tests.operators.metaeval.test_ratings import ratings, scores
 FEW = Sampling(resamples=50, permutations=99)
 
 
-def preferences(*said: tuple[str, str], template: str = "side_by_side") -> pa.Table:
+def preferences(*votes: tuple[str, str], template: str = "side_by_side") -> pa.Table:
     """Return votes between the generators g and h, given as (prompt, preferred)."""
     return rows.table(
         [
@@ -36,13 +36,13 @@ def preferences(*said: tuple[str, str], template: str = "side_by_side") -> pa.Ta
                 "template": template,
                 "preferred": vote,
             }
-            for number, (prompt, vote) in enumerate(said)
+            for number, (prompt, vote) in enumerate(votes)
         ],
         schemas.PREFERENCES,
     )
 
 
-def scored(**by_prompt: tuple[float | None, float | None]) -> pa.Table:
+def pair_scores(**by_prompt: tuple[float | None, float | None]) -> pa.Table:
     given = [(prompt, "gh"[side], "m", its[side]) for prompt, its in by_prompt.items() for side in (0, 1)]
     return scores(*given)
 
@@ -51,16 +51,14 @@ VOTES = preferences(("p", "a"), ("p", "a"), ("p", "b"), ("q", "b"), ("r", "a"), 
 
 
 @pytest.mark.parametrize(("unsure", "right", "n"), [("left_out", 1.5, 2), ("tied", 2.5, 3)])
-def test_accuracy_is_of_the_majority_equal_scores_count_half_and_missing_ones_are_counted(
-    unsure: str, right: float, n: int
-) -> None:
-    table = scored(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
+def test_accuracy_follows_the_majority_and_equal_scores_count_half(unsure: str, right: float, n: int) -> None:
+    table = pair_scores(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
     [found], _ = judge_preferences(VOTES, table, match="image", unsure=unsure, sampling=FEW)  # type: ignore[arg-type]
     assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
 
 
-def test_equal_scores_can_be_wrong_where_people_decide_as_some_releases_count() -> None:
-    table = scored(p=(0.9, 0.1), q=(0.1 + 0.2, 0.3), r=(0.3, 0.3))
+def test_equal_scores_can_count_as_wrong_on_pairs_that_people_decide() -> None:
+    table = pair_scores(p=(0.9, 0.1), q=(0.1 + 0.2, 0.3), r=(0.3, 0.3))
     for unsure, right, n in (("left_out", 1, 2), ("tied", 2, 3)):
         [found], _ = judge_preferences(
             VOTES,
@@ -74,10 +72,10 @@ def test_equal_scores_can_be_wrong_where_people_decide_as_some_releases_count() 
         assert "equal scores are wrong where people decide" in found.convention
 
 
-def test_two_templates_of_choices_are_judged_apart() -> None:
-    """Side by side, the metric is right about p and wrong about q; in the votes, it is wrong about p."""
+def test_each_template_of_choices_is_judged_separately() -> None:
+    """In the template `side_by_side`, the metric is right about p and wrong about q; in `vote`, it is wrong about p."""
     both = pa.concat_tables([VOTES, preferences(*[("p", "b")] * 9, template="vote")])
-    table = scored(p=(0.9, 0.1), q=(0.7, 0.5))
+    table = pair_scores(p=(0.9, 0.1), q=(0.7, 0.5))
     found, _ = judge_preferences(both, table, match="image", unsure="left_out", sampling=FEW)
     assert [(one.template, one.value, one.n) for one in found] == [("side_by_side", 0.5, 2), ("vote", 0, 1)]
     orders = order_by_preferences(both, alpha=0.5, zeros="wilcox")
@@ -87,7 +85,7 @@ def test_two_templates_of_choices_are_judged_apart() -> None:
     ]
 
 
-def test_raters_agreement_on_choices_is_krippendorffs_alpha() -> None:
+def test_agreement_on_choices_is_krippendorffs_alpha() -> None:
     """Two raters agree on two of three pairs. Each side gets three of the six choices: alpha = 1 - (2/6) / (18/30)."""
     said = [("p", "a"), ("p", "a"), ("q", "b"), ("q", "b"), ("r", "a"), ("r", "b")]
     rated = choices_as_ratings(preferences(*said))
@@ -98,24 +96,22 @@ def test_raters_agreement_on_choices_is_krippendorffs_alpha() -> None:
 
 
 @pytest.mark.parametrize(("match", "n"), [("prompt_and_generator", 2), ("image_and_prompt", 0)])
-def test_choices_meet_the_scores_of_a_sweep_by_prompt_and_generator_whatever_its_images_are_called(
-    match: Any, n: int
-) -> None:
-    table = scored(p=(0.9, 0.1), q=(0.5, 0.7))
+def test_choices_match_scores_by_prompt_and_generator_even_if_image_ids_differ(match: Any, n: int) -> None:
+    table = pair_scores(p=(0.9, 0.1), q=(0.5, 0.7))
     ours = table.set_column(0, "image_id", pa.array([f"hash{row}" for row in range(len(table))]))
     [found], _ = judge_preferences(VOTES, ours, match=match, unsure="left_out", sampling=FEW)
     assert (found.n, found.n_unscored) == (n, 3 - n)
 
 
-def test_a_score_of_a_side_that_stands_twice_is_an_error() -> None:
-    twice = pa.concat_tables([scored(p=(0.9, 0.1)), scored(p=(0.8, 0.1))])
+def test_two_scores_of_an_image_in_a_pair_are_an_error() -> None:
+    twice = pa.concat_tables([pair_scores(p=(0.9, 0.1)), pair_scores(p=(0.8, 0.1))])
     with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' in 2 rows"):
         judge_preferences(VOTES, twice, match="image_and_prompt", unsure="left_out", sampling=FEW)
 
 
-def test_no_decided_pair_is_undefined() -> None:
+def test_accuracy_is_undefined_without_a_decided_pair() -> None:
     [found], _ = judge_preferences(
-        preferences(("p", "unsure")), scored(p=(1, 0)), match="image", unsure="left_out", sampling=FEW
+        preferences(("p", "unsure")), pair_scores(p=(1, 0)), match="image", unsure="left_out", sampling=FEW
     )
     assert math.isnan(found.value) and "no decided pair" in found.convention
 
@@ -147,7 +143,7 @@ def pairing_scores(sample: str, *values: float | None) -> list[dict[str, object]
     ]
 
 
-def test_pairings_give_text_image_and_group_and_a_sample_with_a_gap_is_counted() -> None:
+def test_pairings_give_text_image_and_group_scores_and_skip_incomplete_samples() -> None:
     table = rows.table(
         [*pairing_scores("0", 2, 1, 1, 2), *pairing_scores("1", 2, 3, 1, 4), *pairing_scores("2", 1, 1, None, 1)],
         schemas.SCORES,
@@ -201,7 +197,7 @@ NODES = graphs(("0", "synth"), ("1", "real"), ("2", "real"))
 FALLING = [("good", graph, level, -level if graph != "2" else level) for graph in "012" for level in (0, 1, 2)]
 
 
-def test_only_the_published_convention_lacks_the_unpublished_graphs() -> None:
+def test_only_the_published_convention_leaves_out_the_unpublished_graphs() -> None:
     found = judge_graphs(
         NODES,
         graph_scores(*FALLING),
@@ -218,7 +214,7 @@ def test_only_the_published_convention_lacks_the_unpublished_graphs() -> None:
     assert {its.n for its in found if its.statistic == "delta_published" and its.subset == "real"} == {1}
 
 
-def test_a_graph_that_was_not_scored_is_named_and_by_the_maintained_code_left_out() -> None:
+def test_an_unscored_graph_is_named_and_the_current_convention_leaves_it_out() -> None:
     scored = graph_scores(*[given for given in FALLING if given[1] != "1"], ("good", "1", 0, None))
     paper, current = (
         next(
@@ -233,13 +229,13 @@ def test_a_graph_that_was_not_scored_is_named_and_by_the_maintained_code_left_ou
     assert (current.value, current.n, current.n_unscored) == (1.0, 2, 3)
 
 
-def test_an_image_that_is_scored_twice_is_an_error_of_the_graphs_too() -> None:
+def test_two_scores_of_an_image_in_an_error_graph_are_an_error() -> None:
     table = graph_scores(*FALLING)
     with pytest.raises(SourceError, match="metric good has image_id '00' in 2 rows"):
         measure_graphs(NODES, pa.concat_tables([table, table.slice(0, 1)]), "paper")
 
 
-def test_a_clear_order_is_found_and_a_tie_is_not() -> None:
+def test_a_clear_difference_orders_two_generators_and_a_tie_does_not() -> None:
     given = [
         (f"p{n}", g, "a", "likert", level + n % 3 * 0.1)
         for n in range(30)
@@ -267,8 +263,8 @@ def test_a_clear_order_is_found_and_a_tie_is_not() -> None:
     }
 
 
-def test_ranks_that_contradict_the_means_order_nobody_and_say_so() -> None:
-    """On 54 of 60 prompts g is slightly better and on the rest much worse: lower mean, but higher ranks."""
+def test_a_pair_is_undecided_if_ranks_and_means_contradict_each_other() -> None:
+    """On 54 of 60 prompts g is slightly better, and on six much worse: its mean is lower, but its ranks are higher."""
     given = [(f"p{n}", "g", "m", 0.6 - 0.7 * (n % 10 == 0) + n * 1e-4) for n in range(60)]
     [order] = order_by_scores(
         "m", scores(*given, *((f"p{n}", "h", "m", 0.55) for n in range(60))), alpha=0.001, zeros="wilcox"
@@ -283,7 +279,7 @@ def test_ranks_that_contradict_the_means_order_nobody_and_say_so() -> None:
     assert clear.better == "g" and clear.convention.endswith("better mean wins")
 
 
-def test_side_by_side_wants_more_wins_than_losses_and_than_ties() -> None:
+def test_side_by_side_requires_more_wins_than_losses_and_more_wins_than_ties() -> None:
     wins = [(f"p{n}", "a") for n in range(20)]
     [better] = order_by_preferences(preferences(*wins, ("z", "b")), alpha=0.001, zeros="wilcox")
     assert better.better == "g"
@@ -292,8 +288,8 @@ def test_side_by_side_wants_more_wins_than_losses_and_than_ties() -> None:
     assert (unsure.better, unsure.p_value < 0.001) == (None, True)
 
 
-def test_tables_for_papers_escape_and_name_what_was_done() -> None:
-    [found], _ = judge_preferences(VOTES, scored(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW)
+def test_tables_for_papers_escape_names_and_list_conventions_and_notes() -> None:
+    [found], _ = judge_preferences(VOTES, pair_scores(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW)
     markdown, latex = to_markdown([found], ["a note"]), to_latex([found._replace(metric="a_b&c")])
     assert "| m " in markdown and "- binary_accuracy: majority of raters" in markdown and "- a note" in markdown
     assert r"a\_b\&c" in latex

@@ -6,7 +6,7 @@ import pytest
 from plumbline.operators.metaeval.pairings import pairing_scores
 
 
-def test_text_image_and_group_are_strict() -> None:
+def test_a_tie_is_wrong_for_text_image_and_group_scores() -> None:
     right = [[2, 1], [1, 2]]
     text_only = [[2, 3], [1, 4]]
     image_only = [[2, 1], [3, 4]]

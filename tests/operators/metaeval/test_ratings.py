@@ -41,7 +41,7 @@ def scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
     )
 
 
-def one(found: list[Judgement], statistic: str, metric: str = "m", subset: str = "overall") -> Judgement:
+def find_judgement(found: list[Judgement], statistic: str, metric: str = "m", subset: str = "overall") -> Judgement:
     return next(its for its in found if (its.statistic, its.metric, its.subset) == (statistic, metric, subset))
 
 
@@ -56,50 +56,53 @@ SCORED = scores(
 
 
 @pytest.mark.parametrize("match", ["image", "prompt_and_generator", "image_and_prompt"])
-def test_raters_are_averaged_and_what_has_no_other_side_is_counted(match: Any) -> None:
+def test_ratings_are_averaged_over_raters_and_unmatched_rows_are_counted(match: Any) -> None:
     [rated] = match_scores(RATED, SCORED, match)
     assert rated.frame["human"].tolist() == [2.0, 4.0, 5.0]
     assert rated.frame["score"].tolist() == [0.2, 0.7, 0.9]
     assert (rated.n_unscored, rated.n_unrated) == (1, 1)
 
 
-def test_every_statistic_names_its_convention_and_its_rows() -> None:
+def test_every_statistic_has_its_convention_and_row_counts() -> None:
     found = judge_ratings(match_scores(RATED, SCORED, "image"), ["pearson", "pairwise_accuracy"], {}, FEW)
-    pearson = one(found, "pearson")
+    pearson = find_judgement(found, "pearson")
     assert pearson.value == pytest.approx(np.corrcoef([2, 4, 5], [0.2, 0.7, 0.9])[0, 1])
     assert (pearson.n, pearson.n_unscored, pearson.n_unrated) == (3, 1, 1)
     assert "no interval: too few of 2 prompts differ from the rest" in pearson.convention
-    assert (one(found, "pairwise_accuracy").value, one(found, "pairwise_accuracy").n) == (1.0, 3)
-    assert one(found, "epsilon").value == 0.0
+    assert (find_judgement(found, "pairwise_accuracy").value, find_judgement(found, "pairwise_accuracy").n) == (1.0, 3)
+    assert find_judgement(found, "epsilon").value == 0.0
 
 
-def test_skills_are_judged_by_themselves() -> None:
+def test_each_skill_is_judged_separately() -> None:
     found = judge_ratings(match_scores(RATED, SCORED, "image"), ["spearman"], {"p": ["colour"], "q": ["count"]}, FEW)
-    assert (one(found, "spearman", subset="colour").n, one(found, "spearman", subset="count").n) == (2, 1)
-    assert math.isnan(one(found, "spearman", subset="count").value)
+    assert (
+        find_judgement(found, "spearman", subset="colour").n,
+        find_judgement(found, "spearman", subset="count").n,
+    ) == (2, 1)
+    assert math.isnan(find_judgement(found, "spearman", subset="count").value)
 
 
 @pytest.mark.parametrize(
     ("score", "why"), [(0.5, "all scores are equal"), (None, "0 images with both a rating and a score")]
 )
-def test_what_is_undefined_says_why(score: float | None, why: str) -> None:
+def test_an_undefined_statistic_has_a_reason(score: float | None, why: str) -> None:
     flat = scores(("p", "g", "m", score), ("p", "h", "m", score), ("q", "g", "m", score))
     [found] = judge_ratings(match_scores(RATED, flat, "image"), ["kendall_b"], {}, FEW)
     assert math.isnan(found.value)
     assert why in found.convention
 
 
-def test_auroc_of_more_than_two_labels_is_an_error_with_its_remedy() -> None:
+def test_auroc_of_more_than_two_labels_is_an_error_with_a_remedy() -> None:
     with pytest.raises(SourceError, match="AUROC needs two labels, found 3; use another statistic"):
         judge_ratings(match_scores(RATED, SCORED, "image"), ["auroc"], {}, FEW)
 
 
-def test_a_score_that_stands_twice_is_an_error_that_names_it() -> None:
+def test_two_scores_of_a_rated_image_are_an_error_that_names_the_image() -> None:
     with pytest.raises(SourceError, match="metric m has image_id 'p/g' in 2 rows; keep one row"):
         match_scores(RATED, scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
 
 
-def test_rows_that_name_no_image_are_left_out() -> None:
+def test_rows_without_an_image_are_left_out() -> None:
     missing = rows.table([{"prompt_id": "p", "generator": "g", "metric": "m"}] * 2, schemas.SCORES)
     [with_them], [without] = (
         match_scores(RATED, table, "image") for table in (pa.concat_tables([SCORED, missing]), SCORED)
@@ -108,7 +111,7 @@ def test_rows_that_name_no_image_are_left_out() -> None:
     assert (with_them.n_unscored, with_them.n_unrated) == (without.n_unscored, without.n_unrated)
 
 
-def test_only_ids_that_are_missing_and_certain_are_taken_from_the_other_side() -> None:
+def test_missing_ids_are_filled_in_only_if_they_are_unambiguous() -> None:
     given = [{"image_id": "a", "rating": 1}, {"image_id": "b", "prompt_id": "own", "rating": 1}, {"image_id": "c"}]
     known = [("a", "p", "g"), ("a", "p", None), ("b", "q", "g"), ("c", "p", "g"), ("c", "q", "g")]
     completed = complete_ids(rows.table(given, schemas.RATINGS), pd.DataFrame(known, columns=list(IDS), dtype="str"))
@@ -117,12 +120,12 @@ def test_only_ids_that_are_missing_and_certain_are_taken_from_the_other_side() -
     assert completed.column("generator").to_pylist() == ["g", "g", "g"]
 
 
-def test_templates_are_judged_apart() -> None:
+def test_each_template_is_judged_separately() -> None:
     both = pa.concat_tables([RATED, ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
     assert [its.template for its in match_scores(both, SCORED, "image")] == ["likert", "wl"]
 
 
-def test_one_rater_has_no_agreement_and_generators_are_ranked_by_people() -> None:
+def test_agreement_is_undefined_for_one_rater_but_generators_are_ranked() -> None:
     alone = ratings(("p", "g", "a", "likert", 1), ("p", "h", "a", "likert", 4))
     alphas = judge_raters(alone, ["ordinal"])
     assert [alpha.group for alpha in alphas] == ["overall", "generator g", "generator h"]
@@ -133,7 +136,7 @@ def test_one_rater_has_no_agreement_and_generators_are_ranked_by_people() -> Non
     ]
 
 
-def test_a_metric_that_follows_people_is_told_from_one_that_does_not() -> None:
+def test_a_metric_that_follows_people_differs_significantly_from_noise() -> None:
     random = np.random.default_rng(1)
     given, scored = [], []
     for prompt in range(60):
@@ -152,8 +155,8 @@ def test_a_metric_that_follows_people_is_told_from_one_that_does_not() -> None:
     assert not any(its.statistic == "kendall_b" for its in compared)
 
 
-def test_images_of_a_prompt_are_not_taken_as_independent_where_metrics_are_compared() -> None:
-    """A metric's error is the same for all twenty images of a prompt, so they are no more evidence than 15 prompts."""
+def test_comparisons_of_metrics_do_not_treat_images_of_a_prompt_as_independent() -> None:
+    """A metric has the same error for all twenty images of a prompt, so 300 images count as 15 prompts."""
     random = np.random.default_rng(0)
     given, scored = [], []
     for prompt in range(15):
@@ -172,7 +175,7 @@ def test_images_of_a_prompt_are_not_taken_as_independent_where_metrics_are_compa
 # Typing errors are detected, and unusual scales are not mistaken for them
 
 
-def warned(*values: float) -> list[str]:
+def warn_about(*values: float) -> list[str]:
     return warn_off_scale(ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
 
 
@@ -185,13 +188,13 @@ def warned(*values: float) -> list[str]:
         ([0, 55, 71, 100, 20, 999], "1 of 6 ratings (likert) are outside 0 to 100"),
     ],
 )
-def test_the_few_off_the_scale_of_the_others_are_counted(values: list[float], outside: str) -> None:
-    [warning] = warned(*values)
+def test_a_few_ratings_outside_the_scale_of_the_others_are_counted(values: list[float], outside: str) -> None:
+    [warning] = warn_about(*values)
     assert warning.startswith(f"{outside}, the range of the others (first: ")
 
 
-def test_one_negative_number_among_many_ratings_looks_like_none() -> None:
-    [warning] = warned(*([*range(1, 6)] * 18 + [-1] * 10))
+def test_a_single_negative_value_is_reported_as_a_possible_missing_answer() -> None:
+    [warning] = warn_about(*([*range(1, 6)] * 18 + [-1] * 10))
     assert warning.startswith("10 of 100 ratings (likert) are -1, the only negative value, which may stand")
     assert "leave these cells empty" in warning and "protocol.out_of_range=left_out" in warning
 
@@ -209,11 +212,11 @@ def test_one_negative_number_among_many_ratings_looks_like_none() -> None:
         [],
     ],
 )
-def test_a_scale_of_its_own_is_no_slip(values: list[float]) -> None:
-    assert warned(*values) == []
+def test_unusual_scales_give_no_warning(values: list[float]) -> None:
+    assert warn_about(*values) == []
 
 
-def test_every_template_has_a_scale_of_its_own() -> None:
+def test_every_template_has_its_own_scale() -> None:
     both = [("p", "g", str(rater), "wl", rater / 10) for rater in range(10)]
     likert = [("p", "g", str(rater), "likert", float(rater % 5 + 1)) for rater in range(10)]
     assert warn_off_scale(ratings(*both, *likert)) == []

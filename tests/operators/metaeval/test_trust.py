@@ -1,4 +1,4 @@
-"""The report explains in words how far to trust a metric, and lists images on which the metric contradicts people."""
+"""The report says how far to trust a metric, and lists images that people and the metric rank differently."""
 
 import math
 
@@ -12,32 +12,38 @@ from plumbline.operators.statistics.bootstrap import Interval
 from tests.operators.metaeval.test_ratings import ratings, scores
 
 
-def judged(low: float, high: float, n: int = 40, statistic: str = "spearman", subset: str = "overall") -> Judgement:
+def make_judgement(
+    low: float, high: float, n: int = 40, statistic: str = "spearman", subset: str = "overall"
+) -> Judgement:
     return Judgement("m", statistic, (low + high) / 2, Interval(low, high), n, "how", "likert", subset)
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (judged(0.5, 0.7), "agrees well"),
-        (judged(0.3, 0.7), "agrees fairly"),
-        (judged(0.01, 0.7), "agrees weakly"),
-        (judged(-0.1, 0.4), "hardly agrees"),
-        (judged(-0.6, -0.1), "contradicts people"),
-        (judged(-0.1, 0.6), "not enough ratings"),
-        (judged(0.6, 0.8, n=19), "not enough ratings"),
-        (judged(math.nan, math.nan), "not enough ratings"),
-        (judged(0.75, 0.9, statistic="binary_accuracy"), "agrees well"),
-        (judged(0.5, 0.7, statistic="binary_accuracy"), "hardly agrees"),
+        (make_judgement(0.5, 0.7), "agrees well"),
+        (make_judgement(0.3, 0.7), "agrees fairly"),
+        (make_judgement(0.01, 0.7), "agrees weakly"),
+        (make_judgement(-0.1, 0.4), "hardly agrees"),
+        (make_judgement(-0.6, -0.1), "contradicts people"),
+        (make_judgement(-0.1, 0.6), "not enough ratings"),
+        (make_judgement(0.6, 0.8, n=19), "not enough ratings"),
+        (make_judgement(math.nan, math.nan), "not enough ratings"),
+        (make_judgement(0.75, 0.9, statistic="binary_accuracy"), "agrees well"),
+        (make_judgement(0.5, 0.7, statistic="binary_accuracy"), "hardly agrees"),
     ],
 )
-def test_words_follow_the_interval_of_agreement_beyond_chance(found: Judgement, words: str) -> None:
+def test_the_verdict_follows_the_interval_of_agreement_beyond_chance(found: Judgement, words: str) -> None:
     assert trust(found) == words
 
 
-def test_skills_are_told_by_how_far_the_metric_is_trusted_at_each() -> None:
-    found = [judged(0.5, 0.7), judged(0.1, 0.2, subset="counting"), judged(0.5, 0.9, subset="colour", n=3)]
-    (sentence,) = trust_sentences([*found, judged(0, 0.1, statistic="kendall_b")])
+def test_skills_are_listed_by_how_far_the_metric_can_be_trusted() -> None:
+    found = [
+        make_judgement(0.5, 0.7),
+        make_judgement(0.1, 0.2, subset="counting"),
+        make_judgement(0.5, 0.9, subset="colour", n=3),
+    ]
+    (sentence,) = trust_sentences([*found, make_judgement(0, 0.1, statistic="kendall_b")])
     assert str(sentence) == (
         "m beside people's likert agrees well: overall; agrees weakly: counting; not enough ratings: colour."
     )
@@ -45,7 +51,7 @@ def test_skills_are_told_by_how_far_the_metric_is_trusted_at_each() -> None:
     assert table.rows[1] == ("counting", "agrees weakly\n0.15 [0.10, 0.20], n 40")
 
 
-def test_the_image_that_people_rank_otherwise_than_the_metric_is_named_with_both_ranks() -> None:
+def test_the_image_on_which_people_and_the_metric_disagree_is_listed_with_both_ranks() -> None:
     """The metric ranks the image that people rank last of ten first; the other nine ranks agree."""
     given = [(f"p{n}", "g", "ann", "likert", float(n)) for n in range(10)]
     scored = scores(*((f"p{n}", "g", "m", 20.0 if n == 0 else n / 10) for n in range(10)))
@@ -56,7 +62,7 @@ def test_the_image_that_people_rank_otherwise_than_the_metric_is_named_with_both
     )
 
 
-def test_both_images_of_a_choice_that_the_metric_turns_round_are_named() -> None:
+def test_both_images_of_a_choice_that_the_metric_reverses_are_listed() -> None:
     votes = [
         {"prompt_id": prompt, "image_a": f"{prompt}/g", "image_b": f"{prompt}/h", "generator_a": "g", "rater": "ann",
          "generator_b": "h", "template": "vote", "preferred": preferred}

@@ -12,7 +12,7 @@ from PIL import Image
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.images.generation_settings import count_settings
-from plumbline.operators.results.percentile_ranks import SketchKey, sketch, usual_table
+from plumbline.operators.results.percentile_ranks import SketchKey, merge_sketches, sketch
 from plumbline.pipelines.store.cells import Cell
 from plumbline.pipelines.store.runs import CELLS
 from plumbline.pipelines.store.store import LATEST, Store
@@ -52,8 +52,8 @@ class MadeRun(NamedTuple):
         return (self.folder / "report.html").read_text("utf-8")
 
 
-def noisy(generator: str, metric: str, prompt: int) -> float:
-    """Return a score near the generator's quality, deterministic for the same arguments."""
+def noisy_score(generator: str, metric: str, prompt: int) -> float:
+    """Return the generator's quality plus noise; the noise depends only on the arguments."""
     noise = np.random.default_rng([prompt, len(metric), *generator.encode()]).normal(0, 0.1)
     return float(np.clip(QUALITY.get(generator, 0.5) + noise, 0, 1))
 
@@ -63,7 +63,7 @@ def plain_prompts(count: int) -> list[str]:
 
 
 def png(seed: int, side: int = 48) -> bytes:
-    """Return a small single-colour image whose colour depends on the seed."""
+    """Return a small image of a single colour, which depends on the seed."""
     buffer = io.BytesIO()
     Image.new("RGB", (side, side), ((37 * seed) % 256, (91 * seed) % 256, 120)).save(buffer, "PNG")
     return buffer.getvalue()
@@ -83,31 +83,43 @@ def make_run(
     prompts: Sequence[str] = (),
     generators: Sequence[str] = tuple(QUALITY),
     metrics: Sequence[str] = ("gecko", "clipscore"),
-    asking: Sequence[str] = ("gecko",),
-    judging: Sequence[str] = (),
-    score: Score = noisy,
+    question_metrics: Sequence[str] = ("gecko",),
+    judge_metrics: Sequence[str] = (),
+    score: Score = noisy_score,
     skills: bool = True,
-    picture: Callable[[int], bytes] = png,
+    image: Callable[[int], bytes] = png,
     sources: Callable[[int], list[bytes]] | None = None,
     sources_in: Literal["prompts", "images"] = "images",
     questions: Sequence[str] = (),
     run_id: str = "20260102-030405-000006",
     first_recipe: int = 0,
-    made_with: Callable[[int], Mapping[str, str | None]] | None = None,
+    image_settings: Callable[[int], Mapping[str, str | None]] | None = None,
     **manifest: Any,
 ) -> MadeRun:
     """Make a finished run with one image per generator and prompt; a score of None becomes a failed row.
 
-    `sources` returns the images that each prompt's images were edited from; `sources_in` says whether they are stored
-    with the prompts or with the images. Cells of the metrics in `asking` have elements, and cells of those in `judging`
-    have ratings and a rationale. The first metric asks the yes/no `questions` about every prompt, in a separate cell.
-    Runs in the same store have separate cells if their `first_recipe` differs. `made_with` returns the settings with
-    which every generator made the image of a prompt.
+    Args:
+        folder: Folder for the store, the prompts and the images.
+        prompts: Texts of the prompts; twelve default prompts if empty.
+        generators: Names of the generators.
+        metrics: Names of the metrics.
+        question_metrics: Metrics whose cells contain elements (scores of single questions).
+        judge_metrics: Metrics whose cells contain a judge's ratings and rationale.
+        score: Function of generator, metric and index of the prompt.
+        skills: True if the prompts have skills.
+        image: Function that returns the encoded image for a seed.
+        sources: Function that returns the source images of a prompt, if the images are edits.
+        sources_in: Table that contains the source images.
+        questions: Yes/no questions of the first metric about every prompt, in a cell of their own.
+        run_id: Id of the run.
+        first_recipe: Number of the first recipe; runs in the same store need different recipes.
+        image_settings: Function that returns the generation settings of a prompt's images.
+        manifest: Further entries of the manifest.
     """
     texts = list(prompts) or plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
     before = {} if sources is None else {sources_in: [{"before": sources(at)} for at in range(len(texts))]}
-    _write_sources(folder / "bench", texts, ids, generators, skills, picture, before)
+    _write_sources(folder / "bench", texts, ids, generators, skills, image, before)
     store = store_at(folder / "store")
     store.check()
     cells, sketches = [], []
@@ -117,8 +129,8 @@ def make_run(
     for number, metric in enumerate(metrics, first_recipe):
         for generator in generators:
             records = [
-                _row(metric, generator, at, ids[at], text, score, metric in asking)
-                | (VERDICT if metric in judging else {})
+                _row(metric, generator, at, ids[at], text, score, metric in question_metrics)
+                | (VERDICT if metric in judge_metrics else {})
                 for at, text in enumerate(texts)
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"
@@ -129,15 +141,15 @@ def make_run(
             tables.append(rows.table(records, schemas.ELEMENT_SCORES).select(schemas.SCORES.names))
             sketches.append((SketchKey(metric, generator), sketch(tables[-1].column("score"))))
     scores = pa.concat_tables(tables)
-    if made_with is not None:
-        own = pa.array([made_with(at) for at in range(len(texts))])
+    if image_settings is not None:
+        own = pa.array([image_settings(at) for at in range(len(texts))])
         scores = scores.append_column("settings", pa.chunked_array([own] * len(tables)))
         manifest["settings"] = dict.fromkeys(generators, count_settings(own))
     skills_of = {one: _skills(at) if skills else [] for at, one in enumerate(ids)}
     run = (store.place / f"runs/{run_id}").path
     summary = summarise(scores, skills_of)
     made = {"scores": scores, "summary": summary, "errors": _errors(scores), "cells": rows.table(cells, CELLS)}
-    made["usual_scores"] = usual_table(sketches)
+    made["usual_scores"] = merge_sketches(sketches)
     for name, table in made.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
     content = _manifest(folder, run_id, generators, metrics, len(cells)) | manifest
@@ -171,7 +183,7 @@ def _write_sources(
     ids: Sequence[str],
     generators: Sequence[str],
     skills: bool,
-    picture: Callable[[int], bytes],
+    image: Callable[[int], bytes],
     before: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> None:
     none: Sequence[Mapping[str, Any]] = [{}] * len(ids)
@@ -187,7 +199,7 @@ def _write_sources(
     _write(folder / "prompts.parquet", named)
     for place, generator in enumerate(generators):
         images = [
-            {"image_id": f"{generator[:20]}-{one}", "prompt_id": one, "image": picture(at + 100 * place)}
+            {"image_id": f"{generator[:20]}-{one}", "prompt_id": one, "image": image(at + 100 * place)}
             | before.get("images", none)[at]
             for at, one in enumerate(ids)
         ]

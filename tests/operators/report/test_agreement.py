@@ -14,20 +14,25 @@ from plumbline.operators.report.agreement import MAX_CORRELATED, Agreement, show
 from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
 
 
-def judged(metric: str, value: float, statistic: str = "pearson", **other: str) -> Judgement:
+def make_judgement(metric: str, value: float, statistic: str = "pearson", **other: str) -> Judgement:
     interval = UNDEFINED if math.isnan(value) else Interval(value - 0.01, value + 0.01)
     return Judgement(metric, statistic, value, interval, 90, "how", **({"template": "likert"} | other))
 
 
-def compared(metric_a: str, metric_b: str, p_holm: float, statistic: str = "pearson") -> Comparison:
+def make_comparison(metric_a: str, metric_b: str, p_holm: float, statistic: str = "pearson") -> Comparison:
     return Comparison(metric_a, metric_b, statistic, 0.1, p_holm, "permutations", 9, "likert", p_holm)
 
 
-FOUND = [judged("m", 0.5), judged("k", 0.8), judged("l", 0.7), judged("m", 0.9, "kendall_b")]
+FOUND = [
+    make_judgement("m", 0.5),
+    make_judgement("k", 0.8),
+    make_judgement("l", 0.7),
+    make_judgement("m", 0.9, "kendall_b"),
+]
 
 
 def test_the_best_metric_is_only_separated_from_metrics_that_a_test_separates_it_from() -> None:
-    pairs = [compared("m", "k", 0.01), compared("k", "l", 0.2), compared("m", "l", 0.001)]
+    pairs = [make_comparison("m", "k", 0.01), make_comparison("k", "l", 0.2), make_comparison("m", "l", 0.001)]
     (sentence,) = show_agreement(Agreement(FOUND, pairs, ())).sentences
     assert str(sentence) == (
         "k agrees best with likert by pearson (0.800, 95% interval 0.790 to 0.810, over 90 images). Clearly less: m. "
@@ -37,8 +42,8 @@ def test_the_best_metric_is_only_separated_from_metrics_that_a_test_separates_it
 
 @pytest.mark.parametrize(("n", "low", "high"), [(10, 0.3, 0.5), (90, -0.7, 0.9)])
 def test_too_few_ratings_name_no_metric_as_the_best(n: int, low: float, high: float) -> None:
-    found = judged("dsg", 0.382)._replace(n=n, interval=Interval(low, high))
-    shown = show_agreement(Agreement([found, judged("m", 0.1)._replace(n=n)], (), ()))
+    found = make_judgement("dsg", 0.382)._replace(n=n, interval=Interval(low, high))
+    shown = show_agreement(Agreement([found, make_judgement("m", 0.1)._replace(n=n)], (), ()))
     assert str(shown.sentences[0]).startswith(
         "Not enough ratings to say which metric agrees best with likert by pearson: dsg has 0.382, 95% interval "
     )
@@ -46,31 +51,34 @@ def test_too_few_ratings_name_no_metric_as_the_best(n: int, low: float, high: fl
 
 
 def test_without_a_test_the_page_says_that_metrics_were_not_tested() -> None:
-    (sentence,) = show_agreement(Agreement(FOUND, [compared("m", "k", 0.01, "kendall_b")], ())).sentences
+    (sentence,) = show_agreement(Agreement(FOUND, [make_comparison("m", "k", 0.01, "kendall_b")], ())).sentences
     assert str(sentence).endswith("0.790 to 0.810, over 90 images). Not tested against it: m and l.")
 
 
 @pytest.mark.parametrize(("values", "lead"), [((1.0, 0.5), "k orders"), ((1.0, 1.0), "k and m order")])
 def test_metrics_that_are_only_judged_by_order_are_named_without_a_test(values: tuple[float, float], lead: str) -> None:
     found = [
-        judged(metric, value, "model_ordering", template="majority")._replace(interval=UNDEFINED, n=3)
+        make_judgement(metric, value, "model_ordering", template="majority")._replace(interval=UNDEFINED, n=3)
         for metric, value in zip("km", values, strict=True)
     ]
     (sentence,) = show_agreement(Agreement(found, (), ())).sentences
     assert str(sentence) == (
         f"{lead} generators most like people with majority by model_ordering (1.000, over 3 pairs of generators). "
-        "It has no interval: others may do as well."
+        "It has no interval, so other metrics may do as well."
     )
 
 
 @pytest.mark.parametrize(
     ("found", "size"),
     [
-        (judged("m", 0.8)._replace(n=1234, n_prompts=100), "1,234 images of 100 prompts"),
-        (judged("m", 0.8, "binary_accuracy", template="vote")._replace(n_prompts=1), "90 pairs of images of 1 prompt"),
-        (judged("m", 0.8, "ordering_paper", template=""), "90 error graphs"),
-        (judged("m", 0.8, "text", template=""), "90 samples"),
-        (judged("m", 0.8, "accuracy", template="words"), "90 words"),
+        (make_judgement("m", 0.8)._replace(n=1234, n_prompts=100), "1,234 images of 100 prompts"),
+        (
+            make_judgement("m", 0.8, "binary_accuracy", template="vote")._replace(n_prompts=1),
+            "90 pairs of images of 1 prompt",
+        ),
+        (make_judgement("m", 0.8, "ordering_paper", template=""), "90 error graphs"),
+        (make_judgement("m", 0.8, "text", template=""), "90 samples"),
+        (make_judgement("m", 0.8, "accuracy", template="words"), "90 words"),
     ],
 )
 def test_the_rows_behind_a_conclusion_are_counted(found: Judgement, size: str) -> None:
@@ -80,16 +88,18 @@ def test_the_rows_behind_a_conclusion_are_counted(found: Judgement, size: str) -
 
 def test_a_statistic_without_a_value_is_named_with_its_reason() -> None:
     reason = "how; undefined: all scores are equal; more"
-    flat = judged("flat", math.nan)._replace(convention=reason)
-    nobody = [judged(name, math.nan, "auroc")._replace(convention="undefined: nobody fails") for name in ("k", "flat")]
-    best, absent = show_agreement(Agreement([judged("k", 0.8), flat, *nobody], (), ())).sentences
+    flat = make_judgement("flat", math.nan)._replace(convention=reason)
+    nobody = [
+        make_judgement(name, math.nan, "auroc")._replace(convention="undefined: nobody fails") for name in ("k", "flat")
+    ]
+    best, absent = show_agreement(Agreement([make_judgement("k", 0.8), flat, *nobody], (), ())).sentences
     assert str(best).endswith("over 90 images). Without a value: flat (all scores are equal).")
-    assert str(absent) == "No value of auroc with likert (nobody fails)."
+    assert str(absent) == "No value for auroc with likert (nobody fails)."
 
 
 def test_the_number_of_pairs_that_people_separate_is_shown_with_their_means() -> None:
     means = [
-        judged(PEOPLE, 5 - n / 4, "mean_rating", generator=f"g{n}")._replace(n=9)
+        make_judgement(PEOPLE, 5 - n / 4, "mean_rating", generator=f"g{n}")._replace(n=9)
         for n in (3, 0, 2, 1, 7, *range(8, 14))
     ]
     better = {("g0", "g1"): "g0", ("g1", "g2"): "", ("g0", "g2"): "g0"}
@@ -102,19 +112,19 @@ def test_the_number_of_pairs_that_people_separate_is_shown_with_their_means() ->
 
 
 def test_each_question_to_people_has_its_own_sentence_and_table() -> None:
-    known = judged("m", 0.6, "ordering_paper", template="")
-    shown = show_agreement(Agreement([*FOUND, known, judged("m", math.nan, template="other")], (), ()))
+    known = make_judgement("m", 0.6, "ordering_paper", template="")
+    shown = show_agreement(Agreement([*FOUND, known, make_judgement("m", math.nan, template="other")], (), ()))
     assert [str(sentence).partition(" (")[0] for sentence in shown.sentences] == [
         "k agrees best with likert by pearson",
-        "m agrees best with what is known by ordering_paper",
-        "No metric has a value of its agreement with other by pearson.",
+        "m agrees best with the ground truth by ordering_paper",
+        "No metric has a value for its agreement with other by pearson.",
     ]
-    assert [table.title for table in shown.tables] == ["likert", "what is known", "other"]
+    assert [table.title for table in shown.tables] == ["likert", "the ground truth", "other"]
 
 
 def test_metrics_are_columns_with_intervals_below_and_raters_are_separate() -> None:
-    raters = judged(PEOPLE, 0.6, "alpha_ordinal")
-    by_skill = judged("m", 0.4, subset="counting")
+    raters = make_judgement(PEOPLE, 0.6, "alpha_ordinal")
+    by_skill = make_judgement("m", 0.4, subset="counting")
     shown = show_agreement(Agreement([*FOUND, raters, by_skill], (), ("a note",)))
     likert, people = shown.tables
     assert likert.names == ("", "m", "k", "l") and people.title == "people, likert"

@@ -9,7 +9,7 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.changes import Changes, compare, correct_together
 from plumbline.operators.results.summary import Skills
-from tests.operators.report.made import noisy
+from tests.operators.report.made import noisy_score
 from tests.operators.tallied import of_table
 
 MANIFEST = {"config": {"store": "x", "metrics": {"gecko": {"kind": "gecko"}}}, "models": {}, "versions": {"torch": "1"}}
@@ -22,19 +22,19 @@ def table(gain: float = 0.0, *, generators: tuple[str, ...] = ("borealis", "coba
     return rows.table(
         [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": "gecko",
-             "score": noisy(generator, "gecko", prompt) + (gain if generator == "borealis" else 0)}
+             "score": noisy_score(generator, "gecko", prompt) + (gain if generator == "borealis" else 0)}
             for generator in generators for prompt in range(first, 40)
         ],
         schemas.SCORES,
     )  # fmt: skip
 
 
-def changed(before: pa.Table, after: pa.Table, **manifest: object) -> Changes:
+def compare_tables(before: pa.Table, after: pa.Table, **manifest: object) -> Changes:
     return compare(of_table(before), of_table(after), SKILLS, (MANIFEST | {"run_id": "r1"}, MANIFEST | manifest))
 
 
 def test_the_same_scores_are_unchanged() -> None:
-    found = changed(table(), table())
+    found = compare_tables(table(), table())
     assert {one.verdict for one in found.overall.rows} == {"unchanged"}
     assert [str(one) for one in found.sentences] == ["Nothing changed."]
     assert found.settings.rows == [] and found.by_skill.rows == [] and found.run_id == "r1"
@@ -42,7 +42,7 @@ def test_the_same_scores_are_unchanged() -> None:
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.05, "better"), (-0.05, "worse")])
 def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
-    found = changed(table(), table(gain))
+    found = compare_tables(table(), table(gain))
     borealis, cobalt = found.overall.rows
     assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
     assert borealis.duel.difference == pytest.approx(gain) and borealis.after == pytest.approx(borealis.before + gain)
@@ -55,29 +55,32 @@ def test_a_change_has_its_direction_and_size(gain: float, verdict: str) -> None:
 def test_too_few_prompts_never_lead_to_the_claim_that_nothing_changed() -> None:
     """There are six comparisons: two generators, overall and for two skills."""
     for first, said in (
-        (33, "Too few prompts to say what changed: even the same direction on all of 7 prompts is not clear among"),
+        (
+            33,
+            "Too few prompts to say what changed: even if all of 7 prompts agreed, no difference would be clear among",
+        ),
         (26, "borealis is worse by gecko"),
     ):
-        found = changed(table(first=first), table(-0.05, first=first))
+        found = compare_tables(table(first=first), table(-0.05, first=first))
         assert str(found.sentences[0]).startswith(said) and found.can_tell == (first == 26)
-    assert changed(table(first=33), table(first=33)).can_tell, "equal scores are certainly unchanged"
+    assert compare_tables(table(first=33), table(first=33)).can_tell, "equal scores are certainly unchanged"
 
 
 def test_only_prompts_scored_in_both_runs_are_compared_and_the_rest_is_named() -> None:
-    found = changed(table(), table(generators=("borealis", "drift"), first=10))
+    found = compare_tables(table(), table(generators=("borealis", "drift"), first=10))
     (borealis,) = found.overall.rows
     assert borealis.duel.n == 30 and borealis.verdict == "unchanged"
     assert [str(one) for one in found.sentences] == [
-        "Nothing changed in what both runs scored.",
+        "Nothing changed in the scores that both runs have.",
         "Only in this run: generator drift.",
         "Only in the earlier run: generator cobalt and 10 prompts.",
     ]
 
 
 def test_an_added_generator_is_reported_as_a_change() -> None:
-    found = changed(table(), table(generators=("borealis", "cobalt", "drift")))
+    found = compare_tables(table(), table(generators=("borealis", "cobalt", "drift")))
     assert [str(one) for one in found.sentences] == [
-        "Nothing changed in what both runs scored.",
+        "Nothing changed in the scores that both runs have.",
         "Only in this run: generator drift.",
     ]
 
@@ -87,7 +90,7 @@ def test_scores_that_only_one_run_has_are_counted_by_generator_and_metric() -> N
     for row in failed:
         if row["generator"] == "cobalt" and int(row["prompt_id"]) < 3:
             row["score"] = None
-    found = changed(rows.table(failed, schemas.SCORES), table())
+    found = compare_tables(rows.table(failed, schemas.SCORES), table())
     assert str(found.sentences[-1]) == "Only in this run: scores of cobalt by gecko on 3 prompts."
 
 
@@ -97,15 +100,15 @@ def test_ranks_and_not_means_decide_if_a_change_is_an_improvement() -> None:
     for row in mixed:
         if row["generator"] == "borealis":
             row["score"] += 0.05 + int(row["prompt_id"]) * 1e-4 if int(row["prompt_id"]) % 10 else -0.9
-    borealis = changed(table(), rows.table(mixed, schemas.SCORES)).overall.rows[0]
+    borealis = compare_tables(table(), rows.table(mixed, schemas.SCORES)).overall.rows[0]
     assert borealis.duel.difference < 0 < borealis.duel.effect and borealis.verdict == "better"
-    said = str(changed(table(), rows.table(mixed, schemas.SCORES)).sentences[0])
+    said = str(compare_tables(table(), rows.table(mixed, schemas.SCORES)).sentences[0])
     assert said.startswith("borealis is better by gecko (−0.0") and "in the mean, signed ranks +0." in said
 
 
 def test_different_settings_are_named_but_not_the_address_of_the_store() -> None:
     config = {"store": "y", "metrics": {"gecko": {"kind": "gecko", "threshold": 0.5, "about": "asks"}}}
-    found = changed(table(), table(), config=config)
+    found = compare_tables(table(), table(), config=config)
     assert [tuple(one) for one in found.settings.rows] == [("config.metrics.gecko.threshold", "– → 0.5")]
 
 
@@ -134,13 +137,13 @@ def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str,
 
 
 def test_runs_without_a_common_generator_say_so() -> None:
-    found = changed(table(generators=("borealis",)), table(generators=("drift",)))
+    found = compare_tables(table(generators=("borealis",)), table(generators=("drift",)))
     assert found.overall.rows == [] and "share no generator" in str(found.sentences[0])
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(-0.05, "better"), (0.05, "worse")])
 def test_if_lower_is_better_a_fall_is_an_improvement_and_keeps_its_sign(gain: float, verdict: str) -> None:
-    found = changed(table(), table(gain), lower_is_better=["gecko"])
+    found = compare_tables(table(), table(gain), lower_is_better=["gecko"])
     borealis, cobalt = found.overall.rows
     assert (borealis.verdict, cobalt.verdict) == (verdict, "unchanged")
     assert borealis.duel.difference == pytest.approx(gain) and (borealis.duel.effect > 0) == (verdict == "better")
@@ -153,7 +156,7 @@ def test_if_lower_is_better_a_fall_is_an_improvement_and_keeps_its_sign(gain: fl
 
 def test_changes_are_corrected_for_all_comparisons_of_both_runs() -> None:
     """All 8 prompts got worse (probability 1 in 2^7): significant (Holm) among 4 comparisons, but not among 8."""
-    alone = changed(table(first=32), table(-0.05, first=32))
+    alone = compare_tables(table(first=32), table(-0.05, first=32))
     assert [(one.generator, one.verdict, one.duel.p_holm) for one in alone.clear] == [("borealis", "worse", 1 / 32)] * 2
     assert correct_together([alone]) == [alone]
     for changes in correct_together([alone, alone]):

@@ -175,39 +175,39 @@ def check_rivals(name: str, rest: str, pairs: Pairs) -> None:
     assert ("did not score it" in rest) == (unscored > 0)
 
 
-def read_headline(said: str, pairs: Pairs) -> bool:
+def check_headline(sentence: str, pairs: Pairs) -> bool:
     best = lambda name: pairs.count_metrics(lambda metric: pairs.is_best(name, metric))  # noqa: E731
     leads = lambda name: pairs.count_metrics(lambda metric: pairs.leads(name, metric))  # noqa: E731
     scored = set[str]().union(*(pairs.scored(metric) for metric in pairs.metrics))
     overall = [one for one in pairs.duels if one.skill == OVERALL]
-    if said.startswith("Nothing could be scored."):
+    if sentence.startswith("Nothing could be scored."):
         assert not scored
-    elif found := re.fullmatch(r"One generator was scored: (\w+)\. .*", said):
+    elif found := re.fullmatch(r"One generator was scored: (\w+)\. .*", sentence):
         assert scored == {found[1]}
-    elif said.startswith("No two generators can be compared."):
+    elif sentence.startswith("No two generators can be compared."):
         assert not overall
-    elif said.startswith("No generator is clearly better than another by "):
+    elif sentence.startswith("No generator is clearly better than another by "):
         assert not any(one.better for one in overall) and any(map(pairs.can_tell, overall))
-    elif said.startswith("Too few prompts to say who is better by "):
+    elif sentence.startswith("Too few prompts to say who is better by "):
         assert overall and not any(map(pairs.can_tell, overall))
-    elif found := re.fullmatch(r"The metrics disagree on the best generator: (.*)\.", said):
+    elif found := re.fullmatch(r"The metrics disagree on the best generator: (.*)\.", sentence):
         counts = parse_counts(found[1], pairs)
         assert len(counts) > 1 and all(best(name) == count for name, count in counts.items())
-    elif found := re.fullmatch(r"(\w+) is the best generator(?: — by (?:both|all \d) metrics)?\.", said):
+    elif found := re.fullmatch(r"(\w+) is the best generator(?: — by (?:both|all \d) metrics)?\.", sentence):
         assert best(found[1]) == len(pairs.metrics)
-    elif found := re.fullmatch(r"(\w+) is the best generator by (\d) of \d metrics\.(.*)", said):
+    elif found := re.fullmatch(r"(\w+) is the best generator by (\d) of \d metrics\.(.*)", sentence):
         assert best(found[1]) == int(found[2]) < len(pairs.metrics)
         check_rivals(found[1], found[3], pairs)
     elif found := re.fullmatch(
         r"(\w+) (leads|shares the lead|leads or shares the lead) by (\w+)(?: of \d)?(?: metrics| \d metrics)?\. "
         r"It is not clearly the best\.(.*)",
-        said,
+        sentence,
     ):
         assert leads(found[1]) == (int(found[3]) if found[3].isdigit() else len(pairs.metrics))
         alone = pairs.count_metrics(lambda metric: pairs.leads_alone(found[1], metric))
         assert found[2] == {0: "shares the lead", leads(found[1]): "leads"}.get(alone, "leads or shares the lead")
         check_rivals(found[1], found[4], pairs)
-    elif found := re.fullmatch(r"No clear winner: of (\d+) metrics, (.*)\.", said):
+    elif found := re.fullmatch(r"No clear winner: of (\d+) metrics, (.*)\.", sentence):
         assert int(found[1]) == len(pairs.metrics) and not any(best(name) for name in scored)
         for name, how, count in re.findall(
             r"(\w+) (leads or shares the lead|leads|shares the lead) on (\d+)", found[2]
@@ -215,16 +215,16 @@ def read_headline(said: str, pairs: Pairs) -> bool:
             alone = pairs.count_metrics(lambda metric, name=name: pairs.leads_alone(name, metric))  # type: ignore[misc]
             assert leads(name) == int(count)
             assert how == {0: "shares the lead", leads(name): "leads"}.get(alone, "leads or shares the lead")
-    elif said.startswith("No clear winner: each generator that beats another is itself beaten"):
+    elif sentence.startswith("No clear winner: each generator that beats another is itself beaten"):
         assert not any(map(leads, scored))
     else:
         return False
     return True
 
 
-def read_board(said: str, pairs: Pairs) -> bool:
-    """Check a sentence about one metric, or about several with the same result; numbers are in parentheses."""
-    plain = re.sub(r" \([^)]*\)", "", said)
+def check_board(sentence: str, pairs: Pairs) -> bool:
+    """Check a sentence about one metric, or several metrics with the same result; ignore numbers in brackets."""
+    plain = re.sub(r" \([^)]*\)", "", sentence)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
     if found := re.fullmatch(rf"{by} scored nothing\.", plain):
         assert not any(map(pairs.scored, parse_names(found[1])))
@@ -235,9 +235,7 @@ def read_board(said: str, pairs: Pairs) -> bool:
     elif found := re.match(rf"No generator leads by {by}: no two differ clearly\.", plain):
         assert not any(one[0] in parse_names(found[1]) and one[1] == OVERALL for one in pairs.won)
         assert any(pairs.can_tell(one) for one in pairs.duels if one.metric in parse_names(found[1]))
-    elif found := re.match(
-        rf"Too few prompts to say who leads by {by}: even the same direction on all of (\d+) prompt", plain
-    ):
+    elif found := re.match(rf"Too few prompts to say who leads by {by}: even if all of (\d+) prompts? agreed", plain):
         mine = [one for one in pairs.duels if one.skill == OVERALL and one.metric in parse_names(found[1])]
         assert mine and not any(map(pairs.can_tell, mine))
         of_metric = [[one.n for one in mine if one.metric == metric] for metric in {one.metric for one in mine}]
@@ -268,10 +266,10 @@ def read_board(said: str, pairs: Pairs) -> bool:
     return True
 
 
-def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None:
+def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
     """Check that the generators listed after the best one are not beaten by any other generator."""
-    tied = re.search(r"\. ([^.]+) are tied behind it\.", said)
-    followed = re.search(r"\. (\w+) follows", said)
+    tied = re.search(r"\. ([^.]+) are tied behind it\.", sentence)
+    followed = re.search(r"\. (\w+) follows", sentence)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
     for metric in metrics:
         assert all(pairs.tied(a, b, metric) for a in behind for b in behind if a != b)
@@ -279,21 +277,21 @@ def check_behind(best: str, metrics: list[str], said: str, pairs: Pairs) -> None
         assert not any(pairs.beats(other, name, metric) for name in behind for other in others)
 
 
-def check_close(leader: str, metrics: list[str], said: str, pairs: Pairs) -> None:
+def check_close(leader: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
     """Check that `a by both; b by m` lists exactly the metrics without a clear difference from the leader."""
     assert all(pairs.leads_alone(leader, metric) for metric in metrics)
-    parts = dict(part.split(" by ") for part in said.split("; ") if " by " in part)
+    parts = dict(part.split(" by ") for part in sentence.split("; ") if " by " in part)
     for name, by in parts.items():
         named = set(metrics) if by in ("both", "all of these") else set(parse_names(by))
         assert named == {metric for metric in metrics if pairs.tied(leader, name, metric)}
-    if "; and " not in said:
+    if "; and " not in sentence:
         every = {name for metric in metrics for name in pairs.scored(metric) if pairs.tied(leader, name, metric)}
         assert every == set(parts)
 
 
-def read_skills(said: str, pairs: Pairs) -> bool:
+def check_skills(sentence: str, pairs: Pairs) -> bool:
     most = " by most metrics" if len(pairs.metrics) > 1 else "(?: by most metrics)?"
-    if found := re.fullmatch(rf"No clear difference from (\w+) at any skill(?:{most})?: (.*)\.", said):
+    if found := re.fullmatch(rf"No clear difference from (\w+) at any skill(?:{most})?: (.*)\.", sentence):
         assert not any(
             pairs.behind(*pair, skill)
             for name in parse_names(found[2])
@@ -307,14 +305,14 @@ def read_skills(said: str, pairs: Pairs) -> bool:
             )
             for name in parse_names(found[2])
         )  # fmt: skip
-    elif found := re.fullmatch(r"Too few prompts at every skill to compare with (\w+): (.*)\.", said):
+    elif found := re.fullmatch(r"Too few prompts at every skill to compare with (\w+): (.*)\.", sentence):
         assert all(pairs.between(name, found[1]) for name in parse_names(found[2]))
         assert not any(pairs.can_tell(one) for name in parse_names(found[2]) for one in pairs.between(name, found[1]))
-    elif found := re.fullmatch(r"Not compared with (\w+) at any skill: (.*)\.", said):
+    elif found := re.fullmatch(r"Not compared with (\w+) at any skill: (.*)\.", sentence):
         compared = {frozenset((one.generator_a, one.generator_b)) for one in pairs.duels if one.skill != OVERALL}
         assert not any(frozenset((name, found[1])) in compared for name in parse_names(found[2]))
     elif found := re.fullmatch(
-        r"(\w+) is clearly (behind|better than) (\w+)(?: by most metrics)? at (.*?)(?:, most of all.*)?\.", said
+        r"(\w+) is clearly (behind|better than) (\w+)(?: by most metrics)? at (.*?)(?:, most of all.*)?\.", sentence
     ):
         named = pairs.skills() if found[4] in ("both skills",) else parse_names(found[4])
         pair = (found[1], found[3]) if found[2] == "behind" else (found[3], found[1])
@@ -324,33 +322,34 @@ def read_skills(said: str, pairs: Pairs) -> bool:
     return True
 
 
-def read_agreement(said: str, pairs: Pairs) -> bool:
+def check_agreement(sentence: str, pairs: Pairs) -> bool:
     better: dict[frozenset[str], list[str]] = {}
     for _, skill, one, other in sorted(pairs.won, key=str):
         if skill == OVERALL:
             better.setdefault(frozenset((str(one), str(other))), []).append(str(one))
     common = [its for its in better.values() if len(its) > 1]
-    if said == "No difference is clear by more than one metric.":
+    if sentence == "No difference is clear by more than one metric.":
         assert not common
-    elif found := re.match(r"The metrics agree on (\d+) pairs? of generators:", said):
+    elif found := re.match(r"The metrics agree on (\d+) pairs? of generators:", sentence):
         assert len(common) == int(found[1]) > 0 and all(len(set(its)) == 1 for its in common)
     elif found := re.fullmatch(
-        r"The metrics disagree on (\w+) and (\w+): \1 is clearly better by (.*), \2 is clearly better by (.*)\.", said
+        r"The metrics disagree on (\w+) and (\w+): \1 is clearly better by (.*), \2 is clearly better by (.*)\.",
+        sentence,
     ):
         assert all(pairs.beats(found[1], found[2], metric) for metric in parse_names(found[3]))
         assert all(pairs.beats(found[2], found[1], metric) for metric in parse_names(found[4]))
-    elif found := re.match(r"(\w+) is clearly better than (\w+) by (\w+), but not by the mean", said):
+    elif found := re.match(r"(\w+) is clearly better than (\w+) by (\w+), but not by the mean", sentence):
         assert pairs.beats(found[1], found[2], found[3])
-    elif not re.match(r"(The metrics|Signed ranks and means) disagree on \d+ more pairs? of generators\.", said):
+    elif not re.match(r"(The metrics|Signed ranks and means) disagree on \d+ more pairs? of generators\.", sentence):
         return False
     return True
 
 
-def read_certainty(said: str, pairs: Pairs) -> bool:
+def check_certainty(sentence: str, pairs: Pairs) -> bool:
     overall = [one for one in pairs.duels if one.skill == OVERALL]
-    found = re.match(r"How sure: (\d+) of (\d+) comparisons? .* on (?:(\d+) to )?(\d+) prompts? ", said)
+    found = re.match(r"How sure: (\d+) of (\d+) comparisons? .* on (?:(\d+) to )?(\d+) prompts? ", sentence)
     if found is None:
-        return said == "" and not overall
+        return sentence == "" and not overall
     assert (int(found[1]), int(found[2])) == (sum(one.better is not None for one in overall), len(overall))
     assert int(found[4]) == max(one.n for one in overall) and int(found[3] or found[4]) == min(one.n for one in overall)
     return True
@@ -360,7 +359,7 @@ def check_letters(board: Board) -> None:
     """Check that two generators share a letter exactly if they do not differ, and that unscored ones have none."""
     letters = {one.generator: set(re.findall(r"[a-zA-Z]\d*", one.group)) for one in board.rows}
     apart = {frozenset((one.better, one.worse)) for one in board.duels if one.better is not None}
-    for a, b in combinations([one.generator for one in board.scored()], 2):
+    for a, b in combinations([one.generator for one in board.scored_rows()], 2):
         assert bool(letters[a] & letters[b]) == (frozenset((a, b)) not in apart)
     for one in board.rows:
         assert (one.rank is None) == (one.group == "") == (one.n == 0)
@@ -375,11 +374,11 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
     pairs, found = Pairs(ranked, compared), build_boards(ranked, compared)
     decision = decide(found, overall_boards(found))
     for sentences, read in (
-        ([decision.headline], read_headline),
-        (decision.by_metric, read_board),
-        (decision.by_skill, read_skills),
-        (decision.agreement, read_agreement),
-        ([decision.certainty], read_certainty),
+        ([decision.headline], check_headline),
+        (decision.by_metric, check_board),
+        (decision.by_skill, check_skills),
+        (decision.agreement, check_agreement),
+        ([decision.certainty], check_certainty),
     ):
         for sentence in sentences:
             assert read(str(sentence), pairs), f"no reader for: {sentence}"
@@ -390,14 +389,14 @@ def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) ->
         assert duel.better == (better if duel.p_holm < SIGNIFICANCE else None)
 
 
-def read_baseline(said: str, board: Board) -> bool:
+def check_baseline(sentence: str, board: Board) -> bool:
     """Check that a sentence about a baseline names exactly the better, the worse and the other compared generators."""
-    plain = re.sub(r" \([^)]*\)", "", said)
+    plain = re.sub(r" \([^)]*\)", "", sentence)
     if plain.startswith(
         (f"{board.metric} compares nothing with", f"Compared with {board.baseline} by {board.metric}: nothing")
     ):
         return not board.duels
-    if plain.startswith(f"Compared with {board.baseline} by {board.metric}: even the same"):
+    if plain.startswith(f"Compared with {board.baseline} by {board.metric}: even if all"):
         return bool(board.duels) and not board.can_tell
     parts = dict(re.findall(r"(clearly better|clearly worse|no clear difference): ([^;.]*)", plain))
     others = {its.generator_a if its.generator_b == board.baseline else its.generator_b: its for its in board.duels}
@@ -406,8 +405,10 @@ def read_baseline(said: str, board: Board) -> bool:
         "clearly better": lambda name: outcomes[name] == name,
         "clearly worse": lambda name: outcomes[name] == board.baseline,
     }
-    assert all({*parse_names(parts[said])} == {*filter(groups[said], others)} for said in groups if said in parts)
-    assert {said for said in groups if any(map(groups[said], others))} == {*parts} - {"no clear difference"}
+    assert all(
+        {*parse_names(parts[verdict])} == {*filter(groups[verdict], others)} for verdict in groups if verdict in parts
+    )
+    assert {verdict for verdict in groups if any(map(groups[verdict], others))} == {*parts} - {"no clear difference"}
     return {*parse_names(parts.get("no clear difference", ""))} - {""} == {
         name for name in others if outcomes[name] == "tied"
     }
@@ -422,8 +423,8 @@ def test_no_sentence_about_a_baseline_compares_two_other_generators(case: Case) 
     overall = overall_boards(found)
     decision = decide(found, overall)
     for sentence, board in zip(decision.by_metric, overall.values(), strict=True):
-        assert read_baseline(str(sentence), board), sentence
+        assert check_baseline(str(sentence), board), sentence
     assert all("g1" in (duel.generator_a, duel.generator_b) for duel in compared)
-    assert decision.headline.lead and read_certainty(str(decision.certainty), Pairs([], compared))
+    assert decision.headline.lead and check_certainty(str(decision.certainty), Pairs([], compared))
     for sentence in [*decision.by_skill, decision.headline]:
         assert "lead" not in str(sentence) and "best" not in str(sentence)

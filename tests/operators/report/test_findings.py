@@ -102,7 +102,7 @@ def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
     found = board("m", "abc", "ab")
     assert str(headline({"m": found})) == "a leads by m. It is not clearly the best. No clear difference from it: c."
     assert board_sentence(found).endswith("; no clear difference from c.")
-    assert [one.generator for one in found.leaders()] == ["a"] and found.best() is None
+    assert [one.generator for one in found.leaders()] == ["a"] and found.best_row() is None
 
 
 def test_a_generator_with_few_prompts_does_not_lead_by_its_mean() -> None:
@@ -136,12 +136,12 @@ def test_the_highest_mean_does_not_lead_if_another_generator_is_clearly_better()
          "a has the highest mean of these (0.900, 95% interval 0.890 to 0.910). The clearest difference is between a "
          "(0.900) and b (0.800). If it is real, about 42 prompts would show it."),
         (limit_prompts(board("m", "ab"), 5),
-         "Too few prompts to say who leads by m: even the same direction on all of 5 prompts is not clear; "
+         "Too few prompts to say who leads by m: even if all of 5 prompts agreed, no difference would be clear; "
          "at least 6 prompts are needed. "
          "a has the highest mean of these (0.900, 95% interval 0.890 to 0.910)."),
         (board("m", "a"), "a has 0.900, 95% interval 0.890 to 0.910 by m."),
         (board("m", "", unscored="a"), "m scored nothing."),
-        (board("m", "ab")._replace(duels=()), "m compares no two generators: none share a prompt that it scored."),
+        (board("m", "ab")._replace(duels=()), "m compares no two generators: no two have scores for the same prompt."),
     ],
 )  # fmt: skip
 def test_a_metrics_sentence_claims_no_more_than_its_pairs_show(found: Board, said: str) -> None:
@@ -194,7 +194,7 @@ def test_metrics_only_agree_on_pairs_with_a_clear_difference_by_two_of_them() ->
     assert describe_agreement(board("m", "ab"), board("k", "ba")) == nothing
     assert describe_agreement(board("m", "abc", "ab"), board("k", "abc", "bc")) == nothing
     assert describe_agreement(board("m", "ab", "ab"), board("k", "ab"), board("l", "ab", "ab")) == [
-        "The metrics agree on 1 pair of generators: by every metric with a clear difference, the same is better."
+        "The metrics agree on 1 pair of generators: every metric with a clear difference prefers the same generator."
     ]
 
 
@@ -303,11 +303,11 @@ def test_numbers_are_shown_with_a_true_minus_and_no_signed_zero() -> None:
          "b (0.800). If it is real, about 42 prompts would show it."),
         ([limit_prompts(board("m", "abc"), 5)],
          "Too few prompts to compare with a by m.",
-         "Compared with a (0.900) by m: even the same direction on all of 5 prompts is not clear among 2 "
+         "Compared with a (0.900) by m: even if all of 5 prompts agreed, no difference would be clear among 2 "
          "comparisons; at least 7 prompts are needed."),
         ([board("m", "bc", "bc", unscored="a")],
          "No two generators can be compared. No metric scored two of them on the same prompt.",
-         "m compares nothing with a: it did not score it."),
+         "m compares nothing with a: the metric did not score it."),
     ],
 )  # fmt: skip
 def test_with_a_baseline_the_other_generators_are_not_compared_with_each_other(

@@ -14,13 +14,13 @@ from plumbline.operators.report.gallery import NO_DETAIL, THUMBNAIL_BYTES, THUMB
 from plumbline.operators.report.picked_images import Pick
 from plumbline.operators.results.run_scores import RunScores
 from tests.operators import tallied
-from tests.operators.report.made import noise_png, noisy, png
+from tests.operators.report.made import noise_png, noisy_score, png
 
 
 def scores(metrics: tuple[str, ...] = ("gecko", "clipscore"), prompts: int = 40) -> list[dict[str, object]]:
     return [
         {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": metric,
-         "score": noisy(generator, metric, prompt)}
+         "score": noisy_score(generator, metric, prompt)}
         for metric in metrics for generator in ("atlas", "cobalt") for prompt in range(prompts)
     ]  # fmt: skip
 

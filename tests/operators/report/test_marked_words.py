@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from plumbline.operators.report.marked_words import (
     MAX_CHARACTERS,
     MAX_QUESTIONS,
+    judge_answer,
     mark_prompt,
     mark_questions,
-    state_of,
 )
 
 
@@ -33,7 +33,7 @@ def element(start: int | None, end: int | None, score: float | None, given: str 
     ],
 )
 def test_a_question_is_wrong_if_the_image_does_not_show_it(score: float | None, given: str, state: str) -> None:
-    assert state_of(score, "yes", given) == state
+    assert judge_answer(score, "yes", given) == state
 
 
 def test_characters_with_several_questions_show_the_worst_of_them() -> None:

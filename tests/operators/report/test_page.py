@@ -20,9 +20,9 @@ from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Thu
 from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import ImageKey, gallery_quotas
-from plumbline.operators.report.rendering import MAX_IN_CSV, isolated, render, to_csv, to_latex, to_markdown
+from plumbline.operators.report.rendering import MAX_IN_CSV, isolate, render, to_csv, to_latex, to_markdown
 from plumbline.operators.results.summary import Skills
-from tests.operators.report.made import HOSTILE, noisy
+from tests.operators.report.made import HOSTILE, noisy_score
 from tests.operators.tallied import of_table, picked_of, summarise
 
 NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
@@ -61,7 +61,7 @@ def hostile_run() -> GatheredRun:
     error = {"kind": "<b>kind", "message": "<script>hacked()</script>", "retryable": False}
     records = [
         {"image_id": f"<u>{generator}{prompt}", "prompt_id": prompt, "generator": generator, "metric": "<gecko>",
-         "score": None if prompt == "a" else noisy(generator, "m", at), "error": error if prompt == "a" else None}
+         "score": None if prompt == "a" else noisy_score(generator, "m", at), "error": error if prompt == "a" else None}
         for generator in NAMES for at, prompt in enumerate(prompts)
     ]  # fmt: skip
     config = {"metrics": {"<gecko>": {"template": "</style><script>hacked()</script>"}}}
@@ -165,7 +165,7 @@ def test_a_csv_that_would_be_too_large_is_included_without_skills(monkeypatch: p
 LATEX_NAMES = (r"a\b~c^d|e", "50% & $1 #2_{3}", "[10pt]* -- <x>", "line\nbreak")
 
 
-def latex_of_any_names() -> str:
+def make_latex() -> str:
     records = [
         {"generator": name, "metric": "[m_1]", "prompt_id": str(prompt), "score": place / 10 + (prompt - 205.5) / 1000}
         for place, name in enumerate(LATEX_NAMES) for prompt in range(12)
@@ -174,7 +174,7 @@ def latex_of_any_names() -> str:
 
 
 def test_latex_shows_every_name_as_text() -> None:
-    lines = latex_of_any_names().splitlines()
+    lines = make_latex().splitlines()
     body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
     assert body[::2] == [
         r"line break & 1.0 & \textbf{0.100}\textsuperscript{a} \\",
@@ -215,7 +215,7 @@ def test_latex_names_generators_that_lack_scores() -> None:
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex (apt install texlive-latex-recommended)")
 def test_latex_compiles(tmp_path: Path) -> None:
     whole = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n%s\\end{document}\n"
-    (tmp_path / "t.tex").write_text(whole % latex_of_any_names())
+    (tmp_path / "t.tex").write_text(whole % make_latex())
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and (tmp_path / "t.pdf").exists(), done.stdout[-2000:]
@@ -296,7 +296,7 @@ def test_a_page_where_lower_is_better_reads_like_a_page_of_the_negated_scores() 
     def page(sign: int, **manifest: Any) -> Page:
         records = [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": metric,
-             "score": noisy(generator, metric, prompt) * (sign if metric == "nll" else 1)}
+             "score": noisy_score(generator, metric, prompt) * (sign if metric == "nll" else 1)}
             for metric in ("gecko", "nll") for generator in quality for prompt in range(40)
         ]  # fmt: skip
         scores = rows.table(records, schemas.SCORES)
@@ -340,7 +340,7 @@ def test_weaknesses_of_a_generator_follow_the_direction_of_the_metric() -> None:
     def sentences(sign: int, **manifest: Any) -> list[str]:
         records = [
             {"image_id": f"{generator}{prompt}", "prompt_id": str(prompt), "generator": generator, "metric": "m",
-             "score": sign * (noisy(generator, "m", prompt) - 0.25 * (generator == "cobalt" and prompt % 3 == 0))}
+             "score": sign * (noisy_score(generator, "m", prompt) - 0.25 * (generator == "cobalt" and prompt % 3 == 0))}
             for generator in ("atlas", "borealis", "cobalt") for prompt in range(60)
         ]  # fmt: skip
         scores = rows.table(records, schemas.SCORES)
@@ -366,7 +366,7 @@ def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
 
 
 def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
-    """Return scores on twelve prompts that are very different for each generator; None means that there is no score."""
+    """Return scores on twelve prompts, very different for each generator; if `score` is None, all are missing."""
     return rows.table(
         [
             {"image_id": f"{name}{prompt}", "prompt_id": str(prompt), "generator": name, "metric": "m",
@@ -392,15 +392,15 @@ def test_a_right_to_left_name_does_not_reverse_a_sentence() -> None:
 
 
 def test_only_right_to_left_text_is_isolated() -> None:
-    assert isolated("a <b> & c-2.5 follow 'd'.") == "a &lt;b&gt; &amp; c-2.5 follow &#39;d&#39;."
-    assert isolated("אטלס, <מחולל> and b (0.9).") == "<bdi>אטלס</bdi>, &lt;<bdi>מחולל</bdi>&gt; and b (0.9)."
-    assert isolated("No clear difference: אטלס.") == "No clear difference: <bdi>אטלס</bdi>."
-    assert isolated("by אָ.ב֑: c") == "by <bdi>אָ.ב֑</bdi>: c"
+    assert isolate("a <b> & c-2.5 follow 'd'.") == "a &lt;b&gt; &amp; c-2.5 follow &#39;d&#39;."
+    assert isolate("אטלס, <מחולל> and b (0.9).") == "<bdi>אטלס</bdi>, &lt;<bdi>מחולל</bdi>&gt; and b (0.9)."
+    assert isolate("No clear difference: אטלס.") == "No clear difference: <bdi>אטלס</bdi>."
+    assert isolate("by אָ.ב֑: c") == "by <bdi>אָ.ב֑</bdi>: c"
 
 
 def test_a_name_of_a_million_letters_is_isolated_in_linear_time() -> None:
     name = "a-" * 1_000_000
-    assert isolated(name) == name and isolated(f"{name}א.") == f"<bdi>{name}א</bdi>."
+    assert isolate(name) == name and isolate(f"{name}א.") == f"<bdi>{name}א</bdi>."
 
 
 def test_a_page_without_scores_does_not_claim_that_prompts_name_no_skills() -> None:

@@ -48,8 +48,8 @@ def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
     page = build_suite("s", runs)
     assert str(page.headline) == "No generator is clearly better than another on any benchmark."
     assert page.warnings == [
-        "Too few prompts for any clear difference: even the same direction on all of 8 prompts is not clear among 7 "
-        "comparisons; at least 9 prompts are needed."
+        "Too few prompts for any clear difference: even if all of 8 prompts agreed, no difference would be clear among "
+        "7 comparisons; at least 9 prompts are needed."
     ]
 
 

@@ -71,7 +71,7 @@ def test_a_line_breaks_where_the_metric_changed_and_the_page_says_so(charts: lis
     means = [{"a": 0.5}, {"a": 0.6}, {"a": 0.2}, {"a": 0.3}]
     page = trends(*(run(day, mean, template="so?" if day < 3 else "no?") for day, mean in enumerate(means, 1)))
     (said,) = page.breaks.rows
-    assert str(said) == "gecko is another metric since run 2026-01-03: template so? → no?."
+    assert str(said) == "gecko is a different metric since run 2026-01-03: template so? → no?."
     assert [[point.mean for point in line.points] for line in charts[0].lines] == [[0.5, 0.6], [0.2, 0.3]]
     assert charts[0].breaks == ["2026-01-03T02:00:00"]
     assert page.panels["overall"][0].newest["a"].change == pytest.approx(0.1)
@@ -124,7 +124,7 @@ def test_checkpoints_are_recognised_by_their_names(name: str, place: tuple[str, 
     assert parse_checkpoint(PATTERN, name) == place
 
 
-def test_checkpoints_of_a_training_are_drawn_in_order_with_the_newest_runs_scores(charts: list[Drawn]) -> None:
+def test_checkpoints_of_a_training_run_are_drawn_in_order_with_the_newest_scores(charts: list[Drawn]) -> None:
     first = run(1, {"x-step-10": 0.1, "x-step-9": 0.2, "alone-step-3": 0.7, "a": 0.5})
     page = trends(first, run(2, {"x-step-10": 0.4, "x-step-100": 0.6, "a": 0.5}))
     assert page.families.rows == ["x"]

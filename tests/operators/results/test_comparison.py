@@ -35,12 +35,12 @@ def scores_table(by_generator: dict[str, list[float | None]], metric: str = "m")
     )
 
 
-def noisy(level: float, seed: int, prompts: int = 40) -> list[float | None]:
+def draw_scores(level: float, seed: int, prompts: int = 40) -> list[float | None]:
     random = Random(seed)
     return [level + random.gauss(0, 0.1) for _ in range(prompts)]
 
 
-BOARD = scores_table({"good": noisy(0.8, 1), "twin": noisy(0.8, 2), "poor": noisy(0.4, 3)})
+BOARD = scores_table({"good": draw_scores(0.8, 1), "twin": draw_scores(0.8, 2), "poor": draw_scores(0.4, 3)})
 
 
 def bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
@@ -86,7 +86,11 @@ def test_with_a_baseline_only_comparisons_with_it_are_made_and_corrected() -> No
     marks = {its.generator: its.group for its in ranked}
     assert marks == dict.fromkeys(names, "tied") | {"g03": "better", "g05": ""}
     [overall] = build_boards(ranked, beside, "g05").values()
-    assert overall.leading() == {"g03"} and overall.pairs_wanted == 11 and overall.tied_with("g03") == []
+    assert (
+        overall.highlighted_generators() == {"g03"}
+        and overall.n_possible_pairs == 11
+        and overall.tied_with("g03") == []
+    )
 
 
 def test_at_most_1_in_20_runs_of_equal_generators_separates_any_from_the_baseline() -> None:
@@ -138,8 +142,8 @@ def test_a_generator_without_scores_comes_last_without_a_mean() -> None:
 
 def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best() -> None:
     """Generator a is clearly better than b; c has the lowest mean, but only twelve prompts, so differs from neither."""
-    few = [*noisy(0.74, 6, 12), *[None] * 288]
-    scores = scores_table({"a": noisy(0.8, 4, 300), "b": noisy(0.75, 5, 300), "c": few})
+    few = [*draw_scores(0.74, 6, 12), *[None] * 288]
+    scores = scores_table({"a": draw_scores(0.8, 4, 300), "b": draw_scores(0.75, 5, 300), "c": few})
     found = paired(scores, {})
     assert {(its.generator_a, its.generator_b): its.better for its in found} == {
         ("a", "b"): "a", ("a", "c"): None, ("b", "c"): None,
@@ -148,8 +152,8 @@ def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best(
     assert not groups["a"] & groups["b"]
     assert groups["a"] & groups["c"] and groups["b"] & groups["c"]
     [overall] = build_boards(rank_generators(summarise(scores, {}), found), found).values()
-    assert [its.generator for its in overall.leaders()] == ["a"] and overall.best() is None
-    assert [its.generator for its in overall.close()] == ["c"]
+    assert [its.generator for its in overall.leaders()] == ["a"] and overall.best_row() is None
+    assert [its.generator for its in overall.close_rows()] == ["c"]
 
 
 def test_signed_ranks_decide_who_is_better_even_against_the_means() -> None:
@@ -172,7 +176,7 @@ def test_bradley_terry_ratings_follow_wins_and_average_zero() -> None:
 
 
 def test_if_lower_is_better_results_equal_those_of_negated_scores_and_numbers_are_unchanged() -> None:
-    good, poor, gaps = noisy(0.8, 1), noisy(0.4, 3), [*noisy(0.8, 2)[:30], *[None] * 10]
+    good, poor, gaps = draw_scores(0.8, 1), draw_scores(0.4, 3), [*draw_scores(0.8, 2)[:30], *[None] * 10]
     high = scores_table({"good": good, "poor": poor, "gaps": gaps})
     low = high.set_column(high.schema.get_field_index("score"), "score", pc.negate(high.column("score")))
     above, below = paired(high, {}), paired(low, {}, {"m"})
@@ -181,14 +185,14 @@ def test_if_lower_is_better_results_equal_those_of_negated_scores_and_numbers_ar
             other.better, other.effect, other.win_rate, other.p_holm,
         )  # fmt: skip
         assert (other.difference, other.low, other.high) == pytest.approx((-one.difference, -one.high, -one.low))
-        assert one.is_contrary == other.is_contrary == other.swapped().is_contrary
+        assert one.is_contrary == other.is_contrary == other.swap().is_contrary
     ranked = rank_generators(summarise(low, {}), below, {"m"})
     for first, second in zip(board(high), ranked, strict=True):
         assert (first.generator, first.rank, first.group) == (second.generator, second.rank, second.group)
         assert (second.mean, second.low, second.high) == pytest.approx((-first.mean, -first.high, -first.low))
     [lowest_first] = build_boards(ranked, below).values()
     assert [row.generator for row in lowest_first.rows] == ["good", "gaps", "poor"]
-    assert lowest_first.lower_is_better and lowest_first.leading() == {"good", "gaps"}
+    assert lowest_first.lower_is_better and lowest_first.highlighted_generators() == {"good", "gaps"}
     assert bradley_terry(low, {"m"})["m"] == pytest.approx(bradley_terry(high)["m"])
     assert bradley_terry(low)["m"]["good"] < 0 < bradley_terry(high)["m"]["good"]
 

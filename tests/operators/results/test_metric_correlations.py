@@ -14,7 +14,9 @@ from tests.operators.tallied import of_table
 PROMPTS = [f"p{number}" for number in range(40)]
 
 
-def scored(metric: str, generator: str, scores: dict[str, float | None], copies: int = 1) -> list[dict[str, object]]:
+def make_scores(
+    metric: str, generator: str, scores: dict[str, float | None], copies: int = 1
+) -> list[dict[str, object]]:
     return [
         {"image_id": f"{prompt}-{copy}", "prompt_id": prompt, "generator": generator, "metric": metric, "score": score}
         for prompt, score in scores.items()
@@ -34,7 +36,12 @@ def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
     first, second, third = draw_scores(1), draw_scores(2) | {"p0": None}, draw_scores(3)
     del second["p1"]
     runs = of_table(
-        table(scored("a", "x", first), scored("b", "x", second), scored("a", "y", third), scored("b", "y", third))
+        table(
+            make_scores("a", "x", first),
+            make_scores("b", "x", second),
+            make_scores("a", "y", third),
+            make_scores("b", "y", third),
+        )
     )
     x, y = correlate_metrics(runs, ["a", "b"])
     both = PROMPTS[2:]
@@ -46,7 +53,7 @@ def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
     )
 
 
-def test_an_interval_of_a_rank_correlation_covers_as_often_as_it_says() -> None:
+def test_the_interval_of_a_rank_correlation_has_its_stated_coverage() -> None:
     """The test draws 1,000 samples of 40 normal pairs with a true rank correlation of 0.5."""
     random, truth = np.random.default_rng(0), 0.5
     pearson = 2 * math.sin(math.pi * truth / 6)

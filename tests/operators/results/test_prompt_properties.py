@@ -10,13 +10,13 @@ from plumbline.operators.results.prompt_properties import (
     ParsedWord,
     ParseProperties,
     central_depth,
+    count_syllables,
     depth,
     grade,
     length,
     measure_parse,
     open_parser,
     properties,
-    syllables,
 )
 
 
@@ -25,21 +25,21 @@ from plumbline.operators.results.prompt_properties import (
     [("dog", 1), ("table", 2), ("purple", 2), ("motorcycle", 4), ("boxes", 2), ("horses", 2), ("jumped", 1),
      ("painted", 2), ("whale", 1), ("apples", 2), ("the", 1), ("Dances", 2), ("brr", 1)],
 )  # fmt: skip
-def test_syllables_are_groups_of_vowels_but_for_silent_endings(word: str, count: int) -> None:
-    assert syllables(word) == count
+def test_syllables_are_groups_of_vowels_except_silent_endings(word: str, count: int) -> None:
+    assert count_syllables(word) == count
 
 
-def test_the_grade_is_flesch_and_kincaids() -> None:
+def test_the_grade_follows_the_flesch_kincaid_formula() -> None:
     assert grade("The dog runs. It barks.") == pytest.approx(0.39 * 5 / 2 + 11.8 * 5 / 5 - 15.59)
     assert grade("a purple motorcycle") == pytest.approx(0.39 * 3 + 11.8 * 7 / 3 - 15.59)
     assert math.isnan(grade("12 !")) and grade("a motorcycle, e.g. a dog") == grade("a motorcycle, e.g. a dog ")
 
 
-def test_the_length_counts_the_words_that_say_something() -> None:
+def test_the_length_counts_only_content_words() -> None:
     assert (length("a red dog is in front of the cat"), length("the"), length("")) == (4, 0, 0)
 
 
-def test_the_depth_is_the_longest_way_to_a_root_of_any_sentence() -> None:
+def test_the_depth_is_the_longest_path_to_the_root_of_any_sentence() -> None:
     assert depth([1, 1, 1]) == 1
     assert depth([1, 2, 3, 3, 4]) == 3, "two sentences"
     assert math.isnan(depth([]))
@@ -54,7 +54,7 @@ def central_depth_of_the_paper(children: list[list[int]], node: int) -> tuple[in
     )
 
 
-def test_the_central_depth_is_that_of_the_papers_pseudo_code() -> None:
+def test_the_central_depth_equals_that_of_the_papers_pseudo_code() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         order = rng.permutation(rng.integers(1, 30)).tolist()  # a word's head comes before it, or it is a root
@@ -69,8 +69,8 @@ def test_the_central_depth_is_that_of_the_papers_pseudo_code() -> None:
     assert (central_depth(chain), depth(chain)) == (1, 4999), "a branch on only one side is not central"
 
 
-def test_entities_are_the_different_things_that_a_text_names() -> None:
-    """The text "A red soccer ball and two balls near the Eiffel Tower" has two: ball, which occurs twice, and Tower."""
+def test_entities_are_counted_once_each() -> None:
+    """The text "A red soccer ball and two balls near the Eiffel Tower" has two entities: ball (twice) and Tower."""
     words = [
         ("a", "DET", "det", 3), ("red", "ADJ", "amod", 3), ("soccer", "NOUN", "compound", 3),
         ("ball", "NOUN", "ROOT", 3), ("and", "CCONJ", "cc", 3), ("two", "NUM", "nummod", 6),
@@ -83,7 +83,7 @@ def test_entities_are_the_different_things_that_a_text_names() -> None:
     assert all(map(math.isnan, measure_parse([])))
 
 
-def test_what_is_measured_is_what_was_asked_for() -> None:
+def test_properties_include_the_parse_only_if_there_is_a_parser() -> None:
     assert list(properties({})) == ["length", "grade"]
     measured = properties({"letters": lambda text: float(len(text))}, lambda text: ParseProperties(7, 3, 2))
     assert {name: of("a dog") for name, of in measured.items()} == {
@@ -92,6 +92,6 @@ def test_what_is_measured_is_what_was_asked_for() -> None:
     }  # fmt: skip
 
 
-def test_a_parser_that_is_not_installed_is_refused_with_the_remedy() -> None:
+def test_a_missing_parser_is_an_error_with_a_remedy() -> None:
     with pytest.raises(ConfigError, match=r"^parser=no_such_pipeline: .*install|download"):
         open_parser("no_such_pipeline")

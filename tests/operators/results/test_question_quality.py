@@ -1,4 +1,4 @@
-"""The quality of questions is measured without images: by prompts that have questions and words that they cover."""
+"""The quality of questions is measured without images, by the prompts with questions and the words they cover."""
 
 import pytest
 
@@ -35,5 +35,5 @@ def test_prompts_questions_and_words_are_counted() -> None:
 @pytest.mark.parametrize(
     ("text", "words"), [("A man's well-known hat", ["man's", "well-known", "hat"]), ("in the", []), ("", [])]
 )
-def test_content_words_are_those_that_are_not_function_words(text: str, words: list[str]) -> None:
+def test_function_words_are_not_content_words(text: str, words: list[str]) -> None:
     assert [text[start:end] for start, end in content_words(text)] == words

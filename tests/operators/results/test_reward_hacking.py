@@ -39,7 +39,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ToyGenerator:
-    """A generator that draws the embedded world's images on a noisy background, and only learns the amount of noise."""
+    """A generator that draws images of the embedded benchmark on a noisy background, and learns only its level."""
 
     def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
         self.texts, self.pictures = texts, pictures
@@ -59,7 +59,7 @@ class ToyGenerator:
 
 
 def _add_noise(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
-    """Return the image with noise on its background, i.e. on all pixels with the colour of the corner."""
+    """Return the image with noise on its background: all pixels with the colour of the corner."""
     background = (picture == picture[0, 0]).all(axis=2, keepdims=True)
     return np.asarray(np.clip(picture + noise * background, 0, 255), np.uint8)
 

@@ -90,12 +90,12 @@ def test_a_cached_part_is_read_once_and_other_parts_every_time(
 ) -> None:
     read: list[int] = []
 
-    def noted(number: int, columns: Sequence[str]) -> pa.Table:
+    def read_noted(number: int, columns: Sequence[str]) -> pa.Table:
         read.append(number)
         return WHOLE.slice(60 * number, 60).select(list(columns))
 
     monkeypatch.setattr(run_scores, "PARTS_KEPT", 2)
-    scores = RunScores([partial(noted, number) for number in range(6)])
+    scores = RunScores([partial(read_noted, number) for number in range(6)])
     for metric in METRICS:
         scores.select_rows(metric)
     assert sorted(read) == [0, 1, 2, 2, 3, 3, 4, 4, 5, 5]
@@ -113,7 +113,7 @@ def test_memory_is_limited_to_one_metric_and_a_few_parts(monkeypatch: pytest.Mon
 
     tables = [select_metric(number) for number in range(24)]  # in Arrow's memory, which is not traced
 
-    def peak(n_metrics: int) -> int:
+    def measure_peak(n_metrics: int) -> int:
         tracemalloc.start()
         scores = RunScores([partial(_select, table) for table in tables[:n_metrics]])
         for metric in scores.metrics:
@@ -122,6 +122,6 @@ def test_memory_is_limited_to_one_metric_and_a_few_parts(monkeypatch: pytest.Mon
         tracemalloc.stop()
         return most
 
-    peak(1)
-    few, many = peak(4), peak(24)
+    measure_peak(1)
+    few, many = measure_peak(4), measure_peak(24)
     assert many < 1.2 * few

@@ -154,7 +154,7 @@ def test_the_table_has_exactly_the_summary_schema_even_if_empty() -> None:
     assert empty.num_rows == 0
 
 
-def many(prompts: int, seed: int = 0) -> pa.Table:
+def make_scores(prompts: int, seed: int = 0) -> pa.Table:
     """Return scores of two generators on two metrics, with one in ten missing."""
     random = Random(seed)
     return scores_table(
@@ -173,7 +173,7 @@ MANY_SKILLS = {f"p{prompt}": ["colour"] if prompt % 3 else ["count", "colour"] f
 @given(cuts=st.lists(st.integers(0, 240), max_size=6), order=st.randoms())
 @settings(max_examples=25, deadline=None)
 def test_the_summary_does_not_depend_on_parts_and_order_of_the_rows(cuts: list[int], order: Random) -> None:
-    scores = many(60)
+    scores = make_scores(60)
     edges = sorted({0, *cuts, len(scores)})
     parts = [scores.slice(first, last - first) for first, last in pairwise(edges)]
     order.shuffle(parts)
@@ -189,7 +189,7 @@ def test_the_summary_does_not_depend_on_parts_and_order_of_the_rows(cuts: list[i
 
 
 def test_the_interval_is_about_as_wide_as_a_bootstrap_over_prompts() -> None:
-    scores = many(60)
+    scores = make_scores(60)
     row = summary_rows(scores, MANY_SKILLS)["g", "m", "overall"]
     mine = [one for one in scores.to_pylist() if (one["generator"], one["metric"]) == ("g", "m") and one["score"]]
     direct = Prompts([one["prompt_id"] for one in mine]).mean_interval(np.array([one["score"] for one in mine]))
@@ -197,7 +197,7 @@ def test_the_interval_is_about_as_wide_as_a_bootstrap_over_prompts() -> None:
 
 
 def test_prompts_are_resampled_whole_so_that_copies_of_images_do_not_narrow_the_interval() -> None:
-    once = many(60)
+    once = make_scores(60)
     row = summary_rows(once)["g", "m", "overall"]
     tenfold = summary_rows(pa.concat_tables([once] * 10))["g", "m", "overall"]
     assert (tenfold["low"], tenfold["high"]) == pytest.approx((row["low"], row["high"]))

@@ -4,41 +4,50 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.results.percentile_ranks import SketchKey, UsualScores, largest_sketches, sketch, usual_table
+from plumbline.operators.results.percentile_ranks import (
+    SketchKey,
+    UsualScores,
+    largest_sketches,
+    merge_sketches,
+    sketch,
+)
 
 NONE_FALLS = frozenset[str]()
 
 
-def usual(*given: tuple[str, str, list[float | None]], falling: frozenset[str] = NONE_FALLS) -> UsualScores:
-    """Return the usual scores over runs that each scored one generator with one metric, newest first."""
+def make_usual_scores(*given: tuple[str, str, list[float | None]], falling: frozenset[str] = NONE_FALLS) -> UsualScores:
+    """Return the usual scores of runs, newest first, given as (metric, generator, scores)."""
     runs = [
-        usual_table([(SketchKey(metric, name), sketch(pa.chunked_array([scores])))]) for metric, name, scores in given
+        merge_sketches([(SketchKey(metric, name), sketch(pa.chunked_array([scores])))])
+        for metric, name, scores in given
     ]
     return UsualScores("pets", largest_sketches(runs), falling)
 
 
 def test_a_score_is_described_by_its_percentile_rank() -> None:
     scores = [0.1, 0.2, 0.2, 0.9, None] * 5
-    of_pets = usual(("m", "a", scores))
+    of_pets = make_usual_scores(("m", "a", scores))
     assert of_pets.locate("m", 0.2) == (0.5, 20), "ties count half, and a row without a score does not count"
     assert of_pets.describe("m", 0.9) == "0.900 has percentile rank 88% among the 20 images scored so far on pets"
-    assert usual(("m", "a", scores), falling=frozenset({"m"})).locate("m", 0.1) == (0.875, 20)
-    assert of_pets.describe("other", 0.9) == "" and usual(("m", "a", scores[:-6])).describe("m", 0.9) == "", (
-        "too few images"
-    )
+    assert make_usual_scores(("m", "a", scores), falling=frozenset({"m"})).locate("m", 0.1) == (0.875, 20)
+    assert (
+        of_pets.describe("other", 0.9) == "" and make_usual_scores(("m", "a", scores[:-6])).describe("m", 0.9) == ""
+    ), "too few images"
 
 
 def test_a_generator_that_several_runs_scored_counts_once_with_the_most_images() -> None:
     few, many = [0.0] * 20, [1.0] * 30
-    assert usual(("m", "a", few), ("m", "a", many), ("m", "b", few)).locate("m", 0.5) == (20 / 50, 50)
-    assert usual(("m", "a", few), ("m", "a", [1.0] * 20)).locate("m", 0.5) == (1, 20), "the newest wins a tie"
+    assert make_usual_scores(("m", "a", few), ("m", "a", many), ("m", "b", few)).locate("m", 0.5) == (20 / 50, 50)
+    assert make_usual_scores(("m", "a", few), ("m", "a", [1.0] * 20)).locate("m", 0.5) == (1, 20), (
+        "the newest wins a tie"
+    )
 
 
 def test_a_few_scores_represent_many_in_any_parts() -> None:
     draws = np.random.default_rng(0)
     scores = draws.beta(2, 5, size=20_000)
     parts = [(SketchKey("m", "a"), sketch(pa.chunked_array([part]))) for part in np.split(np.sort(scores), [50, 9_000])]
-    table = usual_table(parts)
+    table = merge_sketches(parts)
     assert table.column("n").to_pylist() == [20_000] and len(table.column("values")[0]) == 200
     of_all = UsualScores("pets", largest_sketches([table]), NONE_FALLS)
     for score in (0.01, 0.1, 0.3, 0.6, 0.9):

@@ -1,4 +1,4 @@
-"""A combined reward follows its expression for one or many images; an image that lacks a score has no reward."""
+"""A combined reward follows its expression, for one image or many; an image without all scores has no reward."""
 
 import math
 
@@ -28,7 +28,7 @@ SCALES = {"up": Scale(1.0, 2.0), "down": Scale(10.0, 4.0)}
     ],
     ids=str,
 )
-def test_a_reward_is_what_its_expression_says(options: dict[str, object], reward: float) -> None:
+def test_a_reward_follows_its_expression(options: dict[str, object], reward: float) -> None:
     """The scores are 3 for `up` and 20 for `down`, for which lower is better; parts are ordered by name."""
     combination = Combination(weights=WEIGHTS, **options)
     made = Reward(combination, frozenset({"down"}), SCALES if combination.unit != "score" else {})
@@ -40,7 +40,7 @@ def test_the_weights_of_a_product_are_exponents() -> None:
     assert Reward(product, frozenset(), {})([3.0, 0.5]) == 0.75
 
 
-def combined(prompts: np.ndarray, scores: list[Floats], unit: Unit = "noise") -> Floats:
+def compute_rewards(prompts: np.ndarray, scores: list[Floats], unit: Unit = "noise") -> Floats:
     of = {f"m{number}": values for number, values in enumerate(scores)}
     return Reward(
         Combination(weights=dict.fromkeys(of, 1.0), unit=unit), frozenset(), compute_scales(of, prompts, unit, "it")
@@ -48,19 +48,19 @@ def combined(prompts: np.ndarray, scores: list[Floats], unit: Unit = "noise") ->
 
 
 @given(scored(2), st.sampled_from(["z_score", "noise"]), st.integers(-8, 8), numbers)
-def test_in_units_of_a_baseline_a_metrics_scale_and_offset_change_no_reward(
+def test_a_metrics_scale_and_offset_do_not_change_rewards_in_units_of_a_baseline(
     given: tuple[np.ndarray, list[Floats]], unit: Unit, power: int, offset: float
 ) -> None:
     prompts, (first, second) = given
     try:
-        before = combined(prompts, [first, second], unit)
+        before = compute_rewards(prompts, [first, second], unit)
     except ConfigError:
         assume(False)
-    np.testing.assert_allclose(combined(prompts, [first * 2.0**power + offset, second], unit), before, atol=1e-6)
+    np.testing.assert_allclose(compute_rewards(prompts, [first * 2.0**power + offset, second], unit), before, atol=1e-6)
 
 
 @given(scored(2), st.sampled_from(["z_score", "noise"]), st.randoms())
-def test_the_order_of_a_baselines_images_changes_no_digit(
+def test_scales_do_not_depend_on_the_order_of_the_baselines_images(
     given: tuple[np.ndarray, list[Floats]], unit: Unit, random: np.random.Generator
 ) -> None:
     """Prompt numbers do not matter either: a service reads the rows of a run in another order than an export."""
@@ -76,18 +76,20 @@ def test_the_order_of_a_baselines_images_changes_no_digit(
 
 
 @given(scored(2))
-def test_an_image_without_a_score_has_no_reward_and_counts_for_no_other(given: tuple[np.ndarray, list[Floats]]) -> None:
+def test_an_image_without_a_score_has_no_reward_and_does_not_affect_others(
+    given: tuple[np.ndarray, list[Floats]],
+) -> None:
     prompts, scores = given
     whole = ~np.isnan(scores[0]) & ~np.isnan(scores[1])
     try:
-        rewards = combined(prompts, scores)
+        rewards = compute_rewards(prompts, scores)
     except ConfigError:
         assume(False)
     assert (np.isnan(rewards) == ~whole).all()
-    np.testing.assert_array_equal(combined(prompts[whole], [values[whole] for values in scores]), rewards[whole])
+    np.testing.assert_array_equal(compute_rewards(prompts[whole], [values[whole] for values in scores]), rewards[whole])
 
 
-def test_the_units_are_those_of_the_images_of_a_baseline() -> None:
+def test_scales_are_the_mean_and_the_deviation_or_noise_of_the_baseline() -> None:
     values = np.array([1.0, 2.0, nan, 4.0, 5.0, 60.0])
     known = values[~np.isnan(values)]
     (z_score,) = compute_scales({"a": values}, PROMPTS, "z_score", "it").values()
@@ -100,7 +102,7 @@ def test_the_units_are_those_of_the_images_of_a_baseline() -> None:
         compute_scales({"a": values, "b": np.full(6, 0.1)}, PROMPTS, "z_score", "it")
 
 
-def test_the_reward_of_one_metric_is_its_own_score_turned_so_that_higher_is_better() -> None:
+def test_the_reward_of_a_single_metric_is_its_score_negated_if_lower_is_better() -> None:
     alone = Combination(weights={"a": 1.0})
     assert alone.single_metric == "a" and Combination(weights={"a": 2.0}).single_metric is None
     values = np.array([0.1, 0.2, nan, 1e-17])
@@ -122,7 +124,7 @@ def test_the_reward_of_one_metric_is_its_own_score_turned_so_that_higher_is_bett
     ],
     ids=str,
 )
-def test_an_expression_that_means_nothing_is_refused_in_one_line(options: dict[str, object], complaint: str) -> None:
+def test_an_invalid_expression_is_an_error_of_one_line(options: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:
         Combination(**{"weights": WEIGHTS, **options})
     assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Selected examples are clearly better, within the limits, evenly distributed, and only of images with a reward."""
+"""Examples are selected by margin, within limits, evenly over groups, and only from images with a reward."""
 
 from collections import Counter
 from itertools import pairwise
@@ -47,7 +47,7 @@ def select(given: Candidates, unit: str = "pair", **options: object) -> list[Exa
 
 
 @given(rewards)
-def test_pairs_within_half_of_the_noise_are_left_out_by_default(values: list[float]) -> None:
+def test_pairs_closer_than_half_the_noise_are_left_out_by_default(values: list[float]) -> None:
     given = candidates(values)
     by_default = [example.images for example in select_examples("pair", given, SelectionConfig())]
     wide = [pair.images for pair in select(given) if values[pair.images[0]] - values[pair.images[1]] >= given.noise / 2]
@@ -55,7 +55,7 @@ def test_pairs_within_half_of_the_noise_are_left_out_by_default(values: list[flo
 
 
 @given(rewards, st.integers(0, 5), st.sampled_from(["pair", "ranking"]))
-def test_what_comes_first_is_better_by_the_margin_and_nothing_is_without_a_reward(
+def test_each_image_of_an_example_is_better_than_the_next_by_the_margin(
     values: list[float], margin: int, unit: str
 ) -> None:
     for example in select(candidates(values), unit, margin=float(margin)):
@@ -66,7 +66,7 @@ def test_what_comes_first_is_better_by_the_margin_and_nothing_is_without_a_rewar
 
 
 @given(rewards)
-def test_all_pairs_that_are_no_ties_are_taken_where_nothing_else_is_asked(values: list[float]) -> None:
+def test_all_pairs_except_ties_are_selected_without_a_margin(values: list[float]) -> None:
     wanted = {
         (a, b)
         for a, first in enumerate(values)
@@ -77,7 +77,7 @@ def test_all_pairs_that_are_no_ties_are_taken_where_nothing_else_is_asked(values
 
 
 @given(rewards, st.integers(1, 4), st.sampled_from(["widest", "hash"]))
-def test_caps_of_a_prompt_hold(values: list[float], cap: int, pick: str) -> None:
+def test_limits_per_prompt_are_kept(values: list[float], cap: int, pick: str) -> None:
     given = candidates(values)
     everything = Counter(example.prompt for example in select(given))
     capped = Counter(example.prompt for example in select(given, per_prompt=cap, pick=pick))
@@ -86,7 +86,7 @@ def test_caps_of_a_prompt_hold(values: list[float], cap: int, pick: str) -> None
 
 
 @given(rewards, st.integers(-6, 6), st.floats(0, 3))
-def test_a_margin_in_units_of_noise_does_not_know_the_metrics_scale(
+def test_a_margin_in_units_of_noise_does_not_depend_on_the_metrics_scale(
     values: list[float], power: int, margin: float
 ) -> None:
     scaled = [value * 2.0**power for value in values]
@@ -95,27 +95,27 @@ def test_a_margin_in_units_of_noise_does_not_know_the_metrics_scale(
 
 
 @given(rewards, rewards)
-def test_pairs_are_those_that_another_metric_orders_alike(values: list[float], other: list[float]) -> None:
+def test_only_pairs_that_another_metric_orders_alike_are_selected(values: list[float], other: list[float]) -> None:
     other = (other * len(values))[: len(values)]
     agreed = select(candidates(values, other), agree=("other",))
     assert agreed == [one for one in select(candidates(values)) if other[one.images[0]] > other[one.images[1]]]
 
 
-def test_the_widest_pair_of_a_prompt_is_taken_first_and_a_ranking_keeps_its_ends() -> None:
+def test_the_widest_pair_is_selected_first_and_a_thinned_ranking_keeps_its_ends() -> None:
     given = candidates([5.0, 9.0, 1.0, 4.0])
     assert [example.images for example in select(given, per_prompt=1)] == [(1, 2)]
     assert [example.images for example in select(given, "ranking", per_prompt=2)] == [(1, 2)]
     assert [example.images for example in select(given, "ranking", margin=2.0)] == [(1, 0, 2)]
 
 
-def test_the_best_of_n_needs_a_choice() -> None:
+def test_best_of_n_requires_images_with_different_rewards() -> None:
     alike, differing = [2.0, 2.0, 2.0, nan], [2.0, 3.0, 3.0, nan]
     assert select(candidates(alike), "best") == []
     assert [example.images for example in select(candidates(differing), "best")] == [(1, 2, 0)]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
-def test_quotas_are_even_but_for_what_is_not_there(sizes: list[int], total: int) -> None:
+def test_quotas_are_even_except_for_groups_that_are_too_small(sizes: list[int], total: int) -> None:
     quotas = even_quotas(sizes, total)
     assert sum(quotas) == min(total, sum(sizes))
     assert all(quota <= size for quota, size in zip(quotas, sizes, strict=True))
@@ -144,23 +144,23 @@ def test_examples_are_spread_over_generators_and_skills(balance: tuple[str, ...]
     assert max(counts.values()) - min(left) <= 1
 
 
-def test_an_even_spread_without_a_number_is_refused() -> None:
+def test_balance_requires_max_examples() -> None:
     with pytest.raises(ConfigError, match=r"selection\.balance: requires max_examples"):
         SelectionConfig(balance=("winner",))
 
 
 @given(st.text(), st.floats(0, 1))
-def test_a_prompt_is_on_one_side_whatever_its_spaces_and_capitals(text: str, share: float) -> None:
+def test_spaces_around_a_prompt_do_not_change_its_split(text: str, share: float) -> None:
     assert choose_split(text, share) == choose_split(f"  {text}\n", share)
     assert choose_split(text, 0.0) == "train" and choose_split(text, 1.0) == "test"
 
 
 @given(st.text(), st.floats(0, 1), st.floats(0, 1))
-def test_more_held_out_prompts_are_the_same_and_some_more(text: str, first: float, second: float) -> None:
+def test_a_larger_held_out_share_contains_the_smaller_one(text: str, first: float, second: float) -> None:
     less, more = sorted((first, second))
     assert choose_split(text, less) == "train" or choose_split(text, more) == "test"
 
 
-def test_the_share_that_is_held_out_is_about_the_one_asked_for() -> None:
+def test_about_the_requested_share_of_prompts_is_held_out() -> None:
     sides = Counter(choose_split(f"prompt {number}", 0.2) for number in range(2000))
     assert 330 < sides["test"] < 470

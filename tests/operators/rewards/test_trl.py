@@ -1,4 +1,4 @@
-"""TRL's trainers receive one number per completion, or None if there is no score."""
+"""TRL's trainers receive one number per completion, or None if the score is missing."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ def as_trl_calls(reward: Any, **columns: Any) -> list[float]:
     return [score if score is not None else math.nan for score in given]
 
 
-def test_completions_about_images_are_rewarded_by_the_scorers_own_score(scorer: Scorer) -> None:
+def test_the_reward_of_a_completion_is_its_score(scorer: Scorer) -> None:
     pairs = pack_pairs(3)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
     expected = [row["score"] for row in scorer.score_table(images, texts).to_pylist() if row["metric"] == "vqascore"]
@@ -45,11 +45,8 @@ def test_completions_about_images_are_rewarded_by_the_scorers_own_score(scorer: 
     assert given == pytest.approx(expected)
 
 
-def test_ms_swift_calls_it_with_completions_first_and_lists_of_files(scorer: Scorer, tmp_path: Path) -> None:
-    """The arguments are those of compute_rewards_per_func in modelscope/ms-swift 3602360.
-
-    The function is in swift/rl_core/grpo_algorithm.py.
-    """
+def test_the_function_accepts_ms_swifts_arguments(scorer: Scorer, tmp_path: Path) -> None:
+    """Use the arguments of compute_rewards_per_func (modelscope/ms-swift 3602360, swift/rl_core/grpo_algorithm.py)."""
     pairs = pack_pairs(2)
     for place, pair in enumerate(pairs):
         (tmp_path / f"{place}.png").write_bytes(pair.image)
@@ -60,7 +57,7 @@ def test_ms_swift_calls_it_with_completions_first_and_lists_of_files(scorer: Sco
     assert reward(texts, trainer_state=object(), **columns) == pytest.approx(expected)
 
 
-def test_a_completion_without_a_text_has_no_reward_and_the_others_keep_theirs(scorer: Scorer) -> None:
+def test_a_completion_without_text_has_no_reward_and_does_not_affect_others(scorer: Scorer) -> None:
     pairs = pack_pairs(3)
     no_text = [{"role": "assistant", "content": None, "tool_calls": []}]
     bad: list[Any] = ["half \ud83d", None, math.nan, 7, [], {}, no_text, [{"role": "assistant"}], ""]
@@ -74,7 +71,7 @@ def test_a_completion_without_a_text_has_no_reward_and_the_others_keep_theirs(sc
     assert [score for place, score in enumerate(given) if place not in (0, 6, 11)] == [None] * len(bad)
 
 
-def test_a_column_brings_the_questions_of_a_benchmarks_metric() -> None:
+def test_a_column_can_contain_the_questions_of_a_benchmarks_metric() -> None:
     soft_mean = ("metrics.tifa_v1.aggregate=soft_geometric", "metrics.tifa_v1.answers=likelihood")
     scorer, pairs = open_scorer("metric=[tifa_v1]", *soft_mean, "models=shapes"), pack_pairs(2)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
@@ -84,7 +81,7 @@ def test_a_column_brings_the_questions_of_a_benchmarks_metric() -> None:
     assert reward(texts, image=images, vqa_list=lists) == expected and None not in expected
 
 
-def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:
+def test_a_missing_score_becomes_none(scorer: Scorer) -> None:
     (pair,) = pack_pairs(1)
     given = trl_reward(scorer, "clipscore")(
         prompts=["?"] * 4,
@@ -97,8 +94,8 @@ def test_where_there_is_no_score_there_is_none(scorer: Scorer) -> None:
 
 
 @pytest.mark.slow
-def test_trls_own_trainer_trains_on_the_reward_and_counts_no_failure(scorer: Scorer, tmp_path: Path) -> None:
-    """A tiny policy writes about images, one of which is missing: its completions are excluded from all means."""
+def test_trls_trainer_excludes_failed_completions_from_means(scorer: Scorer, tmp_path: Path) -> None:
+    """A tiny policy writes about images. One image is missing, so its completions are excluded from all means."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -107,7 +104,7 @@ def test_trls_own_trainer_trains_on_the_reward_and_counts_no_failure(scorer: Sco
     asked: list[tuple[list[str], list[float | None]]] = []
     scored = trl_reward(scorer, "clipscore", images="picture")
 
-    def noted(**columns: Any) -> list[float | None]:
+    def record_reward(**columns: Any) -> list[float | None]:
         asked.append((columns["completions"], scored(**columns)))
         return asked[-1][1]
 
@@ -115,13 +112,13 @@ def test_trls_own_trainer_trains_on_the_reward_and_counts_no_failure(scorer: Sco
     options = {"max_steps": 4, "per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 6}
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder),
-        reward_funcs=[noted],
+        reward_funcs=[record_reward],
         args=GRPOConfig(output_dir=str(tmp_path / "trained"), logging_steps=1, **options, **TRL_OPTIONS),
         train_dataset=Dataset.from_list([{"prompt": "Describe it:", "picture": picture} for picture in pictures]),
         processing_class=AutoTokenizer.from_pretrained(folder),
     )
     trainer.train()
-    means = [entry["rewards/noted/mean"] for entry in trainer.state.log_history if "loss" in entry]
+    means = [entry["rewards/record_reward/mean"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(asked) == len(means) == 4
     for mean, (completions, rewards) in zip(means, asked, strict=True):
         assert len(completions) == len(rewards) == 2
@@ -130,7 +127,7 @@ def test_trls_own_trainer_trains_on_the_reward_and_counts_no_failure(scorer: Sco
     assert any(rewards == [None, None] for _, rewards in asked)
 
 
-def test_what_is_not_there_is_refused(scorer: Scorer) -> None:
+def test_an_unknown_metric_or_column_is_an_error(scorer: Scorer) -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         trl_reward(scorer, "vqascor")
     with pytest.raises(ConfigError, match="no column is called 'image'"):

@@ -20,7 +20,7 @@ numbers = st.integers(-1000, 1000).map(lambda number: number / 100)
 
 @st.composite
 def scored(draw: st.DrawFn, metrics: int = 1) -> tuple[np.ndarray, list[Floats]]:
-    """Return images of some prompts with their scores on the metrics, some of them missing."""
+    """Draw the prompt of each image, and the images' scores by each metric, some of them missing."""
     n = draw(st.integers(2, 24))
     prompts = np.sort(np.array(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), np.int32))
     each = st.lists(st.one_of(numbers, st.just(nan)), min_size=n, max_size=n)
@@ -35,7 +35,7 @@ def test_the_noise_is_the_pooled_standard_deviation_within_a_prompt() -> None:
 
 
 @pytest.mark.parametrize("std, spread", [("population", np.sqrt(2 / 3)), ("sample", 1.0)])
-def test_a_z_score_is_by_the_standard_deviation_that_is_named(std: Std, spread: float) -> None:
+def test_z_scores_use_the_chosen_standard_deviation(std: Std, spread: float) -> None:
     values = np.array([1.0, 2.0, 3.0, 4.0, 4.0, 9.0])
     noise = measure_noise(values, PROMPTS)
     z = z_scores(values, PROMPTS, noise, std, epsilon=0.5)
@@ -43,13 +43,15 @@ def test_a_z_score_is_by_the_standard_deviation_that_is_named(std: Std, spread: 
     assert list(z[3:]) == [0, 0, 0], "identical images, and a prompt's only image"
 
 
-def test_ranks_go_from_the_worst_to_the_best_and_ties_share_theirs() -> None:
+def test_ranks_ascend_from_the_worst_to_the_best_and_ties_share_a_rank() -> None:
     ranks = rank_advantages(np.array([3.0, 1.0, 1.0, nan, 2.0, 5.0]), PROMPTS, noise=1.0)
     assert list(ranks[:3]) == [1.0, -0.5, -0.5] and np.isnan(ranks[3]) and list(ranks[4:]) == [0, 0]
 
 
 @given(scored(), st.floats(1e-3, 1e3))
-def test_a_rewards_scale_changes_no_z_score_and_no_rank(given: tuple[np.ndarray, list[Floats]], scale: float) -> None:
+def test_z_scores_and_ranks_do_not_depend_on_the_rewards_scale(
+    given: tuple[np.ndarray, list[Floats]], scale: float
+) -> None:
     prompts, (values,) = given
     for made in (z_scores, None):
         before, after = (

@@ -53,8 +53,8 @@ def test_the_report_predicts_the_effect_of_more_images_and_more_prompts() -> Non
     assert by_metric["m"] == pytest.approx(Repeats(4.0, 0.01, 0.08))
     (said,) = seed_sentences(by_metric)
     assert str(said) == (
-        "The seed is 67% of the variance of a mean by m, and 10% by k. By m, twice the 4 images a prompt would narrow "
-        "its interval by 18%, and twice the prompts by 29%."
+        "The seed causes 67% of the variance of a mean by m, and 10% by k. By m, twice as many images per prompt (now "
+        "4) would narrow the interval by 18%, and twice as many prompts by 29%."
     )
     assert seed_table(by_metric).rows[0] == ("m", "4", "0.100", "0.283", "67%", "−18%", "−29%")
 

@@ -1,4 +1,4 @@
-"""Released answers become scores, depending on whether a question counts if its parents fail or are unanswered."""
+"""Released answers become scores; options decide how wrong and missing answers to parent questions count."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, accumulate, accumulate_answers
 from plumbline.pipelines.metaeval.releases.scores import read_scores
 from tests.commands import config_of
-from tests.pipelines.metaeval.releases.files import TS2_METADATA, as_csv, put
+from tests.pipelines.metaeval.releases.files import TS2_METADATA, as_csv, write_file
 
 CHAIN = {"1": [], "2": ["1"], "3": ["2"], "4": ["9"]}
 RELEASED = """image,prompt,model,q,above,wanted,blip,mplug
@@ -28,14 +28,14 @@ i2,p,sd,1,-1,yes,,yes
     [("none", "wrong", 3 / 4), ("direct", "wrong", 2 / 4), ("recursive", "wrong", 1 / 4),
      ("none", "left_out", 3 / 4), ("direct", "left_out", 2 / 4), ("recursive", "left_out", 1 / 4)],
 )  # fmt: skip
-def test_a_question_counts_by_itself_by_its_parents_or_by_all_above_it(
+def test_a_question_counts_alone_or_with_its_parents_or_with_all_its_ancestors(
     accumulation: str, missing: str, score: float
 ) -> None:
     right = {"1": False, "2": True, "3": True, "4": True}
     assert accumulate(right, CHAIN, accumulation, missing) == score  # type: ignore[arg-type]
 
 
-def test_a_question_without_an_answer_is_wrong_or_not_there() -> None:
+def test_a_question_without_an_answer_is_wrong_or_left_out() -> None:
     right = {"1": None, "2": True, "3": True, "4": False}
     assert accumulate(right, CHAIN, "recursive", "wrong") == 0
     assert accumulate(right, CHAIN, "recursive", "left_out") == 2 / 3
@@ -51,7 +51,7 @@ def config(folder: Path, content: str, *overrides: str) -> AccumulateConfig:
     return config_of("accumulate", *given, *overrides)
 
 
-def test_answers_are_compared_with_the_right_ones_and_written_for_metaeval(tmp_path: Path) -> None:
+def test_answers_are_compared_with_the_right_answers_and_written_as_scores(tmp_path: Path) -> None:
     asked = config(tmp_path, RELEASED, "columns.answer=wanted", "accumulation=direct")
     assert main(asked) == 2, "an image without an answer has a null score"
     scores = read_scores(StorageConfig().locate(asked.output))
@@ -65,7 +65,7 @@ def test_answers_are_compared_with_the_right_ones_and_written_for_metaeval(tmp_p
     assert {(row["prompt_id"], row["generator"]) for row in scores.to_pylist()} == {("p", "sd")}
 
 
-def test_answers_that_say_themselves_whether_they_are_right_need_no_others(tmp_path: Path) -> None:
+def test_answers_marked_as_right_or_wrong_need_no_right_answers(tmp_path: Path) -> None:
     content = "image,q,blip,mplug\ni,1,1,true\ni,2,0,False\n"
     found = accumulate_answers(config(tmp_path, content)).scores.to_pylist()
     assert [(row["metric"], row["score"], row["prompt_id"]) for row in found] == [
@@ -87,7 +87,7 @@ def test_answers_that_say_themselves_whether_they_are_right_need_no_others(tmp_p
         ("image,q,blip,mplug\ni,1,1,1\ni,1,0,1\n", [], r"row 1: image 'i' is asked question '1' twice; remove one"),
     ],
 )
-def test_what_cannot_be_read_is_said_with_file_row_and_remedy(
+def test_an_invalid_answer_is_an_error_with_file_row_and_remedy(
     tmp_path: Path, content: str, overrides: list[str], said: str
 ) -> None:
     with pytest.raises(SourceError, match=said):
@@ -126,39 +126,41 @@ tifa160,tifa,mini-dalle,tifa160_0,"Question: what is red? Choices: dog, cat. Ans
 tifa160,vq2a,mini-dalle,tifa160_0,What is red? dog?,yes
 """,
 }  # fmt: skip
-"""A checkout of j-min/DSG with made-up rows; no generator was asked about the split whoops."""
+"""A checkout of j-min/DSG with synthetic rows; there are no answers about the split whoops."""
 
 
-def released(folder: Path, files: dict[str, str]) -> Path:
+def write_release(folder: Path, files: dict[str, str]) -> Path:
     for name, content in files.items():
-        put(folder / name, content)
+        write_file(folder / name, content)
     return folder
 
 
-def of_format(name: str, answers: Path, *overrides: str) -> AccumulateConfig:
+def config_of_format(name: str, answers: Path, *overrides: str) -> AccumulateConfig:
     given = [f"answers={answers}", f"format={name}", f"output={answers}.parquet", *overrides]
     return config_of("accumulate", *given)
 
 
-def found_scores(config: AccumulateConfig) -> dict[tuple[str, str], float | None]:
+def compute_scores(config: AccumulateConfig) -> dict[tuple[str, str], float | None]:
     return {(row["metric"], row["image_id"]): row["score"] for row in accumulate_answers(config).scores.to_pylist()}
 
 
-def test_dsgs_answers_are_read_with_the_questions_that_they_leave_out(tmp_path: Path) -> None:
-    config = of_format("dsg", released(tmp_path, DSG), "given=[mplug_dsg]", "accumulation=direct", "missing=wrong")
-    assert found_scores(config) == {
+def test_dsgs_unanswered_questions_are_read_too(tmp_path: Path) -> None:
+    config = config_of_format(
+        "dsg", write_release(tmp_path, DSG), "given=[mplug_dsg]", "accumulation=direct", "missing=wrong"
+    )
+    assert compute_scores(config) == {
         ("mplug_dsg", "tifa160_0/mini-dalle"): 0, ("mplug_dsg", "tifa160_1/mini-dalle"): 0,
     }, "a yes whose parent is no, and a prompt without answers"  # fmt: skip
-    (row, lost) = accumulate_answers(of_format("dsg", tmp_path, "given=[mplug_dsg]")).scores.to_pylist()
+    (row, lost) = accumulate_answers(config_of_format("dsg", tmp_path, "given=[mplug_dsg]")).scores.to_pylist()
     assert (row["prompt_id"], row["generator"], row["score"]) == ("tifa160_0", "mini-dalle", 0.5)
     assert lost["score"] is None and lost["error"]["kind"] == "not_scored"
     (note,) = accumulate_answers(config).notes
     assert "dsg-1k-anns.csv, row 3: the dependency '0, whole' is not all numbers" in note
 
 
-def test_dsgs_answers_to_other_metrics_questions_are_compared_as_its_code_does(tmp_path: Path) -> None:
-    config = of_format("dsg", released(tmp_path, DSG), "given=[pali17b_tifa,mplug_vq2a]", "missing=wrong")
-    assert found_scores(config) == {
+def test_dsgs_answers_to_questions_of_tifa_and_vq2_are_compared_as_in_its_code(tmp_path: Path) -> None:
+    config = config_of_format("dsg", write_release(tmp_path, DSG), "given=[pali17b_tifa,mplug_vq2a]", "missing=wrong")
+    assert compute_scores(config) == {
         ("pali17b_tifa", "tifa160_0/mini-dalle"): 0.5, ("mplug_vq2a", "tifa160_0/mini-dalle"): 1,
     }, "yes is the right answer to yes/no questions, whatever TIFA's file says"  # fmt: skip
 
@@ -181,15 +183,15 @@ TIFA_RESULT = {
 }  # fmt: skip
 
 
-def test_tifas_results_are_read_by_generator(tmp_path: Path) -> None:
-    put(tmp_path / "sd.json", json.dumps(TIFA_RESULT))
-    put(tmp_path / "vq.json", json.dumps({**TIFA_RESULT, "caption_scores": {"coco_12": 2 / 3}}))
-    found = accumulate_answers(of_format("tifa", tmp_path, "given=[tifa_mplug]"))
+def test_tifas_results_have_one_file_per_generator(tmp_path: Path) -> None:
+    write_file(tmp_path / "sd.json", json.dumps(TIFA_RESULT))
+    write_file(tmp_path / "vq.json", json.dumps({**TIFA_RESULT, "caption_scores": {"coco_12": 2 / 3}}))
+    found = accumulate_answers(config_of_format("tifa", tmp_path, "given=[tifa_mplug]"))
     assert [(row["metric"], row["image_id"], row["generator"], row["score"]) for row in found.scores.to_pylist()] == [
         ("tifa_mplug", "coco_12/sd", "sd", 0.5), ("tifa_mplug", "coco_12/vq", "vq", 0.5),
     ]  # fmt: skip
     assert len(found.notes) == 1 and "vq.json: caption_scores of 1 prompts, first 'coco_12'" in found.notes[0]
-    assert found_scores(of_format("tifa", tmp_path / "sd.json")) == {("tifa", "coco_12/sd"): 0.5}
+    assert compute_scores(config_of_format("tifa", tmp_path / "sd.json")) == {("tifa", "coco_12/sd"): 0.5}
 
 
 TS2 = {
@@ -209,17 +211,17 @@ TS2 = {
 FIRST, SECOND = (str(row["file_name"]) for row in TS2_METADATA[:2])
 
 
-def test_t2iscorescores_answers_are_of_the_metadatas_images_in_their_order(tmp_path: Path) -> None:
-    config = of_format("t2iscorescore", released(tmp_path, TS2), "accumulation=recursive")
-    assert found_scores(config) == {
+def test_t2iscorescores_answers_are_in_the_order_of_the_metadata(tmp_path: Path) -> None:
+    config = config_of_format("t2iscorescore", write_release(tmp_path, TS2), "accumulation=recursive")
+    assert compute_scores(config) == {
         ("mplug_dsg", FIRST): 0, ("mplug_dsg", SECOND): 1, ("mplug_tifa", FIRST): 1, ("mplug_tifa", SECOND): 0,
     }  # fmt: skip
     wide = {
         "metadata.csv": TS2["data/metadata.csv"],
         "ts2_dsg_correct.csv": "id,image_row,question_id,parents,fuyu,llava\n0,0,0,-1,1,1\n0,1,0,-1,0,1\n",
     }
-    config = of_format("t2iscorescore", released(tmp_path / "wide", wide), "given=[fuyu_dsg]")
-    assert found_scores(config) == {("fuyu_dsg", FIRST): 1, ("fuyu_dsg", SECOND): 0}
+    config = config_of_format("t2iscorescore", write_release(tmp_path / "wide", wide), "given=[fuyu_dsg]")
+    assert compute_scores(config) == {("fuyu_dsg", FIRST): 1, ("fuyu_dsg", SECOND): 0}
 
 
 @pytest.mark.parametrize(
@@ -238,31 +240,31 @@ def test_t2iscorescores_answers_are_of_the_metadatas_images_in_their_order(tmp_p
          "id,question_id,correct,parent_question_id\n0,0,yes,-1\n", "row 0: expected 1 or 0 as correct, found 'yes'"),
     ],
 )  # fmt: skip
-def test_what_is_no_release_is_said_in_a_line(
+def test_an_invalid_release_is_an_error_of_one_line(
     tmp_path: Path, name: str, file: str, content: str | None, said: str
 ) -> None:
     files = {"dsg": {key: DSG[key] for key in ("vqa_answers_release/mplug_dsg.csv", "dsg/data/dsg-1k-anns.csv")}}
-    released(tmp_path, {"dsg": files["dsg"], "tifa": {}, "t2iscorescore": TS2}[name])
+    write_release(tmp_path, {"dsg": files["dsg"], "tifa": {}, "t2iscorescore": TS2}[name])
     if content is None:
         (tmp_path / file).unlink()
     else:
-        put(tmp_path / file, content)
+        write_file(tmp_path / file, content)
     with pytest.raises(SourceError, match=said) as caught:
-        accumulate_answers(of_format(name, tmp_path, "given=[]"))
+        accumulate_answers(config_of_format(name, tmp_path, "given=[]"))
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_release_does_not_have_and_what_it_does_not_take_are_said(tmp_path: Path) -> None:
+def test_a_missing_model_and_unsupported_options_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"given: .* has no answers of 'blip'; there are mplug_dsg, mplug_tifa"):
-        accumulate_answers(of_format("t2iscorescore", released(tmp_path, TS2), "given=[blip]"))
+        accumulate_answers(config_of_format("t2iscorescore", write_release(tmp_path, TS2), "given=[blip]"))
     with pytest.raises(ConfigError, match=r"format: expected one of dsg, .* or null, got 'vq2'"):
-        of_format("vq2", tmp_path)
+        config_of_format("vq2", tmp_path)
     for key, value in (("columns.image_id", "image"), ("separator", "'-'"), ("no_parent", "'-1'")):
         said = f"{key.split('.')[0]}: cannot be set for format=tifa, whose file format is known; leave it out"
         with pytest.raises(ConfigError, match=said):
-            of_format("tifa", tmp_path, f"{key}={value}")
+            config_of_format("tifa", tmp_path, f"{key}={value}")
 
 
-def test_without_a_column_of_answers_there_is_nothing_to_score(tmp_path: Path) -> None:
+def test_a_table_requires_columns_of_answers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="given: expected the columns of answers, got none"):
         config(tmp_path, RELEASED, "given=[]")

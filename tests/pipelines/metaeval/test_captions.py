@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, CLIPModel
 
 from tests.commands import printed, refusal
 from tests.environment import ROOT
-from tests.pipelines.metaeval.releases.files import put
+from tests.pipelines.metaeval.releases.files import write_file
 
 MEASURES = {"bleu_4", "meteor", "rouge_l", "cider"}
 WORDS = ["a", "the", "red", "blue", "green", "cross", "star", "heart", "above", "below", "and"]
@@ -24,7 +24,7 @@ def draw_text(rng: random.Random) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(rng.randint(3, 9)))
 
 
-def test_captions_of_flickr8k_are_scored_by_their_references_and_judged_by_people(tmp_path: Path) -> None:
+def test_scores_of_flickr8k_captions_agree_with_people(tmp_path: Path) -> None:
     """People prefer captions that have lost fewer words of a reference."""
     rng, release = random.Random(1), {}
     for number in range(30):
@@ -34,7 +34,7 @@ def test_captions_of_flickr8k_are_scored_by_their_references_and_judged_by_peopl
         judged += [{"caption": " ".join(words[:2]), "rating": 1 / 3}] * 2
         rng.shuffle(judged)
         release[f"{number}.jpg"] = {"image_path": "x", "ground_truth": references, "human_judgement": judged}
-    path = put(tmp_path / "crowdflower_flickr8k.json", release)
+    path = write_file(tmp_path / "crowdflower_flickr8k.json", release)
     said = printed("captions", f"captions={path}", f"output={tmp_path / 'scores.parquet'}")
     scores = pd.read_parquet(tmp_path / "scores.parquet")
     assert scores.groupby("metric").size().to_dict() == dict.fromkeys(MEASURES, 90) and "0 of them null" in said
@@ -45,7 +45,7 @@ def test_captions_of_flickr8k_are_scored_by_their_references_and_judged_by_peopl
     assert set(found.index) == MEASURES and (found > 0.8).all()
 
 
-def test_refclipscore_is_made_of_a_runs_clipscore_and_the_nearest_reference(tmp_path: Path) -> None:
+def test_refclipscore_combines_clipscore_with_the_most_similar_reference(tmp_path: Path) -> None:
     """The text features come from transformers itself, for the cleaned texts with CLIPScore's prefix."""
     rng, pixels = random.Random(2), np.random.default_rng(2)
     rows = []
@@ -63,7 +63,7 @@ def test_refclipscore_is_made_of_a_runs_clipscore_and_the_nearest_reference(tmp_
             for _ in range(2)
         ]
     rng.shuffle(rows)
-    table, store = put(tmp_path / "pairs.parquet", rows), f"store={tmp_path / 'store'}"
+    table, store = write_file(tmp_path / "pairs.parquet", rows), f"store={tmp_path / 'store'}"
     asked = ["metrics=[clipscore]", "metrics.clipscore.variant=original", "models=shapes", "cluster=here"]
     printed("score", f"images={table}", *asked, store)
     output = tmp_path / "scores.parquet"
@@ -100,7 +100,7 @@ def test_a_caption_that_cannot_be_compared_keeps_its_row_with_the_reason(tmp_pat
         {"image_id": "e", "caption": "a heart", "references": ["a heart", "a star below a heart"]},
         {"image_id": "e", "caption": "a cross", "references": ["a green cross above a star"]},
     ]
-    table = put(tmp_path / "c.jsonl", rows)
+    table = write_file(tmp_path / "c.jsonl", rows)
     told = printed("captions", f"captions={table}", f"output={tmp_path / 's.parquet'}", code=2)
     assert "4 scores null by no_reference, first of image 'c': there is no reference" in told
     assert told.count("null by") == 3
@@ -113,15 +113,15 @@ def test_a_caption_that_cannot_be_compared_keeps_its_row_with_the_reason(tmp_pat
         assert found["score"].iloc[4] > found["score"].iloc[5] > 0
 
 
-def test_captions_that_make_no_table_are_refused_in_one_line(tmp_path: Path) -> None:
-    def said(rows: list[dict[str, object]] | dict[str, object], *words: str, name: str = "c.jsonl") -> str:
-        file = put(tmp_path / name, json.dumps(rows) if isinstance(rows, dict) else rows)
+def test_invalid_captions_are_an_error_of_one_line(tmp_path: Path) -> None:
+    def refuse(rows: list[dict[str, object]] | dict[str, object], *words: str, name: str = "c.jsonl") -> str:
+        file = write_file(tmp_path / name, json.dumps(rows) if isinstance(rows, dict) else rows)
         return refusal("captions", f"captions={file}", f"output={tmp_path / 's.parquet'}", *words)
 
     row: dict[str, object] = {"image_id": "a", "prompt_id": "p", "caption": "a star", "references": ["a star"]}
-    assert "row 1: image 'a' has another caption or other references" in said([row, {**row, "caption": "a heart"}])
-    assert "expected column(s) references, found image_id, caption" in said([{"image_id": "a", "caption": "b"}])
+    assert "row 1: image 'a' has another caption or other references" in refuse([row, {**row, "caption": "a heart"}])
+    assert "expected column(s) references, found image_id, caption" in refuse([{"image_id": "a", "caption": "b"}])
     no_references = {"1.jpg": {"human_judgement": [{"caption": "x"}]}}
-    assert "row 0 ('1.jpg'): expected a list of references" in said(no_references, name="f.json")
-    scores = put(tmp_path / "scores.csv", "image_id,prompt_id,clipscore\na,p,-0.2\n")
-    assert "found -0.200; score the images with metrics.clipscore.variant=original" in said([row], f"scores={scores}")
+    assert "row 0 ('1.jpg'): expected a list of references" in refuse(no_references, name="f.json")
+    scores = write_file(tmp_path / "scores.csv", "image_id,prompt_id,clipscore\na,p,-0.2\n")
+    assert "found -0.200; score the images with metrics.clipscore.variant=original" in refuse([row], f"scores={scores}")

@@ -1,4 +1,4 @@
-"""A user's own error graphs are built in a table, scored from it, judged with it, and counted."""
+"""A table with a user's error graphs is enough to score their images, judge metrics, and count their contents."""
 
 import io
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.commands import printed
-from tests.pipelines.metaeval.releases.files import put
+from tests.pipelines.metaeval.releases.files import write_file
 
 TYPES = ("missing object", "wrong attribute", "verb", "composition")
 
@@ -41,16 +41,16 @@ def draw_graphs(seed: int, count: int) -> list[dict[str, str]]:
     return [rows[place] for place in rng.permutation(len(rows))]
 
 
-def shares(names: list[str]) -> dict[str, tuple[int, float]]:
+def count_shares(names: list[str]) -> dict[str, tuple[int, float]]:
     return {name: (n, pytest.approx(n / len(names))) for name, n in Counter(names).items()}
 
 
 @pytest.mark.parametrize(("seed", "suffix"), [(0, "csv"), (1, "jsonl"), (2, "parquet"), (3, "json")])
-def test_graphs_of_ones_own_are_counted_before_any_image_is_scored(seed: int, suffix: str, tmp_path: Path) -> None:
+def test_the_contents_of_users_graphs_are_counted_without_scores(seed: int, suffix: str, tmp_path: Path) -> None:
     rows = draw_graphs(seed, 30)
     lists = [{name: row[name].split(";") if row[name] else [] for name in ("parents", "errors")} for row in rows]
     listed = [{**row, **its} for row, its in zip(rows, lists, strict=True)]
-    graphs = put(tmp_path / f"graphs.{suffix}", listed if suffix in ("parquet", "jsonl") else rows)
+    graphs = write_file(tmp_path / f"graphs.{suffix}", listed if suffix in ("parquet", "jsonl") else rows)
     said = printed("metaeval", "protocol=error_graphs", f"protocol.path={graphs}", f"output={tmp_path / 'out'}")
     assert "errors of the error graphs" in said and "no scores: only the judgements are analysed" in said
     found = pd.read_parquet(tmp_path / "out/graph_contents.parquet")
@@ -73,11 +73,11 @@ def test_graphs_of_ones_own_are_counted_before_any_image_is_scored(seed: int, su
         for subset in ("overall", "synth", "nat", "real"):
             of_subset = found[(found["about"] == about) & (found["subset"] == subset)].set_index("name")
             names = [name for its, name in counted if subset in ("overall", its)]
-            assert {row.Index: (row.n, row.share) for row in of_subset.itertuples()} == shares(names)
+            assert {row.Index: (row.n, row.share) for row in of_subset.itertuples()} == count_shares(names)
 
 
-def test_one_table_says_what_is_scored_and_what_it_is_judged_by(tmp_path: Path) -> None:
-    """Noise grows with the number of errors and raises the edge density, which is thus a lower-is-better metric."""
+def test_one_table_contains_both_the_images_and_the_error_graphs(tmp_path: Path) -> None:
+    """Noise grows with the number of errors and raises the edge density, so a lower edge density is better."""
     rows, rng = draw_graphs(7, 8), np.random.default_rng(7)
     for row in rows:
         pixels = np.full((32, 32, 3), 128, np.uint8)
@@ -85,8 +85,8 @@ def test_one_table_says_what_is_scored_and_what_it_is_judged_by(tmp_path: Path) 
         pixels[noisy] = rng.integers(0, 256, (int(noisy.sum()), 3))
         stream = io.BytesIO()
         Image.fromarray(pixels).save(stream, "PNG")
-        put(tmp_path / row["file_name"], stream.getvalue())
-    graphs = put(tmp_path / "graphs.csv", rows)
+        write_file(tmp_path / row["file_name"], stream.getvalue())
+    graphs = write_file(tmp_path / "graphs.csv", rows)
     judged = ["protocol=error_graphs", f"protocol.path={graphs}", "protocol.falling=[edge_density]"]
     store = f"store={tmp_path / 'store'}"
     printed("score", f"images={graphs}", "metrics=[edge_density]", "cluster=here", store, *judged)

@@ -25,7 +25,7 @@ from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, reproduce, reproduction_text
 from plumbline.pipelines.plans.sweep_config import read_config
 from tests.commands import config_of, printed, refusal
-from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, reading
+from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, read_with
 
 REFERENCE = os.environ.get("REFERENCE_DATA")
 needs_reference = pytest.mark.skipif(REFERENCE is None, reason="REFERENCE_DATA is not set")
@@ -61,9 +61,7 @@ def table(folder: Path, **metrics: list[float | None]) -> Path:
     return path
 
 
-def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_written(
-    tmp_path: Path, ratings: Path
-) -> None:
+def test_any_table_of_scores_is_judged_by_any_table_of_ratings(tmp_path: Path, ratings: Path) -> None:
     scores = table(tmp_path, good=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], bad=[0.5, None, 0.3, 0.2, 0.1, 0.0])
     found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
     assert value(found, "good", "spearman").value == pytest.approx(1)
@@ -84,7 +82,7 @@ def test_anybodys_scores_are_judged_by_anybodys_ratings_and_all_files_are_writte
     assert kept["convention"].str.len().gt(0).all()
 
 
-def test_generators_are_told_apart_by_the_ratings_of_some_images_and_the_scores_of_all(tmp_path: Path) -> None:
+def test_ratings_of_some_images_correct_the_scores_of_all_images(tmp_path: Path) -> None:
     """The metric flatters g. It scores 60 prompts; people rated 16, in a table that only names images."""
     random = np.random.default_rng(0)
     fit = {name: mean + random.normal(0, 1, 60) for name, mean in (("f", 3.4), ("g", 2.0))}
@@ -114,7 +112,7 @@ OTHER_NAMES = {"rating": "stars", "prompt_id": "caption id", "generator": "model
 
 @pytest.fixture(params=["csv", "parquet", "jsonl"])
 def other_names(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Return shuffled ratings by two raters, who rated different numbers of images, with user-defined column names."""
+    """Write scores, and shuffled ratings by two raters with user-defined column names; return the ratings' path."""
     drawn = [
         (f"p{n}", f"g{n % 3}", rater, "fit", 1 + n % 5) for n in range(11) for rater in "ab" if (n, rater) != (3, "b")
     ]
@@ -128,7 +126,7 @@ def other_names(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def test_ratings_of_other_names_are_read_where_they_are_named(other_names: Path) -> None:
+def test_ratings_with_configured_column_names_are_read(other_names: Path) -> None:
     named = [f"protocol.columns.{ours}={theirs}" for ours, theirs in OTHER_NAMES.items()]
     given = ["protocol=long", f"protocol.path={other_names}", f"scores={other_names.parent}/scores.csv", *named]
     found = run_metaeval(config(other_names.parent, *given, "protocol.statistics=[kendall_a,spearman]"))
@@ -139,7 +137,7 @@ def test_ratings_of_other_names_are_read_where_they_are_named(other_names: Path)
     assert not any("not read" in note for note in found.notes)
 
 
-def test_ratings_of_other_names_are_refused_by_what_is_there_and_what_to_name(other_names: Path) -> None:
+def test_ratings_with_unknown_column_names_are_an_error_with_a_remedy(other_names: Path) -> None:
     folder = other_names.parent
     given = ["protocol=long", f"protocol.path={other_names}", f"scores={folder}/scores.csv", f"output={folder}/out"]
     for named, message in (
@@ -150,12 +148,12 @@ def test_ratings_of_other_names_are_refused_by_what_is_there_and_what_to_name(ot
         assert message in refusal("metaeval", *given, *named, code=1)
 
 
-def test_columns_are_of_ratings_of_ones_own(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"protocol\.columns: only ratings of one's own"):
+def test_column_names_can_only_be_set_for_users_own_ratings(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"protocol\.columns: expected null for tifa160; only your own ratings"):
         config(tmp_path, "protocol=tifa160", "protocol.path=x", "+protocol.columns.rating=stars")
 
 
-def test_every_error_graph_has_its_own_values_in_a_file(tmp_path: Path) -> None:
+def test_the_values_of_every_error_graph_are_written(tmp_path: Path) -> None:
     found = run_metaeval(
         config(tmp_path, "protocol=t2iscorescore", f"protocol.path={LAYOUTS['t2iscorescore'].write(tmp_path / 'ts2')}")
     )
@@ -182,7 +180,7 @@ ORDERINGS = {
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_metrics_go_together_as_their_scores_of_the_same_error_graphs_do(tmp_path: Path, seed: int) -> None:
+def test_metrics_are_correlated_over_the_same_error_graphs(tmp_path: Path, seed: int) -> None:
     lines = [
         {"id": graph, "target_prompt": "t", "file_name": f"{graph}-{level}.jpg", "image_source": "g", "rank": level,
          **{metric: LADDERS[values[place]][level] for metric, values in ORDERINGS.items()}}
@@ -217,7 +215,7 @@ def test_metrics_go_together_as_their_scores_of_the_same_error_graphs_do(tmp_pat
         assert re.search(r"1 clip +[|│] +100 +[|│] +36 +[|│] +100 +[|│] +– +[|│]", said)
 
 
-def test_nothing_that_matches_is_an_error_with_its_remedy(tmp_path: Path, ratings: Path) -> None:
+def test_scores_that_match_no_rating_are_an_error_with_a_remedy(tmp_path: Path, ratings: Path) -> None:
     other = tmp_path / "other.csv"
     pd.DataFrame({"image_id": ["x", "y"], "m": [0.1, 0.2]}).to_csv(other, index=False)
     theirs = r"image_id \('i0', 'i1'\), prompt_id \('p0', 'p1'\), generator \('g'\)"
@@ -233,7 +231,7 @@ PROMPTS, GENERATORS = [f"p{n}" for n in range(5)], ("g", "h")
 IMAGES = [(prompt, generator) for prompt in PROMPTS for generator in GENERATORS]
 
 
-def written(path: Path, columns: dict[str, list[object]]) -> Path:
+def write_csv(path: Path, columns: dict[str, list[object]]) -> Path:
     pd.DataFrame(columns).to_csv(path, index=False)
     return path
 
@@ -276,24 +274,24 @@ BY_PROMPT = "scores and judgements are matched by prompt_id and generator"
         "image ids",
     ],
 )
-def test_scores_and_ratings_meet_by_the_ids_that_both_files_have(
+def test_scores_and_ratings_are_matched_by_ids_that_both_files_have(
     tmp_path: Path, rated: dict[str, list[object]], scored: dict[str, list[object]], note: str
 ) -> None:
-    ratings = written(tmp_path / "r.csv", {**rated, "rating": [1 + row % 5 for row in range(10)]})
-    scores = written(tmp_path / "s.csv", {**scored, "m": [row % 5 / 10 for row in range(10)]})
+    ratings = write_csv(tmp_path / "r.csv", {**rated, "rating": [1 + row % 5 for row in range(10)]})
+    scores = write_csv(tmp_path / "s.csv", {**scored, "m": [row % 5 / 10 for row in range(10)]})
     found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
     assert (value(found, "m", "pearson").value, value(found, "m", "pearson").n) == (pytest.approx(1), 10)
     assert note in found.notes
 
 
-def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image_is_its_own(tmp_path: Path) -> None:
-    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+def test_ratings_without_prompts_get_those_of_the_scores(tmp_path: Path) -> None:
+    ratings = write_csv(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={tmp_path / 's.csv'}"]
     for names, unit in [
         ("image_id prompt_id generator", "no interval: too few of 5 prompts differ"),
         ("image_id", "bootstrap of 10 images without a prompt,"),
     ]:
-        written(tmp_path / "s.csv", {**ids(names), "m": list(range(10))})
+        write_csv(tmp_path / "s.csv", {**ids(names), "m": list(range(10))})
         found = run_metaeval(config(tmp_path, *asked))
         pearson = value(found, "m", "pearson")
         assert unit in pearson.convention
@@ -309,19 +307,19 @@ def test_ratings_that_name_no_prompt_take_that_of_the_scores_and_else_each_image
             "long",
             "r.csv",
             "image_id,rating\ni0,\ni1,nan\n",
-            "r.csv: nothing to judge by: all 2 ratings are empty; .*fill",
+            "r.csv: no usable judgements: all 2 ratings are empty; .*fill",
         ),
-        ("long", "r.csv", "image_id,rating\ni0,7\n", "nothing to judge by: all 1 ratings are empty"),
+        ("long", "r.csv", "image_id,rating\ni0,7\n", "no usable judgements: all 1 ratings are empty"),
         ("tifa160", "t.json", '{"p_g": {"text_id": "p", "human_scores": [null]}}', "all 1 ratings are empty"),
         (
             "genai_bench",
             "g.json",
             '{"1": {"models": {}}}',
-            "nothing to judge by: it has no judgements; .*fill in the file",
+            "no usable judgements: the release has none; .*fill in the file",
         ),
     ],
 )
-def test_a_release_in_which_nobody_said_anything_is_refused(
+def test_a_release_without_any_judgement_is_an_error(
     tmp_path: Path, protocol: str, name: str, content: str, complaint: str
 ) -> None:
     path = tmp_path / name
@@ -332,27 +330,27 @@ def test_a_release_in_which_nobody_said_anything_is_refused(
         run_metaeval(config(tmp_path, f"protocol={protocol}", f"protocol.path={path}", f"scores={scores}", *left_out))
 
 
-def test_only_what_a_task_asks_for_counts_as_judged(tmp_path: Path) -> None:
+def test_only_the_tables_that_a_task_needs_count_as_judgements(tmp_path: Path) -> None:
     pack = tmp_path / "pack"
     shutil.copytree("assets/shapes", pack, ignore=lambda _, names: [name for name in names if "parquet" not in name])
     rated = pd.read_parquet(pack / "ratings.parquet")
     rated.assign(rating=float("nan")).to_parquet(pack / "ratings.parquet")
-    scores = written(tmp_path / "s.csv", {"image_id": list(rated["image_id"].unique()[:9]), "m": list(range(9))})
-    with pytest.raises(SourceError, match=r"nothing to judge by: all \d+ ratings are empty"):
+    scores = write_csv(tmp_path / "s.csv", {"image_id": list(rated["image_id"].unique()[:9]), "m": list(range(9))})
+    with pytest.raises(SourceError, match=r"no usable judgements: all \d+ ratings are empty"):
         asked = [f"protocol.path={pack}", f"scores={scores}", "protocol.tasks=[ratings]"]
         run_metaeval(config(tmp_path, "protocol=shapes", *asked))
 
 
-def test_scores_that_are_all_empty_are_named_with_their_reason(tmp_path: Path, ratings: Path) -> None:
+def test_a_table_of_empty_scores_is_an_error_with_the_reason(tmp_path: Path, ratings: Path) -> None:
     scores = table(tmp_path, m=[None, None])
     with pytest.raises(SourceError, match=r"scores.csv: all 2 scores are empty \(the table has no score here; .*score"):
         run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
 
 
-def test_a_rating_off_the_scale_of_the_others_is_warned_of_unless_the_scale_is_given(tmp_path: Path) -> None:
+def test_a_rating_outside_the_scale_of_the_others_gives_a_warning_unless_the_scale_is_set(tmp_path: Path) -> None:
     rating = [1, 2, 3, 4, 5, 5, 4, 3, 2, 55]
-    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": rating})
-    scores = written(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10))})
+    ratings = write_csv(tmp_path / "r.csv", {**ids("image_id"), "rating": rating})
+    scores = write_csv(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10))})
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
     found = run_metaeval(config(tmp_path, *asked))
     [warning] = found.warnings
@@ -366,7 +364,7 @@ def test_a_rating_off_the_scale_of_the_others_is_warned_of_unless_the_scale_is_g
     assert not run_metaeval(config(tmp_path, *asked, "protocol.rating_range=[1,100]")).warnings
 
 
-def test_an_image_under_two_prompt_ids_is_told(tmp_path: Path) -> None:
+def test_an_image_rated_under_two_prompt_ids_gives_a_warning(tmp_path: Path) -> None:
     images = [f"i{n % 12}" for n in range(24)]
     prompts = [f"p{n % 12}" if n < 12 or n % 12 > 2 else f"q{n}" for n in range(24)]
     rated = {"image_id": images, "prompt_id": prompts, "rater": [str(n // 12) for n in range(24)]}
@@ -378,7 +376,7 @@ def test_an_image_under_two_prompt_ids_is_told(tmp_path: Path) -> None:
     assert "protocol.match=image_and_prompt" in warning
 
 
-def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path) -> None:
+def test_peoples_order_uses_only_prompts_that_the_metric_scored(tmp_path: Path) -> None:
     prompts = [f"p{n}" for n in range(40)]
     rating = {"g": lambda n: 1 + n % 2, "h": lambda n: 5 - n % 3 if n < 20 else 1}
     both = [(prompt, generator) for prompt in prompts for generator in "gh"]
@@ -387,14 +385,14 @@ def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path
         "generator": [generator for _, generator in both],
         "rating": [rating[generator](int(prompt[1:])) for prompt, generator in both],
     }
-    ratings = written(tmp_path / "r.csv", people)
+    ratings = write_csv(tmp_path / "r.csv", people)
     scored = {name: column[:40] for name, column in people.items() if name != "rating"}
-    few = written(tmp_path / "few.csv", {**scored, "few": people["rating"][:40]})
+    few = write_csv(tmp_path / "few.csv", {**scored, "few": people["rating"][:40]})
     asked = ["protocol=long", f"protocol.path={ratings}", "protocol.tasks=[ratings,orders]"]
     found = run_metaeval(config(tmp_path, *asked, f"scores={few}"))
     assert {(its.judge, its.n, its.better) for its in found.orders} == {("people", 20, "h"), ("few", 20, "h")}
     assert value(found, "few", "model_ordering").value == 1.0
-    whole = written(
+    whole = write_csv(
         tmp_path / "both.csv",
         {
             **{name: people[name] for name in scored},
@@ -413,7 +411,10 @@ def test_people_are_ordered_by_the_prompts_that_the_metric_scored(tmp_path: Path
 
 
 def random_study(folder: Path, seed: int, *, prompts: int, alike: bool = False) -> list[str]:
-    """Write random ratings (or `alike` ones) by three raters and scores by two metrics for two generators, shuffled."""
+    """Write shuffled ratings of two generators by three raters, and scores by two metrics; return the options.
+
+    All ratings are random or, if `alike`, equal.
+    """
     random = np.random.default_rng(seed)
     images = [(f"p{prompt}", generator) for prompt in range(prompts) for generator in ("atlas", "garnet")]
     rated = [(*image, rater, 3 if alike else random.integers(1, 6)) for image in images for rater in "abc"]
@@ -426,9 +427,7 @@ def random_study(folder: Path, seed: int, *, prompts: int, alike: bool = False) 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_where_people_order_no_two_generators_no_metric_is_said_to_order_them_as_they_do(
-    tmp_path: Path, seed: int
-) -> None:
+def test_agreement_on_orders_is_undefined_if_people_order_no_generators(tmp_path: Path, seed: int) -> None:
     asked = random_study(tmp_path, seed, prompts=4)
     found = run_metaeval(config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
     assert {order.better for order in found.orders} == {None}
@@ -441,7 +440,7 @@ def test_where_people_order_no_two_generators_no_metric_is_said_to_order_them_as
     assert kept["value"].isna().all() and len(kept) == 2
 
 
-def test_where_all_ratings_are_equal_every_statistic_of_agreement_is_absent_with_its_reason(tmp_path: Path) -> None:
+def test_agreement_is_undefined_with_a_reason_if_all_ratings_are_equal(tmp_path: Path) -> None:
     statistics = "pearson,spearman,kendall_b,pairwise_accuracy,pairwise_accuracy_grouped,sensitivity,specificity"
     asked = [*random_study(tmp_path, 2, prompts=8, alike=True), f"protocol.statistics=[{statistics}]"]
     found = run_metaeval(config(tmp_path, *asked, "protocol.tasks=[ratings,orders]"))
@@ -458,8 +457,8 @@ def test_where_all_ratings_are_equal_every_statistic_of_agreement_is_absent_with
     assert reasons["sensitivity"].startswith("people pass all rated images")
 
 
-def test_no_results_are_lost_to_those_of_other_ratings_or_scores(tmp_path: Path) -> None:
-    """Results are stored under the names of ratings and scores; replacing those of other files is reported."""
+def test_results_of_other_ratings_or_scores_are_not_overwritten_silently(tmp_path: Path) -> None:
+    """Results are named after the files of ratings and scores; a line says if they replace results of other files."""
     studies = {}
     for name, seed in (("first", 3), ("second", 4)):
         (tmp_path / name).mkdir()
@@ -481,10 +480,8 @@ def test_no_results_are_lost_to_those_of_other_ratings_or_scores(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("metrics", "others"), [(2, "Clearly less"), (9, "No clear difference")])
-def test_the_command_ends_with_its_conclusion_after_a_table_of_a_screen(
-    tmp_path: Path, metrics: int, others: str
-) -> None:
-    """People answered two questions about 60 images; `best` follows people, and the other metrics are noise.
+def test_the_command_prints_one_screen_that_ends_with_its_conclusion(tmp_path: Path, metrics: int, others: str) -> None:
+    """People rated 60 images under two templates; `best` follows people, and the other metrics are noise.
 
     With so few permutations, none of 9 metrics can be distinguished from another.
     """
@@ -526,7 +523,7 @@ def test_the_command_ends_with_its_conclusion_after_a_table_of_a_screen(
     assert any(line.startswith("pearson: mean rating of an image's raters") for line in whole)
 
 
-def test_the_ratings_that_the_documentation_shows_are_read_as_likert(tmp_path: Path) -> None:
+def test_the_ratings_in_the_documentation_are_read_as_likert(tmp_path: Path) -> None:
     page = Path("docs/metaeval.md").read_text()
     shown = page.partition("a row for each image and rater:\n\n")[2].partition("\n\n")[0]
     (tmp_path / "ratings.csv").write_text("\n".join(line.strip() for line in shown.splitlines()))
@@ -536,8 +533,8 @@ def test_the_ratings_that_the_documentation_shows_are_read_as_likert(tmp_path: P
     assert set(judged["template"]) == {"likert"} and "mean_rating" in set(judged["statistic"])
 
 
-def scores_of_all(release: Release) -> dict[str, list[object]]:
-    """Return scores of every judged image: `hits`, and `errors`, which are the reversed hits."""
+def make_scores(release: Release) -> dict[str, list[object]]:
+    """Return two scores of every judged image: `hits`, and `errors`, which is the negated `hits`."""
     tables = (release.ratings, release.pairings, release.graph_nodes, release.preferences)
     rows = [row for table in tables for row in table.to_pylist()]
     pairs = [{**row, "image_id": row[name]} for row in rows if "image_a" in row for name in ("image_a", "image_b")]
@@ -554,16 +551,14 @@ def scores_of_all(release: Release) -> dict[str, list[object]]:
 
 
 @pytest.mark.parametrize("name", {layout.reader: name for name, layout in LAYOUTS.items()}.values())
-def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(
-    name: str, tmp_path: Path
-) -> None:
-    judge_turned_round(LAYOUTS[name], tmp_path)
+def test_a_metric_listed_as_falling_is_judged_like_its_negated_scores(name: str, tmp_path: Path) -> None:
+    check_negated(LAYOUTS[name], tmp_path)
 
 
-def judge_turned_round(layout: Layout, tmp_path: Path) -> None:
-    """Check that a layout judges a lower-is-better metric like its reversed, higher-is-better twin."""
+def check_negated(layout: Layout, tmp_path: Path) -> None:
+    """Check that a layout judges a metric in protocol.falling like another metric with the negated scores."""
     path = layout.write(tmp_path / "release")
-    scores = written(tmp_path / "s.csv", scores_of_all(reading(layout.reader, path)))
+    scores = write_csv(tmp_path / "s.csv", make_scores(read_with(layout.reader, path)))
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={scores}", "protocol.falling=[errors]"]
     found = run_metaeval(config(tmp_path, *asked))
     hits, errors = (
@@ -577,7 +572,7 @@ def judge_turned_round(layout: Layout, tmp_path: Path) -> None:
     assert "errors: a lower score is better, so its scores are negated" in found.notes
 
 
-def test_equation_1_ranks_a_falling_metrics_scores_as_the_metric_returns_them(tmp_path: Path) -> None:
+def test_equation_1_ranks_a_falling_metrics_scores_without_negating_them(tmp_path: Path) -> None:
     """T2IScoreScore's ordering is computed on graphs without alternative nodes (a single walk) and with many ties."""
     random = np.random.default_rng(5)
     levels = np.sort(random.integers(0, 4, (12, 9)))
@@ -599,9 +594,9 @@ def test_equation_1_ranks_a_falling_metrics_scores_as_the_metric_returns_them(tm
     assert value(found, "llmscore_ec", "ordering_paper").value == pytest.approx(np.mean(rho))
 
 
-def test_every_statistic_shows_the_number_of_rows_that_it_stands_on(tmp_path: Path) -> None:
-    ratings = written(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
-    scores = written(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
+def test_every_statistic_is_shown_with_its_number_of_rows(tmp_path: Path) -> None:
+    ratings = write_csv(tmp_path / "r.csv", {**ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    scores = write_csv(tmp_path / "s.csv", {**ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
     found = run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}"))
     lines = (tmp_path / "out" / "judgements.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
@@ -632,7 +627,7 @@ def test_ratings_out_of_range_are_refused_or_left_out_with_a_note(tmp_path: Path
         ("protocol.tasks=[rating]", "protocol.tasks"),
     ],
 )
-def test_wrong_choices_are_refused_in_one_line(tmp_path: Path, ratings: Path, override: str, message: str) -> None:
+def test_invalid_options_are_an_error_of_one_line(tmp_path: Path, ratings: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, "protocol=long", f"protocol.path={ratings}", override)
 
@@ -641,14 +636,14 @@ WITHOUT_SCORES = {layout.reader: name for name, layout in LAYOUTS.items()}
 
 
 @pytest.mark.parametrize("name", WITHOUT_SCORES.values())
-def test_a_release_without_scores_tells_of_people_alone_or_wants_scores(name: str, tmp_path: Path) -> None:
-    judge_without_scores(LAYOUTS[name], tmp_path)
+def test_a_release_without_scores_reports_on_people_or_asks_for_scores(name: str, tmp_path: Path) -> None:
+    check_without_scores(LAYOUTS[name], tmp_path)
 
 
-def judge_without_scores(layout: Layout, tmp_path: Path) -> None:
-    """Check that a layout without scores reports only on people, or says that scores are missing."""
+def check_without_scores(layout: Layout, tmp_path: Path) -> None:
+    """Check that a layout without scores leads to results about people only, or to an error about missing scores."""
     path = layout.write(tmp_path / "release")
-    release = reading(layout.reader, path)
+    release = read_with(layout.reader, path)
     asked = config(tmp_path, f"protocol={layout.reader}", f"protocol.path={path}")
     if len(release.scores):
         return
@@ -662,7 +657,7 @@ def judge_without_scores(layout: Layout, tmp_path: Path) -> None:
     assert not any("matched by" in note for note in found.notes)
 
 
-def test_people_are_told_of_without_scores_as_beside_scores_of_all_their_images(tmp_path: Path) -> None:
+def test_results_about_people_are_the_same_with_and_without_scores(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     images = [(f"p{n}", f"g{k}") for n in range(40) for k in range(3) if random.random() < 0.9]
     rated = [
@@ -672,9 +667,9 @@ def test_people_are_told_of_without_scores_as_beside_scores_of_all_their_images(
         if random.random() < 0.8
     ]
     frame = pd.DataFrame(rated, columns=["prompt_id", "generator", "rater", "template", "rating"])
-    path = written(tmp_path / "r.csv", frame.sample(frac=1, random_state=1).to_dict("list"))
+    path = write_csv(tmp_path / "r.csv", frame.sample(frac=1, random_state=1).to_dict("list"))
     scored = frame[["prompt_id", "generator"]].drop_duplicates()
-    scores = written(tmp_path / "s.csv", {**scored.to_dict("list"), "m": random.random(len(scored)).tolist()})
+    scores = write_csv(tmp_path / "s.csv", {**scored.to_dict("list"), "m": random.random(len(scored)).tolist()})
     asked = ["protocol=long", f"protocol.path={path}", "protocol.tasks=[ratings,orders]"]
     alone = run_metaeval(config(tmp_path, *asked))
     page = (tmp_path / "out" / "judgements.md").read_text()
@@ -685,7 +680,7 @@ def test_people_are_told_of_without_scores_as_beside_scores_of_all_their_images(
     assert "### people, likert" in page and "generator g2" in page and "no scores:" in page
 
 
-def test_unknown_metrics_are_named(tmp_path: Path, ratings: Path) -> None:
+def test_an_unknown_metric_is_an_error(tmp_path: Path, ratings: Path) -> None:
     with pytest.raises(ConfigError, match="the release has no scores; set run=latest, or scores=PATH"):
         run_metaeval(config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
     scores = table(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
@@ -694,7 +689,7 @@ def test_unknown_metrics_are_named(tmp_path: Path, ratings: Path) -> None:
         run_metaeval(config(tmp_path, *asked, "metrics=[n]"))
 
 
-def test_reliable_prompts_alone_can_be_asked_for(tmp_path: Path) -> None:
+def test_only_reliable_prompts_can_be_used(tmp_path: Path) -> None:
     rows = [
         ("i0", "p0", "a", 1),
         ("i0", "p0", "b", 5),
@@ -712,7 +707,7 @@ def test_reliable_prompts_alone_can_be_asked_for(tmp_path: Path) -> None:
     assert any(note.startswith("2 of 3 prompts are reliable") for note in found.notes)
 
 
-def test_the_packs_ratings_and_error_graphs_judge_the_truth_as_right(tmp_path: Path) -> None:
+def test_the_true_scores_of_the_embedded_benchmark_agree_with_its_ratings_and_graphs(tmp_path: Path) -> None:
     truth = pd.read_parquet("assets/shapes/truth.parquet")
     needed = pd.read_parquet("assets/shapes/requirements.parquet").groupby("prompt_id").size()
     met = 1 - truth["broken"].str.len() / truth["prompt_id"].map(needed)
@@ -728,7 +723,7 @@ def test_the_packs_ratings_and_error_graphs_judge_the_truth_as_right(tmp_path: P
 
 
 @needs_reference
-def test_every_published_number_is_met_or_its_difference_explained() -> None:
+def test_every_published_number_is_reproduced_or_its_difference_explained() -> None:
     values = load_values(command_of("reproduce"), [f"reference={REFERENCE}", "output=unused.md"])
     checks = reproduce(read_config(values, ReproductionConfig))
     unmatched = [check for check in checks if not check.matches]
@@ -740,7 +735,7 @@ def test_every_published_number_is_met_or_its_difference_explained() -> None:
     assert Path("docs/reproduction.md").read_text() == reproduction_text(checks)
 
 
-def test_without_published_files_reproducing_says_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduction_without_published_files_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REFERENCE_DATA", raising=False)
     with pytest.raises(ConfigError, match="set REFERENCE_DATA, or reference=PATH"):
         config_of("reproduce")
@@ -756,7 +751,7 @@ def test_a_published_release_is_judged_by_its_own_scores(tmp_path: Path) -> None
     assert json.dumps(list(found.notes))
 
 
-def test_a_metric_is_a_test_of_what_people_pass(tmp_path: Path) -> None:
+def test_sensitivity_and_specificity_compare_passing_scores_with_passing_ratings(tmp_path: Path) -> None:
     """People pass six of ten prompts (rated 4 or 5); `judge` passes as many, and `errors` passes counts up to 2."""
     rated = pd.DataFrame({"rating": [5, 5, 4, 4, 5, 4, 1, 2, 3, 1]})
     rated = rated.assign(image_id=[f"i{n}" for n in range(10)], prompt_id=[f"p{n}" for n in range(10)])
@@ -783,8 +778,8 @@ def test_a_metric_is_a_test_of_what_people_pass(tmp_path: Path) -> None:
     assert value(strict, "judge", "sensitivity").n == 3
 
 
-def test_rated_images_of_one_generator_tell_how_many_of_anothers_people_would_pass(tmp_path: Path) -> None:
-    """Of g's 40 images people pass 20; the judge passes 18 of these and 4 others, and 30 of h's unrated images."""
+def test_ratings_of_one_generator_correct_the_pass_rate_of_another(tmp_path: Path) -> None:
+    """People pass 20 of g's 40 images; the judge passes 18 of these and 4 others, and 30 of h's unrated images."""
     passes = {"g": [1] * 18 + [0] * 2 + [1] * 4 + [0] * 16, "h": [1] * 30 + [0] * 10}
     ids = [{"image_id": f"{name}{at}", "prompt_id": f"p{at}", "generator": name} for name in "gh" for at in range(40)]
     pd.DataFrame(ids).assign(judge=passes["g"] + passes["h"]).to_csv(tmp_path / "scores.csv", index=False)
@@ -829,7 +824,7 @@ def test_shuffled_ratings_and_scores_give_the_same_findings_to_the_last_bit(tmp_
     assert found[0] == found[1] == found[2]
 
 
-def test_skills_can_be_judged_without_samples_that_need_others(tmp_path: Path) -> None:
+def test_skills_can_be_judged_without_samples_that_need_other_skills(tmp_path: Path) -> None:
     """Table 3a of the VQAScore paper has Winoground's basic skills without samples that also need advanced skills."""
     random = np.random.default_rng(6)
     basic, advanced = ("attribute", "scene"), ("counting", "negation")

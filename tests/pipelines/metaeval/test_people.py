@@ -22,7 +22,7 @@ VALUES = {str(grade): (grade - 1) / 4 for grade in range(1, 6)} | {"Aligned": 1,
 
 
 def draw(random: np.random.Generator, template: str, quality: float) -> str:
-    """Return a rater's answer about an image (or a part of it) of this quality, from 0 to 1, or "unsure"."""
+    """Draw a rater's answer about an image, or a part of it, whose quality is from 0 to 1; it can be "unsure"."""
     if random.random() < {"likert": 0.1, "wl": 0.2, "dsg_h": 0.3}[template]:
         return "Subjective" if template == "dsg_h" and random.random() < 0.5 else "Unsure"
     if template == "likert":
@@ -71,20 +71,20 @@ def release(tables: dict[str, pd.DataFrame], tmp_path_factory: pytest.TempPathFa
     return folder
 
 
-def judged(release: Path, *overrides: str) -> Findings:
+def judge_gecko(release: Path, *overrides: str) -> Findings:
     few = ("sampling.resamples=20", "sampling.permutations=20", f"output={release}/out")
     return run_metaeval(config_of("metaeval", "protocol=gecko", f"protocol.path={release}", *few, *overrides))
 
 
 @pytest.fixture(scope="module")
-def found(release: Path) -> Findings:
-    return judged(release)
+def findings(release: Path) -> Findings:
+    return judge_gecko(release)
 
 
-def value(found: Findings, template: str, statistic: str, group: str) -> Judgement:
+def value(findings: Findings, template: str, statistic: str, group: str) -> Judgement:
     (only,) = (
         one
-        for one in found.judgements
+        for one in findings.judgements
         if (one.metric, one.template, one.statistic, one.group) == (PEOPLE, template, statistic, group)
     )
     return only
@@ -106,45 +106,47 @@ def units(table: pd.DataFrame, keys: list[str], values: dict[str, float]) -> dic
 
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("template", SURE)
-def test_raters_agree_by_generator_and_template(
-    tables: dict[str, pd.DataFrame], found: Findings, template: str, generator: str
+def test_agreement_of_raters_is_computed_by_generator_and_template(
+    tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
     """Table 3 has Krippendorff's alpha over images, words or questions."""
     own = tables[template].query("generator == @generator")
     expected = alpha(units(own, ["prompt_id", *NAMES[template]], VALUES))
-    assert value(found, template, "alpha_interval", f"generator {generator}").value == pytest.approx(expected)
+    assert value(findings, template, "alpha_interval", f"generator {generator}").value == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("template", SURE)
-def test_ratings_have_a_mean_and_a_deviation_from_0_to_1(
-    tables: dict[str, pd.DataFrame], found: Findings, template: str, generator: str
+def test_ratings_have_a_mean_and_deviation_on_a_scale_from_0_to_1(
+    tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
-    """In table 3, each image has the mean over raters, each of whom gives a fraction of the words or questions."""
+    """In table 3, a rater's rating is a fraction of words or questions, and an image has the mean over raters."""
     own = tables[template].query("generator == @generator")
     own = own.assign(value=own["answer"].map(VALUES))
     images = own.groupby(["prompt_id", "rater"])["value"].mean().groupby("prompt_id").mean().dropna()
-    mean, deviation = (value(found, template, name, f"generator {generator}") for name in ("mean_0_1", "deviation_0_1"))
+    mean, deviation = (
+        value(findings, template, name, f"generator {generator}") for name in ("mean_0_1", "deviation_0_1")
+    )
     assert (mean.value, deviation.value) == pytest.approx((images.mean(), images.std()))
     assert mean.interval.low < mean.value < mean.interval.high and mean.n == deviation.n == len(images)
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("template", SURE)
-def test_people_are_unsure_by_generator_and_template(
-    tables: dict[str, pd.DataFrame], found: Findings, template: str, generator: str
+def test_unsure_answers_are_counted_by_generator_and_template(
+    tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
     """Table 9 counts unsure answers: `Subjective` means unsure (appendix D.1), and `Invalid` is not an answer."""
     answers = tables[template].query("generator == @generator and answer != 'Invalid'")["answer"]
-    share = value(found, template, "unsure", f"generator {generator}")
+    share = value(findings, template, "unsure", f"generator {generator}")
     assert share.value == pytest.approx(answers.isin(["Unsure", "Subjective"]).mean()) and share.n == len(answers)
 
 
-def test_choices_agree_by_two_generators_whichever_stands_first(
-    tables: dict[str, pd.DataFrame], release: Path, found: Findings
+def test_agreement_on_choices_does_not_depend_on_the_order_of_a_pair(
+    tables: dict[str, pd.DataFrame], release: Path, findings: Findings
 ) -> None:
     """Table 11 has the agreement on all prompts and on reliable prompts."""
-    reliable = judged(release, "protocol.reliable=true")
+    reliable = judge_gecko(release, "protocol.reliable=true")
     (kept,) = (int(note.split()[0]) for note in reliable.notes if "prompts are reliable" in note)
     assert 0 < kept < 60
     for first, second in combinations(sorted(GENERATORS), 2):
@@ -153,7 +155,7 @@ def test_choices_agree_by_two_generators_whichever_stands_first(
         pair = pair.assign(answer=pair["answer"].mask(turned, pair["answer"].replace({"a": "b", "b": "a"})))
         expected = alpha(units(pair, ["prompt_id"], {"a": 1, "b": -1, "Unsure": 0}))
         subset = f"generators {first} and {second}"
-        assert value(found, "side_by_side", "alpha_interval", subset).value == pytest.approx(expected)
+        assert value(findings, "side_by_side", "alpha_interval", subset).value == pytest.approx(expected)
         assert value(reliable, "side_by_side", "alpha_interval", subset).n == kept
 
 
@@ -165,7 +167,7 @@ def image_means(table: pd.DataFrame) -> pd.Series:
 
 
 @pytest.mark.parametrize("pair", ["likert and wl", "dsg_h and likert", "dsg_h and wl"])
-def test_templates_go_together_by_generator(tables: dict[str, pd.DataFrame], found: Findings, pair: str) -> None:
+def test_templates_are_correlated_by_generator(tables: dict[str, pd.DataFrame], findings: Findings, pair: str) -> None:
     """Table 10 has Pearson's and Spearman's correlations of the images' mean ratings."""
     means = pd.concat([image_means(tables[name]).rename(name) for name in pair.split(" and ")], axis=1).dropna()
     groups = {f"generator {name}": means.xs(name, level="generator") for name in GENERATORS}
@@ -173,15 +175,15 @@ def test_templates_go_together_by_generator(tables: dict[str, pd.DataFrame], fou
         one, other = rows.round(12).to_numpy().T
         expected = {"pearson": stats.pearsonr(one, other).statistic, "spearman": stats.spearmanr(one, other).statistic}
         for statistic, correlation in expected.items():
-            judged = value(found, pair, statistic, subset)
+            judged = value(findings, pair, statistic, subset)
             assert judged.value == pytest.approx(correlation) and judged.n == len(rows)
 
 
 @pytest.mark.parametrize("template", SURE)
 def test_ratings_predict_the_choice_between_two_images(
-    tables: dict[str, pd.DataFrame], found: Findings, template: str
+    tables: dict[str, pd.DataFrame], findings: Findings, template: str
 ) -> None:
-    """Table 12 has the fraction of pairs with a majority in which the preferred image is rated higher."""
+    """Table 12 has the fraction of pairs with a majority whose preferred image is rated higher."""
     means = image_means(tables[template]).round(12)
     right: dict[str, list[float]] = {"overall": []}
     for (prompt, *sides), rows in tables["sxs"].groupby(["prompt_id", "generator_a", "generator_b"]):
@@ -194,26 +196,24 @@ def test_ratings_predict_the_choice_between_two_images(
                 right.setdefault(subset, []).append((difference + 1) / 2)
     assert len(right) == 4
     for subset, expected in right.items():
-        judged = value(found, f"side_by_side by {template}", "binary_accuracy", subset)
+        judged = value(findings, f"side_by_side by {template}", "binary_accuracy", subset)
         assert judged.value == pytest.approx(np.mean(expected)) and judged.n == len(expected)
 
 
-def relations(found: Findings, template: str) -> dict[tuple[str, str], str | None]:
+def relations(findings: Findings, template: str) -> dict[tuple[str, str], str | None]:
     return {
-        (order.generator_a, order.generator_b): order.better for order in found.orders if order.template == template
+        (order.generator_a, order.generator_b): order.better for order in findings.orders if order.template == template
     }
 
 
-def test_the_relation_that_most_templates_find_is_the_truth_that_metrics_are_judged_by(
-    release: Path, tmp_path: Path
-) -> None:
+def test_metrics_are_judged_by_the_relation_that_most_templates_find(release: Path, tmp_path: Path) -> None:
     """Section 6.4 uses four templates with one relation each; figure 2 shows all relations in one table."""
     means = {"sdxl": 0.1, "imagen": 0.5, "muse": 0.9}
     scores = [(f"p{prompt}", name, mean + prompt / 1000) for prompt in range(60) for name, mean in means.items()]
     pd.DataFrame(scores, columns=["prompt_id", "generator", "ours"]).to_csv(tmp_path / "scores.csv", index=False)
-    found = judged(release, f"scores={tmp_path}/scores.csv", "protocol.alpha=0.001")
-    by_template = {name: relations(found, name) for name in (*SURE, "side_by_side")}
-    majority = relations(found, "majority")
+    findings = judge_gecko(release, f"scores={tmp_path}/scores.csv", "protocol.alpha=0.001")
+    by_template = {name: relations(findings, name) for name in (*SURE, "side_by_side")}
+    majority = relations(findings, "majority")
     page = (release / "out/judgements.md").read_text()
     (table,) = page.split("### relations of generators by people\n")[1:]
     cells_of = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line[:1] == "|"]
@@ -233,13 +233,15 @@ def test_the_relation_that_most_templates_find_is_the_truth_that_metrics_are_jud
             "a conflict" if conflicts else "the same relation" if len({*votes}) == 1 else "no conflict"
         )
     assert {cells[-1] for name, cells in lines.items() if ", " in name} > {"a conflict"}
-    ordering = next(one for one in found.judgements if (one.template, one.statistic) == ("majority", "model_ordering"))
-    ours = relations(found, "")
+    ordering = next(
+        one for one in findings.judgements if (one.template, one.statistic) == ("majority", "model_ordering")
+    )
+    ours = relations(findings, "")
     assert ordering.value == pytest.approx(np.mean([majority[pair] == ours[pair] for pair in majority]))
 
 
-def test_each_template_has_the_scale_that_is_named(tmp_path: Path) -> None:
-    """Nobody gives a 5 on the 1-to-5 scale, so people pass images from 4 on; only the other template has an 8."""
+def test_each_template_has_its_configured_scale(tmp_path: Path) -> None:
+    """The pass marks are on the scales 1 to 5 and 0 to 9, although no rating is the highest on its scale."""
     random = np.random.default_rng(1)
     rows = [
         (f"p{at}", name, "a", template, int(random.integers(1, most)))
@@ -253,8 +255,8 @@ def test_each_template_has_the_scale_that_is_named(tmp_path: Path) -> None:
     scores.assign(ours=random.random(len(scores))).to_csv(tmp_path / "scores.csv", index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
     asked += [f"output={tmp_path}/out", "sampling.resamples=20", "sampling.permutations=20"]
-    found = run_metaeval(config_of("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 9]}"))
-    passing = {one.template: one.convention for one in found.judgements if one.statistic == "sensitivity"}
+    findings = run_metaeval(config_of("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 9]}"))
+    passing = {one.template: one.convention for one in findings.judgements if one.statistic == "sensitivity"}
     assert "a mean rating of 4 or more" in passing["likert"] and "of 6.75 or more" in passing["errors"]
     with pytest.raises(SourceError, match=r"ratings are outside 0 to 5, first [678] of image"):
         run_metaeval(config_of("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 5]}"))
@@ -292,15 +294,15 @@ def test_people_rate_generators_by_skill_without_any_scores(tmp_path: Path, gena
     """Tables 10a and 10c of the VQAScore paper have these means; the totals over basic and advanced count as skills."""
     path = tmp_path / "genai_image.json"
     printed("metaeval", "protocol=genai_bench", f"protocol.path={path}", f"output={tmp_path}/out")
-    found = pd.read_parquet(tmp_path / "out/judgements.parquet").query("statistic == 'mean_rating'")
+    findings = pd.read_parquet(tmp_path / "out/judgements.parquet").query("statistic == 'mean_rating'")
     images = genai_bench.groupby(["prompt", "generator"]).agg({"rating": "mean", "skills": "first"}).reset_index()
     expected = images.explode("skills").groupby(["skills", "generator"])["rating"].agg(["mean", "count"])
-    by_skill = found[found["subset"] != "overall"].set_index(["subset", "generator"])
+    by_skill = findings[findings["subset"] != "overall"].set_index(["subset", "generator"])
     assert len(by_skill) == len(SKILLS) * len(GENERATORS)
     assert by_skill["value"].to_dict() == pytest.approx(expected["mean"].to_dict())
     assert by_skill["n"].to_dict() == expected["count"].to_dict()
     assert (by_skill["low"] < by_skill["value"]).all() and (by_skill["value"] < by_skill["high"]).all()
-    overall = found[found["subset"] == "overall"].set_index("generator")["value"]
+    overall = findings[findings["subset"] == "overall"].set_index("generator")["value"]
     assert overall.to_dict() == pytest.approx(images.groupby("generator")["rating"].mean().to_dict())
     page = (tmp_path / "out/judgements.md").read_text()
     shown = page.partition("### people, likert, mean_rating by generator and skill\n\n")[2].partition("\n\n")[0]
@@ -335,7 +337,7 @@ def compositions(tmp_path: Path) -> pd.DataFrame:
     return table
 
 
-def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_these(
+def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_both(
     tmp_path: Path, compositions: pd.DataFrame
 ) -> None:
     """LLMScore's tables 1 and 2 and figure 5 reverse errors, so 2 errors on the scale 0 to 9 become a rating of 7."""
@@ -345,8 +347,8 @@ def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_these(
         "protocol.scales={overall: [1, 10], errors: [0, 9]}", "sampling.resamples=20", "sampling.permutations=20",
     ]  # fmt: skip
     printed("metaeval", *asked, f"output={tmp_path}/out")
-    found = pd.read_parquet(tmp_path / "out/judgements.parquet")
-    value = found.set_index(["template", "metric", "statistic", "subset", "generator"])["value"].sort_index()
+    findings = pd.read_parquet(tmp_path / "out/judgements.parquet")
+    value = findings.set_index(["template", "metric", "statistic", "subset", "generator"])["value"].sort_index()
     for template, sign in (("overall", 1), ("errors", -1)):
         for metric in ("good", "poor"):
             for statistic, correlate in (("kendall_b", stats.kendalltau), ("spearman", stats.spearmanr)):
@@ -365,7 +367,7 @@ def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_these(
     assert "### errors, generator sdxl, conjunction" in page and "errors: fewer is better" in page
 
 
-def test_errors_are_turned_round_on_a_scale_that_is_known(tmp_path: Path, compositions: pd.DataFrame) -> None:
+def test_error_counts_are_only_reversed_on_a_known_scale(tmp_path: Path, compositions: pd.DataFrame) -> None:
     asked = ["metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
     said = refusal(*asked, "protocol.fewer_is_better=[errors]")
     assert "their scale, which is unknown" in said and "protocol.scales={errors: [0, 9]}" in said

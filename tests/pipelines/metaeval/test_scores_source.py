@@ -1,4 +1,4 @@
-"""A job that reads scores takes a run by its name in a store, like other jobs, or a table by its path."""
+"""A job that reads scores accepts the id of a run in a store, or the path of a table."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 
 @pytest.fixture(scope="module")
-def rated(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def rating_options(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the overrides for shuffled ratings that follow one metric's scores."""
     scores = pd.read_parquet(run.folder / "scores.parquet").query("metric == 'gecko'")
     ratings = scores[["prompt_id", "generator"]].assign(rater="a", rating=(1 + scores["score"] * 4).round())
@@ -30,8 +30,8 @@ def rated(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["protocol=long", f"protocol.path={path}"]
 
 
-def test_a_run_is_judged_by_its_name_as_by_its_folder(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
-    few = [*rated, "sampling.resamples=20", "sampling.permutations=99"]
+def test_a_run_can_be_selected_by_its_id_or_its_folder(tmp_path: Path, run: MadeRun, rating_options: list[str]) -> None:
+    few = [*rating_options, "sampling.resamples=20", "sampling.permutations=99"]
     store = str(run.folder.parent.parent)
     named = {"folder": [f"scores={run.folder}"]}
     named |= {name: [f"run={name}", f"store={store}"] for name in ("latest", run.folder.name)}
@@ -43,8 +43,10 @@ def test_a_run_is_judged_by_its_name_as_by_its_folder(tmp_path: Path, run: MadeR
         pd.testing.assert_frame_equal(judged, folder)
 
 
-def test_the_conclusion_is_the_one_of_the_runs_report(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
-    words = [*rated, "run=latest", f"store={run.folder.parent.parent}"]
+def test_the_conclusion_is_the_same_as_in_the_runs_report(
+    tmp_path: Path, run: MadeRun, rating_options: list[str]
+) -> None:
+    words = [*rating_options, "run=latest", f"store={run.folder.parent.parent}"]
     printed_here = printed("metaeval", *words, f"output={tmp_path}", "sampling.resamples=200")
     (conclusion,) = [line for line in printed_here.splitlines() if line.startswith("gecko agrees best with likert by ")]
     assert "72 images of 36 prompts" in conclusion and "Clearly less: clipscore." in conclusion
@@ -63,7 +65,7 @@ def test_the_conclusion_is_the_one_of_the_runs_report(tmp_path: Path, run: MadeR
         (["run=latest", "store=nowhere"], "there is no store here"),
     ],
 )
-def test_scores_that_are_not_there_are_named_with_the_remedy(
-    words: list[str], line: str, run: MadeRun, rated: list[str]
+def test_missing_scores_are_an_error_with_a_remedy(
+    words: list[str], line: str, run: MadeRun, rating_options: list[str]
 ) -> None:
-    assert line in refusal("metaeval", *rated, f"store={run.folder.parent.parent}", *words)
+    assert line in refusal("metaeval", *rating_options, f"store={run.folder.parent.parent}", *words)

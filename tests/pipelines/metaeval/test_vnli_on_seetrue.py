@@ -1,4 +1,4 @@
-"""SeeTRUE's own Parquet file, with image names in a column, is scored with VNLI and judged in one command."""
+"""A single command scores SeeTRUE's Parquet file with VNLI and judges the scores."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ import pandas as pd
 
 from plumbline.jobs.score import main
 from tests.commands import config_of
-from tests.pipelines.metaeval.releases.files import ROOT, as_parquet, put
+from tests.pipelines.metaeval.releases.files import ROOT, as_parquet, write_file
 
 PACK = ROOT / "assets/shapes"
 
 
 def seetrue(folder: Path) -> Path:
-    """Write eight of the embedded world's images in SeeTRUE's layout, each with its own prompt and with another."""
+    """Write eight images of the embedded benchmark in SeeTRUE's layout, each with its own prompt and with another."""
     texts = pd.read_parquet(PACK / "prompts.parquet").set_index("prompt_id")["text"]
     truth = pd.read_parquet(PACK / "truth.parquet").set_index("image_id")["correct"]
     images = pd.read_parquet(PACK / "images/atlas/00000.parquet")
@@ -24,7 +24,7 @@ def seetrue(folder: Path) -> Path:
         for place, image in enumerate(images["image"])
         for text in (own[place], own[place - 1])
     ]  # fmt: skip
-    return put(folder / "seetrue.parquet", as_parquet(rows))
+    return write_file(folder / "seetrue.parquet", as_parquet(rows))
 
 
 def test_vnli_is_judged_by_seetrues_labels(tmp_path: Path) -> None:

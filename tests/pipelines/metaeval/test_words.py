@@ -1,4 +1,4 @@
-"""Word ratings are compared with the questions about the words: what a metric finds missing, and if people agree."""
+"""A metric's answers about words are compared with people's ratings of these words."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError, SourceE
 from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
 from tests.commands import config_of
 from tests.operators.report.made import MadeRun, make_run, plain_prompts
-from tests.pipelines.metaeval.releases.files import ROOT, put, reading
+from tests.pipelines.metaeval.releases.files import ROOT, read_with, write_file
 
 ANSWERS = ("Aligned", "Not aligned", "Unsure")
 GENERATORS = ("atlas", "cobalt")
 
 
 def score(generator: str, metric: str, prompt: int) -> float:
-    """Return the metric's score: high for all words of atlas, low for cobalt's red except for the last prompt."""
+    """Return the score of the question about red: low for cobalt, except for the last prompt."""
     return 0.9 if generator == "atlas" or prompt == 3 else 0.1
 
 
@@ -27,11 +27,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     return make_run(folder, prompts=plain_prompts(4), generators=GENERATORS, score=score)
 
 
-def rated(folder: Path, red_of_atlas: str = "Aligned", beside: str = "Aligned") -> Path:
-    """Write two people's answers about `red` (1), `star` (2) and `beside` (3); nobody finds cobalt's red."""
+def write_ratings(folder: Path, third: str = "Aligned") -> Path:
+    """Write two people's answers about three words of each prompt; only cobalt's first word is not aligned.
+
+    `third` is the answer about the third word.
+    """
     answers = {
-        ("atlas", 1): red_of_atlas, ("cobalt", 1): "Not aligned", ("atlas", 2): "Aligned", ("cobalt", 2): "Aligned",
-        ("atlas", 3): beside, ("cobalt", 3): beside,
+        ("atlas", 1): "Aligned", ("cobalt", 1): "Not aligned", ("atlas", 2): "Aligned", ("cobalt", 2): "Aligned",
+        ("atlas", 3): third, ("cobalt", 3): third,
     }  # fmt: skip
     lines = [
         f"p{prompt:04d},{generator},{rater},{word},{answer}"
@@ -39,13 +42,13 @@ def rated(folder: Path, red_of_atlas: str = "Aligned", beside: str = "Aligned") 
         for (generator, word), answer in answers.items()
         for rater in ("a", "b")
     ]
-    put(folder / "wl.csv", "\n".join(["prompt_id,generator,rater,word,answer", *lines, ""]))
+    write_file(folder / "wl.csv", "\n".join(["prompt_id,generator,rater,word,answer", *lines, ""]))
     prompts = [f"x/y:{place % 2},{text},t,p{place:04d}" for place, text in enumerate(plain_prompts(4))]
-    put(folder / "prompts.csv", "\n".join(["dataset_id,prompt,prompt_type,prompt_id", *prompts, ""]))
+    write_file(folder / "prompts.csv", "\n".join(["dataset_id,prompt,prompt_type,prompt_id", *prompts, ""]))
     return folder
 
 
-def judged(folder: Path, scores: str, *overrides: str) -> Findings:
+def judge_words(folder: Path, scores: str, *overrides: str) -> Findings:
     given = ["protocol=gecko", f"protocol.path={folder}", "protocol.tasks=[words]", f"scores={scores}",
              "sampling.resamples=20", f"output={folder}/out", *overrides]  # fmt: skip
     return run_metaeval(config_of("metaeval", *given))
@@ -55,8 +58,8 @@ def values(findings: Findings, subset: str = "overall") -> dict[str, float]:
     return {one.statistic: one.value for one in findings.judgements if one.subset == subset}
 
 
-def test_a_metric_is_judged_by_the_words_its_questions_are_about(tmp_path: Path, run: MadeRun) -> None:
-    found = judged(rated(tmp_path), str(run.folder))
+def test_a_metric_is_judged_on_the_words_that_its_questions_are_about(tmp_path: Path, run: MadeRun) -> None:
+    found = judge_words(write_ratings(tmp_path), str(run.folder))
     assert {(one.metric, one.template) for one in found.judgements} == {("gecko", "words")}
     assert values(found) == {
         "accuracy": 15 / 16,  # the metric considers cobalt's last red correct
@@ -76,37 +79,37 @@ def test_a_metric_is_judged_by_the_words_its_questions_are_about(tmp_path: Path,
     assert written["score"].isna().sum() == 8 and set(written["n_questions"]) == {0, 1}
 
 
-def test_words_on_which_people_are_divided_or_unsure_do_not_count(tmp_path: Path, run: MadeRun) -> None:
-    folder = rated(tmp_path, beside="Unsure")
+def test_words_do_not_count_if_people_disagree_or_are_unsure(tmp_path: Path, run: MadeRun) -> None:
+    folder = write_ratings(tmp_path, third="Unsure")
     text = (folder / "wl.csv").read_text()
     (folder / "wl.csv").write_text(text.replace("cobalt,b,1,Not aligned", "cobalt,b,1,Aligned"))
-    found = judged(folder, f"{run.folder}/scores.parquet", "metrics=[gecko]")
+    found = judge_words(folder, f"{run.folder}/scores.parquet", "metrics=[gecko]")
     assert values(found)["coverage"] == 1 and values(found)["accuracy"] == 1
     recall = next(one for one in found.judgements if one.statistic == "recall")
     assert recall.n == 0 and recall.convention == "undefined: every word is aligned"
 
 
-def test_what_words_cannot_be_judged_by_is_said(tmp_path: Path, run: MadeRun) -> None:
-    folder = rated(tmp_path)
-    put(folder / "scores.csv", "prompt_id,generator,gecko\np0000,atlas,1\n")
+def test_scores_and_prompts_that_cannot_be_used_for_words_are_errors(tmp_path: Path, run: MadeRun) -> None:
+    folder = write_ratings(tmp_path)
+    write_file(folder / "scores.csv", "prompt_id,generator,gecko\np0000,atlas,1\n")
     with pytest.raises(
         ConfigError, match=r"to judge words, expected a run in its store \(STORE/runs/ID\).*scores\.csv"
     ):
-        judged(folder, f"{folder}/scores.csv")
+        judge_words(folder, f"{folder}/scores.csv")
     with pytest.raises(SourceError, match="no metric of the run asks about the words of a rated image"):
-        judged(folder, str(run.folder), "metrics=[clipscore]")
-    put(folder / "prompts.csv", (folder / "prompts.csv").read_text().replace("a red star", "A tall man"))
+        judge_words(folder, str(run.folder), "metrics=[clipscore]")
+    write_file(folder / "prompts.csv", (folder / "prompts.csv").read_text().replace("a red star", "A tall man"))
     with pytest.raises(
         SourceError, match=r"gecko asks about 'red' for image 'atlas-p0000', but 'tall' was rated there; the"
     ):
-        judged(folder, str(run.folder))
+        judge_words(folder, str(run.folder))
     (folder / "prompts.csv").unlink()
-    with pytest.raises(PlumblineError, match="nothing to judge by"):
-        judged(folder, str(run.folder))
+    with pytest.raises(PlumblineError, match="no usable judgements"):
+        judge_words(folder, str(run.folder))
 
 
-def test_the_packs_truth_says_which_words_are_not_there() -> None:
-    words = reading("shapes", ROOT / "assets/shapes").words.to_pandas()
+def test_the_embedded_benchmark_marks_missing_words_as_not_aligned() -> None:
+    words = read_with("shapes", ROOT / "assets/shapes").words.to_pandas()
     prompts = pd.read_parquet(ROOT / "assets/shapes/prompts.parquet").set_index("prompt_id")["text"]
     assert [prompts[row.prompt_id][row.start : row.end] for row in words.head(50).itertuples()] == [*words["word"][:50]]
     broken = pd.read_parquet(ROOT / "assets/shapes/truth.parquet").set_index("image_id")["broken"]

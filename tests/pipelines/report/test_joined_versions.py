@@ -15,19 +15,19 @@ from plumbline.pipelines.report.comparable_runs import BRIDGES
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import read_manifest
-from tests.operators.report.made import MadeRun, Score, make_run, noisy, plain_prompts
+from tests.operators.report.made import MadeRun, Score, make_run, noisy_score, plain_prompts
 
 DAYS = ("2026-01-01", "2026-01-02")
 
 
 def halve(generator: str, metric: str, prompt: int) -> float:
     """Return the scores under the new wording: half the old score, plus 0.1, plus noise."""
-    return 0.1 + noisy(generator, metric, prompt) / 2 + 0.04 * (noisy(generator, "other", prompt) - 0.5)
+    return 0.1 + noisy_score(generator, metric, prompt) / 2 + 0.04 * (noisy_score(generator, "other", prompt) - 0.5)
 
 
 def night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
     run = make_run(
-        folder, run_id=day, score=score, prompts=plain_prompts(40), metrics=("gecko",), asking=(),
+        folder, run_id=day, score=score, prompts=plain_prompts(40), metrics=("gecko",), question_metrics=(),
         began=f"{day}T02:00:00+00:00",
     )  # fmt: skip
     path = f"runs/{day}/manifest.json"
@@ -38,7 +38,7 @@ def night(folder: Path, day: str, score: Score, wording: str) -> MadeRun:
 
 
 def both_nights(folder: Path, second: Score = halve) -> MadeRun:
-    night(folder, DAYS[0], noisy, "so?")
+    night(folder, DAYS[0], noisy_score, "so?")
     return night(folder, DAYS[1], second, "no?")
 
 
@@ -63,7 +63,7 @@ def bridge(run: MadeRun, **other: Any) -> None:
 def test_without_a_bridge_the_line_breaks_and_no_night_is_a_regression(tmp_path: Path) -> None:
     run = both_nights(tmp_path)
     (said,) = make_trends(run.store).page.breaks.rows
-    assert str(said) == f"gecko is another metric since run {DAYS[1]}: template so? → no?."
+    assert str(said) == f"gecko is a different metric since run {DAYS[1]}: template so? → no?."
     baseline = find_baseline(run.store, DAYS[1], read_manifest(run.store, DAYS[1]), "previous")
     assert baseline.run_id is None and "the settings or models of gecko differ" in baseline.reason
 
@@ -112,7 +112,7 @@ def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: Mad
 
 
 def test_a_bridge_between_other_versions_joins_nothing_and_is_named(tmp_path: Path) -> None:
-    run = both_nights(tmp_path, lambda *at: noisy("x", "noise of its own", at[2] + 1000 * len(at[0])))
+    run = both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
     bridge(run, verdict="different", explained=0.1, margins={})
     (said,) = make_trends(run.store).page.breaks.rows
     assert "so its scores are not compared, and bridge" in str(said)

@@ -27,8 +27,8 @@ from plumbline.pipelines.report.image_details import read_rows
 from plumbline.pipelines.report.report import ReportConfig, write_report
 from plumbline.pipelines.store.cells import Shard
 from tests.commands import printed, store_at
-from tests.operators.report.made import MadeRun, make_run, noisy, png
-from tests.pipelines.metaeval.releases.files import put
+from tests.operators.report.made import MadeRun, make_run, noisy_score, png
+from tests.pipelines.metaeval.releases.files import write_file
 
 
 def edit_manifest(run: MadeRun, **changes: object) -> None:
@@ -114,7 +114,7 @@ def test_an_editors_own_source_is_shown_if_editors_have_different_ones(tmp_path:
 
 
 def test_a_judges_reply_about_an_image_is_shown_as_text(tmp_path: Path) -> None:
-    run = make_run(tmp_path, metrics=("llmscore", "clipscore"), asking=(), judging=("llmscore",))
+    run = make_run(tmp_path, metrics=("llmscore", "clipscore"), question_metrics=(), judge_metrics=("llmscore",))
     write_report(run.store)
     assert "<bdi>llmscore</bdi>: the judge’s verdict</summary>" in run.html
     assert "<li><bdi>objects matched</bdi> <b>2</b></li><li><bdi>&lt;i&gt;attributes</bdi> <b>4.5</b></li>" in run.html
@@ -162,7 +162,9 @@ def test_a_run_judged_by_error_graphs_shows_which_metrics_find_the_same_graphs_h
     graphs = {f"p{place:04d}": (0, 111, 136)[place % 3] + place for place in range(12)}  # synthetic, natural, real
     rng, nodes = np.random.default_rng(len(metrics)), {row["image_id"]: row for row in images}
     lines = [f"{graphs[row['prompt_id']]},t,{image},g,{rng.integers(3)}" for image, row in nodes.items()]
-    put(tmp_path / "graphs/metadata.csv", "\n".join(["id,target_prompt,file_name,image_source,rank", *lines, ""]))
+    write_file(
+        tmp_path / "graphs/metadata.csv", "\n".join(["id,target_prompt,file_name,image_source,rank", *lines, ""])
+    )
     asked = ["protocol=t2iscorescore", f"protocol.path={tmp_path / 'graphs'}", "protocol.conventions=[current,paper]"]
     printed("report", f"store={tmp_path / 'store'}", *asked)
     page, folder = run.html, run.folder / "metaeval"
@@ -250,20 +252,20 @@ def test_a_replaced_image_is_not_shown_instead_of_the_scored_one(tmp_path: Path)
 
 
 def test_an_image_that_does_not_decode_is_reported(tmp_path: Path) -> None:
-    run = make_run(tmp_path, picture=lambda seed: b"not a picture" if seed >= 200 else png(seed))
+    run = make_run(tmp_path, image=lambda seed: b"not a picture" if seed >= 200 else png(seed))
     write_report(run.store)
     assert "expected an image" in run.html and "data:image/webp" in run.html
 
 
 def test_a_missing_cell_only_costs_its_questions(tmp_path: Path) -> None:
-    run = make_run(tmp_path, asking=("gecko",))
+    run = make_run(tmp_path, question_metrics=("gecko",))
     (tmp_path / "store/scores/00000000/cobalt/00000-00000000.parquet").unlink()
     write_report(run.store)
     assert "atlas is the best generator" in run.html and "what &lt;colour&gt; is it?" in run.html
 
 
 def test_a_run_without_elements_has_unmarked_prompts(tmp_path: Path) -> None:
-    run = make_run(tmp_path, metrics=("clipscore",), asking=())
+    run = make_run(tmp_path, metrics=("clipscore",), question_metrics=())
     written = write_report(run.store)
     assert written.page.decision.headline.lead == "atlas is the best generator."
     assert '<mark class="m wrong" title' not in run.html and "a red star beside 3 blue cups" in run.html
@@ -281,7 +283,7 @@ def test_a_report_may_have_one_generator_and_one_metric(tmp_path: Path) -> None:
 
 
 def test_failed_rows_are_reported_with_their_reason_and_the_coverage(tmp_path: Path) -> None:
-    run = make_run(tmp_path, score=lambda *at: None if at[0] == "cobalt" and at[2] < 9 else noisy(*at))
+    run = make_run(tmp_path, score=lambda *at: None if at[0] == "cobalt" and at[2] < 9 else noisy_score(*at))
     written = write_report(run.store)
     assert written.page.warnings[0].startswith("18 of 72 rows (25.0%) have no score")
     assert "corrupt_image" in run.html and "bytes &lt;b&gt;unreadable&lt;/b&gt;" in run.html
@@ -310,7 +312,7 @@ def test_a_config_that_is_no_longer_valid_is_a_reason_and_not_a_failure(tmp_path
 def test_changes_since_the_previous_run_are_shown(tmp_path: Path) -> None:
     make_run(tmp_path)
     worse = make_run(
-        tmp_path, run_id="20260103-000000-000000", score=lambda *at: noisy(*at) * (0.8 if at[0] == "atlas" else 1)
+        tmp_path, run_id="20260103-000000-000000", score=lambda *at: noisy_score(*at) * (0.8 if at[0] == "atlas" else 1)
     )
     written = write_report(worse.store, compare="previous")
     assert written.page.changes is not None and written.page.changes.run_id == "20260102-030405-000006"

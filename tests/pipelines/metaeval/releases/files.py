@@ -23,13 +23,13 @@ needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason="REFERENCE_D
 Rows = Sequence[Mapping[str, Any]]
 
 
-def reading(name: str, path: Path | str) -> Release:
+def read_with(name: str, path: Path | str) -> Release:
     """Read a file or folder with the named reader."""
     return read_release(name, StorageConfig().locate(str(path)))
 
 
 def table(names: str, *rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return rows with these column names, which are separated by spaces."""
+    """Return rows as dictionaries; `names` are the column names, separated by spaces."""
     return [dict(zip(names.split(), row, strict=True)) for row in rows]
 
 
@@ -63,16 +63,16 @@ WRITERS = {
 }
 
 
-def encoded(name: str, content: Any) -> bytes:
-    """Encode a file's content: text and bytes unchanged, rows and trees according to the file extension."""
+def encode_content(name: str, content: Any) -> bytes:
+    """Encode rows or a JSON value in the format of the file extension; leave text and bytes unchanged."""
     text = content if isinstance(content, str | bytes) else WRITERS[Path(name).suffix](content)
     return text.encode() if isinstance(text, str) else text
 
 
-def put(file: Path, content: Any) -> Path:
-    """Write a file with this content, creating its folder."""
+def write_file(file: Path, content: Any) -> Path:
+    """Write a file, creating its folder; return its path."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(encoded(file.name, content))
+    file.write_bytes(encode_content(file.name, content))
     return file
 
 
@@ -213,20 +213,17 @@ class Layout(NamedTuple):
 
     reader: str
     files: Mapping[str, Any]
-    """Rows, trees or content by file name.
-
-    The reader gets the first file, unless it expects the folder.
-    """
-    of_folder: bool = False
+    """Rows, JSON values, text or bytes by file name. Unless `of_folder`, the reader gets the path of the first file."""
+    reads_folder: bool = False
 
     def write(self, folder: Path) -> Path:
-        """Write the files; return the path that the reader reads."""
+        """Write the files; return the path for the reader."""
         for name, content in self.files.items():
-            put(folder / name, content)
-        return folder if self.of_folder else folder / next(iter(self.files))
+            write_file(folder / name, content)
+        return folder if self.reads_folder else folder / next(iter(self.files))
 
-    def but(self, name: str, content: Any) -> "Layout":
-        """Return the layout with the content of one file replaced."""
+    def replace_file(self, name: str, content: Any) -> "Layout":
+        """Return the layout with other content in one file."""
         return self._replace(files={**self.files, name: content})
 
 

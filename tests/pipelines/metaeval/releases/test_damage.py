@@ -1,4 +1,4 @@
-"""Whatever a file contains, a meta-evaluation ends with findings or with a one-line error that says what to do."""
+"""Any content of a file leads to findings, or to a one-line error with a remedy."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 from tests.damage import ODD
-from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, as_csv, encoded, put, table
+from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, as_csv, encode_content, table, write_file
 from tests.pipelines.metaeval.test_metaeval import config
 
 Json = Any
@@ -30,15 +30,15 @@ odd = st.sampled_from(ODD).map(deepcopy)
 
 
 @cache
-def asked(protocol: str) -> MetaevalConfig:
-    """Return a configuration with few resamples, whose paths are still to be set."""
+def make_config(protocol: str) -> MetaevalConfig:
+    """Return a configuration with few resamples and without paths."""
     draws = ["sampling.resamples=3", "sampling.permutations=3"]
     return config(Path(), f"protocol={protocol}", "protocol.path=unset", *draws)
 
 
-def judge(protocol: str, path: Path, scores: Path | None = None, **options: Any) -> None:
+def check_findings(protocol: str, path: Path, scores: Path | None = None, **options: Any) -> None:
     """Check that each number is finite or has a reason, or that a one-line error explains why there are none."""
-    base = asked(protocol)
+    base = make_config(protocol)
     made = replace(
         base,
         protocol=replace(base.protocol, path=str(path), **options),
@@ -56,8 +56,8 @@ def judge(protocol: str, path: Path, scores: Path | None = None, **options: Any)
 
 
 @st.composite
-def harmed_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
-    """Draw the rows with up to four cells, columns or rows changed, removed or duplicated."""
+def damaged_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
+    """Draw a damaged copy of a table: up to four cells, columns or rows are changed, removed or duplicated."""
     found = [dict(row) for row in rows]
     for _ in range(draw(st.integers(0, 4))):
         row = draw(st.integers(0, len(found) - 1))
@@ -84,8 +84,8 @@ def harmed_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> list[dic
 
 
 @st.composite
-def harmed_tree(draw: st.DrawFn, tree: Json) -> Json:
-    """Draw the JSON tree with one to three of its values, at any depth, replaced, removed or duplicated."""
+def damaged_tree(draw: st.DrawFn, tree: Json) -> Json:
+    """Draw a damaged copy of a JSON value: one to three nested values are replaced, removed or duplicated."""
     text = json.loads(json.dumps(tree))
     for _ in range(draw(st.integers(1, 3))):
         inner = [node for node in _nodes(text) if node]
@@ -112,7 +112,7 @@ def _nodes(tree: Json) -> list[Any]:
 
 
 def as_bytes(name: str, content: Json) -> bytes:
-    """Encode possibly damaged rows and trees according to the file extension."""
+    """Encode a JSON value, or rows that may lack columns, in the format of the file extension."""
     if name.endswith(".json"):
         return json.dumps(content).encode()
     names = list(dict.fromkeys(key for row in content for key in row)) or ["x"]
@@ -136,24 +136,24 @@ def _column(values: list[Json]) -> pa.Array:
 
 
 @st.composite
-def harmed_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Draw a file that is truncated anywhere, or has any bytes changed."""
+def damaged_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
+    """Draw a damaged copy of a file: it is truncated anywhere, or one byte is changed."""
     at = draw(st.integers(0, len(whole) - 1))
     rest = draw(st.none() | st.binary(min_size=1, max_size=1))
     return whole[:at] + (b"" if rest is None else rest + whole[at + 1 :])
 
 
 @st.composite
-def harmed(draw: st.DrawFn, layout: Layout, *, values: bool) -> Layout:
-    """Draw a layout with damaged values or damaged bytes in its files."""
+def damaged_layouts(draw: st.DrawFn, layout: Layout, *, values: bool) -> Layout:
+    """Draw a copy of a layout with damaged values or damaged bytes in its files."""
     files: dict[str, bytes] = {}
     for name, content in layout.files.items():
         if not values or isinstance(content, str | bytes):
-            files[name] = draw(harmed_bytes(encoded(name, content)))
+            files[name] = draw(damaged_bytes(encode_content(name, content)))
         elif name.endswith(".json"):
-            files[name] = as_bytes(name, draw(harmed_tree(content)))
+            files[name] = as_bytes(name, draw(damaged_tree(content)))
         else:
-            files[name] = as_bytes(name, draw(harmed_rows(content)))
+            files[name] = as_bytes(name, draw(damaged_rows(content)))
     return layout._replace(files=files)
 
 
@@ -173,14 +173,16 @@ IMAGES = table(
 @pytest.mark.parametrize("name", LAYOUTS)
 @few
 @given(data=st.data())
-def test_no_release_ends_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
-    judge_harmed(LAYOUTS[name], values, data, tmp_path)
+def test_any_damaged_release_gives_findings_or_a_one_line_error(
+    name: str, values: bool, data: st.DataObject, tmp_path: Path
+) -> None:
+    check_damaged(LAYOUTS[name], values, data, tmp_path)
 
 
-def judge_harmed(layout: Layout, values: bool, data: st.DataObject, folder: Path) -> None:
+def check_damaged(layout: Layout, values: bool, data: st.DataObject, folder: Path) -> None:
     """Run a meta-evaluation on a layout with damaged values or damaged bytes in its files."""
-    path = data.draw(harmed(layout, values=values)).write(folder / "release")
-    judge(layout.reader, path, put(folder / "s.csv", IMAGES))
+    path = data.draw(damaged_layouts(layout, values=values)).write(folder / "release")
+    check_findings(layout.reader, path, write_file(folder / "s.csv", IMAGES))
 
 
 RATED = table(
@@ -200,10 +202,10 @@ WIDE = table(
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 @few
 @given(data=st.data())
-def test_no_table_of_ratings_or_scores_ends_in_another_way(suffix: str, data: st.DataObject, tmp_path: Path) -> None:
+def test_any_damaged_table_gives_findings_or_a_one_line_error(suffix: str, data: st.DataObject, tmp_path: Path) -> None:
     ratings, scores = f"r.{suffix}", f"s.{suffix}"
-    put(tmp_path / ratings, as_bytes(ratings, data.draw(harmed_rows(RATED))))
-    for content in (as_bytes(scores, data.draw(harmed_rows(LONG) | harmed_rows(WIDE))),
-                    data.draw(harmed_bytes(as_bytes(scores, WIDE)))):  # fmt: skip
-        put(tmp_path / scores, content)
-        judge("long", tmp_path / ratings, tmp_path / scores, tasks=("ratings", "orders"))
+    write_file(tmp_path / ratings, as_bytes(ratings, data.draw(damaged_rows(RATED))))
+    for content in (as_bytes(scores, data.draw(damaged_rows(LONG) | damaged_rows(WIDE))),
+                    data.draw(damaged_bytes(as_bytes(scores, WIDE)))):  # fmt: skip
+        write_file(tmp_path / scores, content)
+        check_findings("long", tmp_path / ratings, tmp_path / scores, tasks=("ratings", "orders"))

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from plumbline.operators.base import schemas
-from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference, reading
+from tests.pipelines.metaeval.releases.files import REFERENCE, ROOT, needs_reference, read_with
 
 Image = str
 
@@ -30,14 +30,14 @@ def mean_by(table: pa.Table, key: str) -> dict[str, float]:
 )
 def test_every_generator_has_its_ratings(name: str, path: str, ratings: int, generators: int) -> None:
     """The test only counts ratings; docs/reproduction.md has the results for the metrics."""
-    release = reading(name, REFERENCE / path)
+    release = read_with(name, REFERENCE / path)
     counts = Counter(release.ratings.column("generator").to_pylist())
     assert len(counts) == generators and set(counts.values()) == {ratings // generators}
 
 
 @needs_reference
-def test_t2vscore_joins_every_video() -> None:
-    release = reading("t2vscore", REFERENCE / "t2vscore")
+def test_t2vscore_has_every_video() -> None:
+    release = read_with("t2vscore", REFERENCE / "t2vscore")
     assert release.notes == ["a video has one rating, a mean over its raters"]
     assert len(release.ratings) == 2543
     counts = Counter(release.scores.column("metric").to_pylist())
@@ -47,7 +47,7 @@ def test_t2vscore_joins_every_video() -> None:
 
 @needs_reference
 def test_t2iscorescore_has_the_stated_walks() -> None:
-    release = reading("t2iscorescore", REFERENCE / "ts2")
+    release = read_with("t2iscorescore", REFERENCE / "ts2")
     nodes = release.graph_nodes.to_pylist()
     assert len({row["image_id"] for row in nodes}) == len(nodes) == 2840
     assert {
@@ -63,8 +63,8 @@ def test_t2iscorescore_has_the_stated_walks() -> None:
 
 
 @needs_reference
-def test_t2iscorescore_has_every_score_or_says_why_not() -> None:
-    release = reading("t2iscorescore", REFERENCE / "ts2")
+def test_t2iscorescore_has_a_score_or_a_reason_for_every_image() -> None:
+    release = read_with("t2iscorescore", REFERENCE / "ts2")
     assert release.scores.schema == schemas.SCORES and len(release.scores) == 19 * 2840
     missing = [row for row in release.scores.to_pylist() if row["score"] is None]
     assert Counter(row["metric"] for row in missing) == dict.fromkeys(
@@ -79,8 +79,8 @@ def test_t2iscorescore_has_every_score_or_says_why_not() -> None:
     ]
 
 
-def test_the_embedded_pack_is_a_release() -> None:
-    release = reading("shapes", ROOT / "assets/shapes")
+def test_the_embedded_benchmark_is_a_release() -> None:
+    release = read_with("shapes", ROOT / "assets/shapes")
     assert (len(release.ratings), len(release.graph_nodes), len(release.skills)) == (5376, 1792, 256)
     assert release.ratings.schema == schemas.RATINGS and release.graph_nodes.schema == schemas.GRAPH_NODES
     rated = mean_by(release.ratings, "image_id")

@@ -1,4 +1,4 @@
-"""Every release is read from its original layout: who rated or chose what, and what is paired with what.
+"""Every release is read from its original layout, with its ratings, choices, pairings and error graphs.
 
 A problem is reported in one line that names the file, the row and what to do.
 """
@@ -46,9 +46,9 @@ from tests.pipelines.metaeval.releases.files import (
     Rows,
     as_csv,
     as_parquet,
-    put,
-    reading,
+    read_with,
     table,
+    write_file,
 )
 
 SCHEMAS = {
@@ -202,8 +202,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
-    check_tables(reading(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+def test_every_layout_is_converted_to_our_tables(name: str, tmp_path: Path) -> None:
+    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
 
 
 def check_tables(release: Release, parts: Mapping[str, Any]) -> None:
@@ -241,7 +241,7 @@ FULL_AGREEMENT = {
 
 
 def scores_as_people_do(release: Release) -> pd.DataFrame:
-    """Return scores that agree with everything the release says about its images."""
+    """Return scores that agree with all judgements of a release."""
     ids = ["image_id", "prompt_id", "generator"]
     rated = release.ratings.to_pandas().groupby(ids, dropna=False)["rating"].mean().rename("score").reset_index()
     paired = release.pairings.to_pandas()
@@ -263,10 +263,10 @@ def scores_as_people_do(release: Release) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", FULL_AGREEMENT)
-def test_a_metric_that_scores_as_people_do_agrees_fully_with_a_release(name: str, tmp_path: Path) -> None:
+def test_a_metric_with_peoples_own_scores_agrees_fully(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     path = layout.write(tmp_path / "release")
-    scores = scores_as_people_do(reading(layout.reader, path)).sample(frac=1, random_state=0)
+    scores = scores_as_people_do(read_with(layout.reader, path)).sample(frac=1, random_state=0)
     scores.assign(metric="oracle").to_csv(tmp_path / "scores.csv", index=False)
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={tmp_path / 'scores.csv'}"]
     printed("metaeval", *asked, f"output={tmp_path / 'out'}", "sampling.resamples=20", "sampling.permutations=20")
@@ -276,7 +276,7 @@ def test_a_metric_that_scores_as_people_do_agrees_fully_with_a_release(name: str
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_a_release_has_a_reader_and_a_protocol_of_its_name(name: str) -> None:
+def test_a_release_has_a_reader_and_a_protocol_with_its_name(name: str) -> None:
     assert callable(RELEASES[name])
     assert name in choices_of("protocol", None)
 
@@ -284,46 +284,46 @@ def test_a_release_has_a_reader_and_a_protocol_of_its_name(name: str) -> None:
 # What releases may lack or have in another form
 
 
-def but(name: str, file: str, content: Any, folder: Path) -> Release:
-    """Read a layout with the content of one file replaced."""
-    return reading(LAYOUTS[name].reader, LAYOUTS[name].but(file, content).write(folder))
+def read_changed(name: str, file: str, content: Any, folder: Path) -> Release:
+    """Read a layout with other content in one file."""
+    return read_with(LAYOUTS[name].reader, LAYOUTS[name].replace_file(file, content).write(folder))
 
 
-def test_tifa160_is_read_without_metrics_too_and_a_gap_is_an_error_row(tmp_path: Path) -> None:
+def test_tifa160_can_lack_metrics_and_missing_scores_are_noted(tmp_path: Path) -> None:
     bare = {name: {key: value for key, value in one.items() if key != "meteor"} for name, one in TIFA.items()}
     bare["coco_1_mini_dalle"].pop("tifa_vilt")
-    release = but("tifa160", "human_annotations_with_scores.json", bare, tmp_path)
+    release = read_changed("tifa160", "human_annotations_with_scores.json", bare, tmp_path)
     assert len(release.ratings) == 8 and len(release.scores) == 4
     assert release.notes == ["1 of 4 published scores are empty"]
 
 
-def test_a_copy_of_dsgs_table_under_other_names_is_the_same(tmp_path: Path) -> None:
+def test_a_copy_of_dsgs_table_with_other_column_names_reads_the_same(tmp_path: Path) -> None:
     names = {"dsg_prompt_split": "data_type", "t2i_model": "model_type"}
     copied = [{names.get(name, name): value for name, value in row.items()} for row in DSG_LIKERT]
-    own = reading("dsg_tifa160", LAYOUTS["dsg_tifa160"].write(tmp_path))
-    assert reading("dsg_tifa160", put(tmp_path / "t2v.csv", copied)).ratings == own.ratings
+    own = read_with("dsg_tifa160", LAYOUTS["dsg_tifa160"].write(tmp_path))
+    assert read_with("dsg_tifa160", write_file(tmp_path / "t2v.csv", copied)).ratings == own.ratings
 
 
-def test_genai_bench_has_no_skills_without_their_file_and_its_videos_have_the_same_layout(tmp_path: Path) -> None:
-    put(tmp_path / "genai_video.json", GENAI)
+def test_genai_bench_videos_are_read_without_a_file_of_skills(tmp_path: Path) -> None:
+    write_file(tmp_path / "genai_video.json", GENAI)
     given = ["protocol=genai_bench_video", f"protocol.path={tmp_path}/genai_video.json"]
     protocol = config_of("metaeval", *given).protocol
     release = open_release(protocol, StorageConfig())
     assert len(release.ratings) == 9 and protocol.name == "genai_bench_video" and release.skills == {}
 
 
-def test_t2vscore_keeps_what_has_no_partner_and_says_so(tmp_path: Path) -> None:
+def test_t2vscore_keeps_unmatched_ratings_and_notes_them(tmp_path: Path) -> None:
     rated = {**T2V, "1": {"prompt": "a cat", "models": {"pika": [3.0]}}}
-    put(tmp_path / "t2vscore_results.csv", T2V_SCORES)
-    put(tmp_path / "t2vscore_alignment_score.json", rated)
-    release = reading("t2vscore", tmp_path)
+    write_file(tmp_path / "t2vscore_results.csv", T2V_SCORES)
+    write_file(tmp_path / "t2vscore_alignment_score.json", rated)
+    release = read_with("t2vscore", tmp_path)
     assert len(release.ratings) == 3 and release.notes[1:] == ["1 rated videos have no score"]
 
 
 @pytest.mark.parametrize("name", ["why_winoground_hard.json", "new_tag_assignments.json"])
-def test_winoground_has_the_reasons_why_it_is_hard_from_the_file_beside_it(name: str, tmp_path: Path) -> None:
-    put(tmp_path / name, {"7": [], "1": ["Unusual Text", "Complex Reasoning"], "0": []})
-    release = but("winoground, lines", "examples.jsonl", WINOGROUND, tmp_path)
+def test_winoground_adds_tags_from_a_file_in_the_same_folder(name: str, tmp_path: Path) -> None:
+    write_file(tmp_path / name, {"7": [], "1": ["Unusual Text", "Complex Reasoning"], "0": []})
+    release = read_changed("winoground, lines", "examples.jsonl", WINOGROUND, tmp_path)
     assert release.skills["0_c1"] == [*SHORT, "No Tag"]
     assert release.skills["1_c0"] == [*MORE, "Unusual Text", "Complex Reasoning"]
     assert set(map(tuple, release.pairings.column("tags").to_pylist())) == {
@@ -337,33 +337,33 @@ def test_winoground_reads_no_images(tmp_path: Path) -> None:
     images = [{**row, "image_0": {"bytes": b"\xff" * 9, "path": None}} for row in WINOGROUND]
     without = [{name: cell for name, cell in row.items() if not name.startswith("image_")} for row in WINOGROUND]
     for rows_given in (images, without):
-        assert len(but("winoground, Parquet", "test.parquet", rows_given, tmp_path).pairings) == 8
+        assert len(read_changed("winoground, Parquet", "test.parquet", rows_given, tmp_path).pairings) == 8
 
 
 @pytest.mark.parametrize("as_struct", [True, False])
-def test_seetrues_parquet_names_its_images_beside_them_or_as_its_csv_does(as_struct: bool, tmp_path: Path) -> None:
+def test_image_names_in_seetrues_parquet_are_read_from_structs_or_strings(as_struct: bool, tmp_path: Path) -> None:
     flat = [{**row, "original_dataset_id": "x"} for row in SEETRUE]
     nested = [{**row, "image": {"bytes": b"png", "path": row["image"]}} for row in flat]
-    release = reading("seetrue", put(tmp_path / "s.parquet", nested if as_struct else flat))
+    release = read_with("seetrue", write_file(tmp_path / "s.parquet", nested if as_struct else flat))
     assert release.ratings.column("image_id").to_pylist() == ["0133_sd.png", "0133_sd.png", "5.png"]
 
 
-def test_a_pair_of_seetrue_under_another_id_is_a_further_rater(tmp_path: Path) -> None:
+def test_a_seetrue_pair_with_another_id_counts_as_another_rater(tmp_path: Path) -> None:
     again = {**SEETRUE[0], "original_dataset_id": "t_9", "label": 1}
-    release = but("seetrue", "SeeTRUE.csv", [*SEETRUE, again], tmp_path)
+    release = read_changed("seetrue", "SeeTRUE.csv", [*SEETRUE, again], tmp_path)
     assert cells(release.ratings, "rater rating")[3] == ("1", 1.0)
     assert release.notes[0].startswith("1 pairs occur again with another original_dataset_id")
 
 
-def test_pick_a_pic_is_read_from_a_folder_and_says_what_is_repeated(tmp_path: Path) -> None:
+def test_pick_a_pic_is_read_from_a_folder_and_repeated_choices_are_noted(tmp_path: Path) -> None:
     for name in ("test-00000-of-00002.parquet", "test-00001-of-00002.parquet"):
-        put(tmp_path / name, PICK_A_PIC)
-    release = reading("pick_a_pic", tmp_path)
+        write_file(tmp_path / name, PICK_A_PIC)
+    release = read_with("pick_a_pic", tmp_path)
     assert len(release.preferences) == 8
     assert release.notes[1].startswith("4 choices repeat an earlier ranking, images and rater")
 
 
-def test_the_clean_choices_of_pick_a_pic_alone_can_be_judged(tmp_path: Path) -> None:
+def test_only_the_clean_choices_of_pick_a_pic_can_be_judged(tmp_path: Path) -> None:
     """Scores are right for the clean choices and wrong for all others."""
     rng = np.random.default_rng(7)
     protocol = config_of(
@@ -373,7 +373,7 @@ def test_the_clean_choices_of_pick_a_pic_alone_can_be_judged(tmp_path: Path) -> 
     names = "id caption image_0 image_1 label_0 label_1"
     sides = [(f"images/{number}_0.jpg", f"images/{number}_1.jpg") for number in range(500)]
     rows = [(n, f"cat {n % 90}", *sides[n], int(first[n]), int(1 - first[n])) for n in range(500)]
-    path = put(tmp_path / "test_captions.json", table(names, *rows))
+    path = write_file(tmp_path / "test_captions.json", table(names, *rows))
     scores = pd.DataFrame([
         {"image_id": sides[n][side], "prompt_id": f"cat {n % 90}", "score": float((first[n] != side) == (n in clean))}
         for n in range(500) for side in (0, 1)
@@ -390,15 +390,15 @@ def test_the_clean_choices_of_pick_a_pic_alone_can_be_judged(tmp_path: Path) -> 
     assert accuracies == {"pick_a_pic_clean": (100, 1.0), "pick_a_pic": (500, pytest.approx(0.2))}
 
 
-def test_clean_choices_that_are_not_there_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    path = put(tmp_path / "test_captions.json", PICK_CAPTIONS)
+def test_missing_clean_choices_are_an_error_with_a_remedy(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "test_captions.json", PICK_CAPTIONS)
 
     def opened(*asked: str) -> Release:
         return open_release(config_of("metaeval", "protocol=pick_a_pic_clean", *asked).protocol, StorageConfig())
 
     with pytest.raises(SourceError, match=r"captions.json: expected a choice with the id 5, found ids from 0 to 3"):
         opened(f"protocol.path={path}")
-    with pytest.raises(PlumblineError, match=r"test_captions.json, and other files have none; got some for .*parquet"):
+    with pytest.raises(PlumblineError, match=r"test_captions.json has ids of choices, got some for .*parquet"):
         opened("protocol.path=test_unique.parquet")
     with pytest.raises(PlumblineError, match=r"protocol.choices: expected each id once, got 1 more than once"):
         opened(f"protocol.path={path}", "protocol.choices=[1,0,1]")
@@ -407,29 +407,29 @@ def test_clean_choices_that_are_not_there_are_refused_with_what_to_do(tmp_path: 
     ]  # fmt: skip
 
 
-def test_gecko_says_which_tables_are_not_there(tmp_path: Path) -> None:
-    put(tmp_path / "likert.parquet", GECKO["likert.csv"])
-    release = reading("gecko", tmp_path)
+def test_gecko_notes_missing_tables(tmp_path: Path) -> None:
+    write_file(tmp_path / "likert.parquet", GECKO["likert.csv"])
+    release = read_with("gecko", tmp_path)
     assert (len(release.ratings), len(release.preferences), len(release.words)) == (3, 0, 0)
     lacking = [f"no table of {name}" for name in ("wl", "dsg_h", "sxs")]
     assert release.notes[:4] == [*lacking, "no prompts.csv: no skills and no words"]
 
 
 @pytest.mark.parametrize("data, output, scored", [("", "", ""), ("data/", "src/output/", "output/scores/")])
-def test_t2iscorescore_is_read_with_upstreams_names(data: str, output: str, scored: str, tmp_path: Path) -> None:
+def test_t2iscorescore_is_read_under_upstreams_file_names(data: str, output: str, scored: str, tmp_path: Path) -> None:
     """The files can be in one folder, or arranged as in upstream's repository."""
-    put(tmp_path / f"{data}metadata.csv", TS2_METADATA)
-    assert reading("t2iscorescore", tmp_path).notes[0].startswith("no ts2_scores_per_image.csv, integrated")
+    write_file(tmp_path / f"{data}metadata.csv", TS2_METADATA)
+    assert read_with("t2iscorescore", tmp_path).notes[0].startswith("no ts2_scores_per_image.csv, integrated")
     renamed = [{"id": row["id"], "image_id": "x.jpg", "clip_score": row["clipscore"], "rank": 0} for row in TS2_SCORES]
-    put(tmp_path / f"{output}integrated_image_scores.csv", renamed)
+    write_file(tmp_path / f"{output}integrated_image_scores.csv", renamed)
     one = [{"id": row["id"], "image_id": 0, "rank": row["rank"], "score": n} for n, row in enumerate(TS2_METADATA)]
-    put(tmp_path / f"{scored}siglip_scores.csv", one)
-    scores = reading("t2iscorescore", tmp_path).scores
+    write_file(tmp_path / f"{scored}siglip_scores.csv", one)
+    scores = read_with("t2iscorescore", tmp_path).scores
     assert set(scores.column("metric").to_pylist()) == {"clip", "siglip"}
     assert cells(scores, "metric image_id score")[-1] == ("siglip", "images/164-03.jpg", 15.0)
 
 
-def test_a_checkout_of_t2iscorescore_has_every_metric_and_names_the_scores_that_it_does_not_read(
+def test_a_checkout_of_t2iscorescore_has_every_metric_and_warns_about_unread_scores(
     tmp_path: Path,
 ) -> None:
     """The release at 93ebf89 has files with 19 metrics, a second CLIPScore, and an unknown metric."""
@@ -441,17 +441,17 @@ def test_a_checkout_of_t2iscorescore_has_every_metric_and_names_the_scores_that_
         for n, row in enumerate(TS2_METADATA)
     ]
     again = [{"id": row["id"], "image_id": n, "rank": row["rank"], "score": n} for n, row in enumerate(TS2_METADATA)]
-    put(tmp_path / "data/metadata.csv", TS2_METADATA)
-    put(tmp_path / "output/scores_final_all_3.csv", scored)
-    put(tmp_path / "output/scores/clipscore_scores.csv", again)
+    write_file(tmp_path / "data/metadata.csv", TS2_METADATA)
+    write_file(tmp_path / "output/scores_final_all_3.csv", scored)
+    write_file(tmp_path / "output/scores/clipscore_scores.csv", again)
     for name in (
         "scores_final_all_2.csv",
         "VIEScore.csv",
         "scores_per_image/clipscore_score.csv",
         "Scores of mine.csv",
     ):
-        put(tmp_path / "output" / name, "fname,score\nx,1\n")
-    release = reading("t2iscorescore", tmp_path)
+        write_file(tmp_path / "output" / name, "fname,score\nx,1\n")
+    release = read_with("t2iscorescore", tmp_path)
     found = release.scores.to_pandas().groupby("metric", sort=False)["score"].apply(list).to_dict()
     assert list(found) == [*names, "clipscore_scores"]
     assert found["clipscore"] == list(columns["clipscore"]) and found["clipscore_scores"] == list(range(len(again)))
@@ -462,8 +462,8 @@ def test_a_checkout_of_t2iscorescore_has_every_metric_and_names_the_scores_that_
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "jsonl"])
-def test_a_long_table_is_read_alike_in_every_format(suffix: str, tmp_path: Path) -> None:
-    release = reading("long", put(tmp_path / f"r.{suffix}", [{**row, "age": 33} for row in LONG]))
+def test_a_long_table_reads_the_same_in_every_format(suffix: str, tmp_path: Path) -> None:
+    release = read_with("long", write_file(tmp_path / f"r.{suffix}", [{**row, "age": 33} for row in LONG]))
     assert cells(release.ratings, RATED)[0] == ("001", "07", "atlas", "ann", "wl", 0.5)
     assert release.skills == {"07": ["color"], "08": []} and release.notes == ["column(s) age are not read"]
 
@@ -478,25 +478,25 @@ def test_a_long_table_is_read_alike_in_every_format(suffix: str, tmp_path: Path)
     ],
 )
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_what_a_long_table_leaves_out_has_a_default(
+def test_missing_columns_of_a_long_table_have_defaults(
     given: dict[str, object], expected: tuple[object, ...], suffix: str, tmp_path: Path
 ) -> None:
     both: Rows = [given]
-    assert cells(reading("long", put(tmp_path / f"r.{suffix}", both)).ratings, RATED) == [expected]
+    assert cells(read_with("long", write_file(tmp_path / f"r.{suffix}", both)).ratings, RATED) == [expected]
 
 
 @pytest.mark.parametrize("number, text", [(7.0, "7"), (7.5, "7.5"), (1e300, "1e+300")])
-def test_ids_that_pandas_made_numbers_are_text(number: float, text: str, tmp_path: Path) -> None:
+def test_ids_that_pandas_converted_to_floats_become_text(number: float, text: str, tmp_path: Path) -> None:
     """If a cell is empty, pandas writes the integers in its column as floats."""
     given = table("image_id rater rating", (number, 1, 3), (number, 2, 3))
-    release = reading("long", put(tmp_path / "r.parquet", given))
+    release = read_with("long", write_file(tmp_path / "r.parquet", given))
     assert cells(release.ratings, "image_id rater") == [(text, "1"), (text, "2")]
 
 
-def test_json_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
+def test_json_lines_end_only_at_line_feeds(tmp_path: Path) -> None:
     """U+2028 inside a string ends a line for Python's splitlines, but not in JSON lines."""
     lines = "".join(f'{{"image_id": "{name}\u2028", "rating": 1}}\r\n' for name in "ab")
-    release = reading("long", put(tmp_path / "r.jsonl", lines))
+    release = read_with("long", write_file(tmp_path / "r.jsonl", lines))
     assert release.ratings.column("image_id").to_pylist() == ["a\u2028", "b\u2028"]
 
 
@@ -511,8 +511,8 @@ def genai(models: Any) -> dict[str, Any]:
     return {"00007": {"id": "7", "prompt": "x", "models": models}}
 
 
-def at_row(place: int, **cells: str) -> list[dict[str, Any]]:
-    """Return the error graph with other cells in one row."""
+def change_row(place: int, **cells: str) -> list[dict[str, Any]]:
+    """Return the error graph with these cells changed in one row."""
     return [{**row, **cells} if number == place else row for number, row in enumerate(GRAPH)]
 
 
@@ -620,17 +620,17 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("ratings.parquet", [{**SHAPES["ratings.parquet"][0], "image_id": "j"}], "row 0: image 'j' is not in truth"),
     ],
     "error_graphs": [
-        (at_row(0, parents="2"), r"row 0: graph 'g' has a cycle, (\w+ -> ){3}\w+; take one of these nodes"),
-        (at_row(1, parents="1a"), "row 1: graph 'g' has a cycle, 1a -> 1a; take one of these"),
-        (at_row(1, parents=""), r"row 1: graph 'g' has two roots, '1a' and '0' \(.*row 0\); fill in the parents"),
-        (at_row(3, parents="1a;1c"), "row 3: graph 'g': node '1c', a parent of '2', has no image; add a row with"),
-        (at_row(3, image_id=""), "row 3: expected a image_id, found none; fill it in"),
-        (at_row(3, image_id="a.png"), r"row 3: image 'a.png' occurs twice \(first in .*row 0\)"),
-        (at_row(0, errors="blur"), "row 0: graph 'g': expected no errors in the root '0', found blur; fill in its par"),
-        (at_row(3, errors="x: y"), "row 3: graph 'g': expected more errors in node '2' than in its parent '1a', fo"),
-        (at_row(2, node="1a"), "row 2: graph 'g', node '1a', errors: expected .'missing.*row 1, found .'wrong"),
-        (at_row(2, prompt="a dog"), "row 2: graph 'g', prompt: expected 'a red .*row 0, found 'a dog'; write the same"),
-        (at_row(2, prompt=""), "row 2: expected a prompt, found none"),
+        (change_row(0, parents="2"), r"row 0: graph 'g' has a cycle, (\w+ -> ){3}\w+; remove one of these nodes"),
+        (change_row(1, parents="1a"), "row 1: graph 'g' has a cycle, 1a -> 1a; remove one of these"),
+        (change_row(1, parents=""), r"row 1: graph 'g' has two roots, '1a' and '0' \(.*row 0\); fill in the parents"),
+        (change_row(3, parents="1a;1c"), "row 3: graph 'g': node '1c', a parent of '2', has no image; add a row with"),
+        (change_row(3, image_id=""), "row 3: expected a image_id, found none; fill it in"),
+        (change_row(3, image_id="a.png"), r"row 3: image 'a.png' occurs twice \(first in .*row 0\)"),
+        (change_row(0, errors="blur"), "row 0: graph 'g': expected no errors in the root '0', found blur; fill in its"),
+        (change_row(3, errors="x: y"), "row 3: graph 'g': expected more errors in node '2' than in its parent '1a'"),
+        (change_row(2, node="1a"), "row 2: graph 'g', node '1a', errors: expected .'missing.*row 1, found .'wrong"),
+        (change_row(2, prompt="a dog"), "row 2: graph 'g', prompt: expected 'a red .*row 0, found 'a dog'; write"),
+        (change_row(2, prompt=""), "row 2: expected a prompt, found none"),
         ("graph_id,node\ng,0\n", r"expected column\(s\) prompt, parents, errors, image_id, found graph_id, node; docs"),
         (wide_graph(4, 11), r"graph 'g': expected at most 10,000 walks, .*, found 14,641; split the graph"),
     ],
@@ -639,7 +639,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("prompt_id,rating\n1,2\n", r"expected column\(s\) generator, found prompt_id, rating; name the image"),
         ("image_id,rating\n1,good\n", "row 0: expected a number as rating, found 'good'"),
         ("image_id,rating\n1,inf\n", "row 0: expected a rating as a finite number, found inf"),
-        ("image_id,rating\n,3\n", "row 0: no image_id, and not both a prompt_id and a generator"),
+        ("image_id,rating\n,3\n", "row 0: expected image_id, or both prompt_id and generator"),
         ("image_id,rater,rating\n1,,3\n", "row 0: expected a rater, found none"),
         ([*LONG, LONG[0]], "row 2: rater 'ann' rates image '001' twice as 'wl'"),
         (as_csv(LONG)[:-9], r"row 1 \(line 3\): expected 7 fields, found"),
@@ -654,36 +654,36 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
-def test_what_does_not_fit_is_named_with_its_file_and_row(
+def test_invalid_content_is_reported_with_its_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    require_complaint(LAYOUTS[name], complaint, tmp_path)
+    check_complaint(LAYOUTS[name], complaint, tmp_path)
 
 
-def require_complaint(layout: Layout, complaint: tuple[Any, ...], folder: Path) -> None:
-    """Fail unless the error for a file with replaced content (by default the first) names the file and the row."""
+def check_complaint(layout: Layout, complaint: tuple[Any, ...], folder: Path) -> None:
+    """Check the error for a file with other content (by default the first file); it names the file and the row."""
     *file, content, said = complaint
     changed = file[0] if file else next(iter(layout.files))
     with pytest.raises(SourceError, match=said) as caught:
-        reading(layout.reader, layout.but(changed, content).write(folder))
+        read_with(layout.reader, layout.replace_file(changed, content).write(folder))
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
     assert changed in str(caught.value) or changed == "prompts.csv"
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_not_there_or_is_no_file_is_named(name: str, tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_in_its_path_is_reported(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
-    assert_absence(layout, tmp_path, takes_folder=layout.of_folder or layout.reader == "pick_a_pic")
+    check_missing(layout, tmp_path, takes_folder=layout.reads_folder or layout.reader == "pick_a_pic")
     if layout.reader == "winoground":
         with pytest.raises(SourceError, match=r"w\.txt: expected a \.parquet, \.csv, .* file; rename it"):
-            reading("winoground", put(tmp_path / "w.txt", json.dumps(FLICKR_JSON)))
+            read_with("winoground", write_file(tmp_path / "w.txt", json.dumps(FLICKR_JSON)))
 
 
-def assert_absence(layout: Layout, folder: Path, *, takes_folder: bool) -> None:
+def check_missing(layout: Layout, folder: Path, *, takes_folder: bool) -> None:
     """Check the errors for a missing file, and for a folder in place of a file."""
-    place = folder if layout.of_folder else folder / next(iter(layout.files))
+    place = folder if layout.reads_folder else folder / next(iter(layout.files))
     with pytest.raises(PlumblineError, match=str(folder)):
-        reading(layout.reader, place)
+        read_with(layout.reader, place)
     if not takes_folder:
         with pytest.raises(SourceError, match="expected a file, found a folder; give the file's own path"):
-            reading(layout.reader, folder)
+            read_with(layout.reader, folder)

@@ -20,8 +20,8 @@ from tests.pipelines.metaeval.releases.files import (
     Rows,
     as_csv,
     as_parquet,
-    put,
-    reading,
+    read_with,
+    write_file,
 )
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -49,13 +49,13 @@ def scores(path: Path | str) -> pa.Table:
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
 def test_a_long_table_keeps_its_ids_and_numbers(suffix: str, tmp_path: Path) -> None:
     content = as_parquet(LONG) if suffix == "parquet" else as_csv(LONG, "\t" if suffix == "tsv" else ",")
-    found = scores(put(tmp_path / f"s.{suffix}", content))
+    found = scores(write_file(tmp_path / f"s.{suffix}", content))
     assert found.select(list(LONG[0])).to_pylist() == [{**row, "score": float(row["score"])} for row in LONG]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_wide_table_gives_a_metric_after_the_other(suffix: str, tmp_path: Path) -> None:
-    found = scores(put(tmp_path / f"s.{suffix}", as_csv(WIDE) if suffix == "csv" else as_parquet(WIDE)))
+def test_a_wide_table_is_read_metric_by_metric(suffix: str, tmp_path: Path) -> None:
+    found = scores(write_file(tmp_path / f"s.{suffix}", as_csv(WIDE) if suffix == "csv" else as_parquet(WIDE)))
     names = ("image_id", "prompt_id", "generator", "metric", "score")
     assert [tuple(row[name] for name in names) for row in found.to_pylist()] == [
         (None, "07", "atlas", "clip", 0.1),
@@ -66,16 +66,16 @@ def test_a_wide_table_gives_a_metric_after_the_other(suffix: str, tmp_path: Path
     assert found.column("error")[3]["kind"].as_py() == "not_scored"
 
 
-def test_a_wide_table_of_one_metric_may_call_it_score(tmp_path: Path) -> None:
-    found = scores(put(tmp_path / "s.csv", "image_id,score\n1,2\n"))
+def test_the_metric_of_a_wide_table_can_be_called_score(tmp_path: Path) -> None:
+    found = scores(write_file(tmp_path / "s.csv", "image_id,score\n1,2\n"))
     assert found.to_pylist()[0]["metric"] == "score"
 
 
 @pytest.mark.parametrize(
     "cell, kind", [("nan", "not_finite"), ("-inf", "not_finite"), ("", "not_scored"), (" ", "not_scored")]
 )
-def test_what_is_no_score_has_its_reason(cell: str, kind: str, tmp_path: Path) -> None:
-    found = scores(put(tmp_path / "s.csv", f"image_id,metric,score\n1,clip,{cell}\n")).to_pylist()[0]
+def test_a_missing_score_has_a_reason(cell: str, kind: str, tmp_path: Path) -> None:
+    found = scores(write_file(tmp_path / "s.csv", f"image_id,metric,score\n1,clip,{cell}\n")).to_pylist()[0]
     assert (found["score"], found["error"]["kind"], found["error"]["retryable"]) == (None, kind, False)
 
 
@@ -85,7 +85,7 @@ def run_table(*changed: dict[str, object]) -> pa.Table:
     return rows.table([row, failed, failed, *changed], schemas.SCORES)
 
 
-def test_a_run_is_read_as_it_is_from_its_file_or_folder(tmp_path: Path) -> None:
+def test_a_runs_table_is_read_unchanged_from_its_file_or_folder(tmp_path: Path) -> None:
     pq.write_table(run_table(), tmp_path / "scores.parquet")
     for path in (tmp_path, tmp_path / "scores.parquet"):
         assert scores(path).equals(run_table())
@@ -103,7 +103,7 @@ def test_a_runs_scores_may_be_a_folder_of_parts(tmp_path: Path) -> None:
         scores(tmp_path)
 
 
-def test_a_runs_own_reasons_stay_and_what_is_not_finite_gets_one(tmp_path: Path) -> None:
+def test_a_run_keeps_its_errors_and_scores_that_are_not_finite_get_one(tmp_path: Path) -> None:
     spoilt = {**LONG[1], "score": NAN}
     pq.write_table(run_table(spoilt, {**LONG[2], "score": None}), tmp_path / "scores.parquet")
     kinds = [row["error"] and row["error"]["kind"] for row in scores(tmp_path).to_pylist()]
@@ -112,9 +112,9 @@ def test_a_runs_own_reasons_stay_and_what_is_not_finite_gets_one(tmp_path: Path)
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.floats(), min_size=1, max_size=20))
-def test_any_number_comes_through_csv_bit_by_bit(values: list[float], tmp_path: Path) -> None:
+def test_numbers_in_csv_are_read_exactly(values: list[float], tmp_path: Path) -> None:
     text = "image_id,clip\n" + "".join(f"{place:03},{value!r}\n" for place, value in enumerate(values))
-    found = scores(put(tmp_path / "s.csv", text))
+    found = scores(write_file(tmp_path / "s.csv", text))
     assert found.column("score").to_pylist() == [value if math.isfinite(value) else None for value in values]
     assert found.column("image_id").to_pylist() == [f"{place:03}" for place in range(len(values))]
 
@@ -138,7 +138,10 @@ def test_any_number_comes_through_csv_bit_by_bit(values: list[float], tmp_path: 
             "row 1: expected a number as score, found 'high'; correct it",
         ),
         ("image_id,metric,score\n1,,2\n", "row 0: expected a metric, found none"),
-        ("image_id,metric,score\n,clip,2\n", "row 0: no image_id, and not both a prompt_id and a generator; fill"),
+        (
+            "image_id,metric,score\n,clip,2\n",
+            "row 0: expected image_id, or both prompt_id and generator, found neither; fill",
+        ),
         (
             "image_id,metric,score\n1,clip,2\n2,clip,1\n1,clip,3\n",
             r"row 2: scored for the second time \(image_id '1', metric",
@@ -149,9 +152,9 @@ def test_any_number_comes_through_csv_bit_by_bit(values: list[float], tmp_path: 
         ("", "the file is empty"),
     ],
 )
-def test_another_schema_is_named_with_its_columns_and_the_remedy(content: str, complaint: str, tmp_path: Path) -> None:
+def test_an_invalid_table_is_an_error_with_a_remedy(content: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=complaint) as caught:
-        scores(put(tmp_path / "s.csv", content))
+        scores(write_file(tmp_path / "s.csv", content))
     assert "\n" not in str(caught.value) and "s.csv" in str(caught.value)
 
 
@@ -163,8 +166,8 @@ def test_another_schema_is_named_with_its_columns_and_the_remedy(content: str, c
     ],
     ids=["wide", "long"],
 )
-def test_what_is_not_asked_for_need_be_no_number(content: str, tmp_path: Path) -> None:
-    place = StorageConfig().locate(str(put(tmp_path / "s.csv", content)))
+def test_columns_of_other_metrics_may_contain_text(content: str, tmp_path: Path) -> None:
+    place = StorageConfig().locate(str(write_file(tmp_path / "s.csv", content)))
     found = read_scores(place, ["clip"])
     assert found.select(["image_id", "metric", "score"]).to_pylist() == [
         {"image_id": "1", "metric": "clip", "score": 0.5},
@@ -174,24 +177,24 @@ def test_what_is_not_asked_for_need_be_no_number(content: str, tmp_path: Path) -
         read_scores(place, ["clap"])
 
 
-def test_parquet_of_another_kind_is_named(tmp_path: Path) -> None:
+def test_parquet_without_scores_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"column 'vector', which should contain numbers, contains list"):
-        scores(put(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
+        scores(write_file(tmp_path / "s.parquet", as_parquet([{"image_id": "1", "vector": [1.0]}])))
     with pytest.raises(SourceError, match=r"not readable as Parquet"):
-        scores(put(tmp_path / "s.parquet", as_parquet(LONG)[:-30]))
+        scores(write_file(tmp_path / "s.parquet", as_parquet(LONG)[:-30]))
     wrong = [dict.fromkeys(schemas.SCORES.names, "x")]
     with pytest.raises(SourceError, match=r"expected the columns of a run's scores, found others .*; give a run"):
-        scores(put(tmp_path / "s.parquet", as_parquet(wrong)))
+        scores(write_file(tmp_path / "s.parquet", as_parquet(wrong)))
 
 
-def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^file .*scores\.parquet: not found; check the path"):
         scores(tmp_path)
     with pytest.raises(ConfigError, match=r"^scores .*none\.csv: not found; check the path"):
         scores(tmp_path / "none.csv")
 
 
-def test_everything_is_read_from_s3_as_from_disk(bucket: str) -> None:
+def test_everything_can_be_read_from_s3(bucket: str) -> None:
     files = {
         "run/scores.parquet": as_parquet(LONG),
         "wide.csv": as_csv(WIDE).encode(),
@@ -203,8 +206,8 @@ def test_everything_is_read_from_s3_as_from_disk(bucket: str) -> None:
         place = StorageConfig().locate(f"{bucket}/{name}")
         place.write(content)
     assert (len(scores(f"{bucket}/run")), len(scores(f"{bucket}/wide.csv"))) == (3, 4)
-    release = reading("t2iscorescore", f"{bucket}/ts2")
+    release = read_with("t2iscorescore", f"{bucket}/ts2")
     assert (len(release.graph_nodes), len(release.scores)) == (16, 32)
-    assert len(reading("pick_a_pic", f"{bucket}/pick").preferences) == 4
+    assert len(read_with("pick_a_pic", f"{bucket}/pick").preferences) == 4
     with pytest.raises(ConfigError, match=r"s3://.*/none\.csv: not found"):
-        reading("long", f"{bucket}/none.csv")
+        read_with("long", f"{bucket}/none.csv")
