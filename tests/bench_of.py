@@ -1,4 +1,4 @@
-"""Small benchmarks cut from the embedded world, sweeps over them, and made-up scores for tests without a model."""
+"""Small benchmarks cut from the embedded benchmark, sweeps over them, and made-up scores for tests without a model."""
 
 import os
 import shutil
@@ -44,12 +44,12 @@ If `cluster=local` follows them, they configure small pools on Ray.
 
 
 def prompts(count: int) -> list[dict[str, Any]]:
-    """Return the first prompts of the embedded world."""
+    """Return the first prompts of the embedded benchmark."""
     return [dict(row) for row in pq.read_table(PACK / "prompts.parquet").slice(0, count).to_pylist()]
 
 
 def images(generator: str, count: int) -> list[dict[str, Any]]:
-    """Return a generator's images for the first prompts of the embedded world."""
+    """Return a generator's images for the first prompts of the embedded benchmark."""
     table = pq.read_table(PACK / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"])
     return [dict(row) for row in table.slice(0, count).to_pylist()]
 

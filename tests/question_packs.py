@@ -36,7 +36,7 @@ def choice(
 
 
 def write_tifa_v1(path: Path, count: int = 4) -> Path:
-    """Write two questions about each of the first prompts of the embedded world."""
+    """Write two questions about each of the first prompts of the embedded benchmark."""
     return write_json(
         path,
         [
@@ -70,13 +70,13 @@ def propositions(item: str, text: str) -> list[dict[str, Any]]:
 
 
 def write_propositions(path: Path, count: int = 4) -> Path:
-    """Write the file of DSG-1k or DPG-Bench about the first prompts of the embedded world."""
+    """Write the file of DSG-1k or DPG-Bench about the first prompts of the embedded benchmark."""
     rows = [row for one in prompts(count) for row in propositions(one["prompt_id"], one["text"])]
     return write_csv(path, ANNOTATIONS, rows)
 
 
 def write_geneval2(path: Path, count: int = 4) -> Path:
-    """Write a counting question and a yes/no question about each of the first prompts of the embedded world."""
+    """Write a counting question and a yes/no question about each of the first prompts of the embedded benchmark."""
     pairs = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
     rows = [
         {"prompt": one["text"], "atom_count": 3, "vqa_list": pairs, "skills": ["count", "object"]}
@@ -94,6 +94,6 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
 
 
 def write_pack(name: str, folder: Path) -> Path:
-    """Write the pack about the first prompts of the embedded world."""
+    """Write the pack about the first prompts of the embedded benchmark."""
     file, write = WRITTEN[name]
     return write(folder / file)

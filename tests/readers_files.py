@@ -1,4 +1,4 @@
-"""The files that commands in the docs refer to, made from the embedded world as a reader might have them."""
+"""The files that commands in the docs refer to, made from the embedded benchmark as a reader might have them."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from tests.pipelines.metaeval.releases.files import as_csv, as_parquet
 from tests.question_packs import ANNOTATIONS, proposition, propositions, write_csv
 
 OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
-"""The generator of the embedded world that replaces each of the reader's generators."""
+"""The generator of the embedded benchmark that replaces each of the reader's generators."""
 COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
@@ -157,7 +157,7 @@ def _conversations() -> dict[str, str]:
 
 
 def _annotated() -> list[dict[str, Any]]:
-    """Return grades of the embedded world's images, in the layout of Label Studio's exports."""
+    """Return grades of the embedded benchmark's images, in the layout of Label Studio's exports."""
     images = product(enumerate(PROMPTS), enumerate(OF_THE_PACK.values()))
     grades = [
         ({"prompt_id": one["prompt_id"], "generator": generator}, 1 + (place + 2 * better) % 5)

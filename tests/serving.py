@@ -71,7 +71,7 @@ class Pair(NamedTuple):
 
 
 def pack_pairs(count: int, generators: Sequence[str] = ("atlas",)) -> list[Pair]:
-    """Return the embedded world's first images of each generator, with their prompts."""
+    """Return the embedded benchmark's first images of each generator, with their prompts."""
     texts = {row["prompt_id"]: row["text"] for row in prompts(256)}
     rows = [row for generator in generators for row in images(generator, count)]
     return [Pair(_bytes(row["image"]), texts[row["prompt_id"]]) for row in rows]

@@ -48,7 +48,7 @@ ABOUT_PACK = re.compile(
     r"prompts=assets/|^report |^generate |output=store/|data/sure"
 )
 OWN_MODELS = re.compile(r"^(sweep|score|questions)\b(?!.*\b(models=|sweep=shapes|sweep=gecko_ablation))")
-"""Commands that use the released models, and are run here with the embedded world's models instead."""
+"""Commands that use the released models, and are run here with the embedded models instead."""
 ENDLESS = re.compile(r"^(serve|view|rate(?!.*export_to))\b|--watch")
 AT_WORK = re.compile(r"http://127|no sweep is running")
 """Output of long-running commands once they are ready."""
@@ -156,7 +156,7 @@ def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str,
 def swept_folders(
     tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str], s3_server: S3Server
 ) -> Mapping[bool, Path]:
-    """Sweep over the embedded world and over a reader's own images; the latter's store is in the bucket too."""
+    """Sweep over the embedded benchmark and over a reader's own images; the latter's store is in the bucket too."""
     folders = {}
     sweeps = {
         True: "sweep sweep=shapes",

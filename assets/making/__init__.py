@@ -1,4 +1,4 @@
-"""Code that makes the embedded world: the shapes world, and the training of its tiny checkpoints.
+"""Code that makes the embedded benchmark of shapes, and trains the embedded models.
 
 It is not included in the wheel.
 """

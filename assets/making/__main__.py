@@ -1,4 +1,4 @@
-"""Makes the embedded world from fixed seeds: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
+"""Makes the embedded benchmark and models: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
 
 import sys
 

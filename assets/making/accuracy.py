@@ -1,4 +1,4 @@
-"""Measures the accuracy of the embedded world's models on held-out data."""
+"""Measures the accuracy of the embedded models on held-out data."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence

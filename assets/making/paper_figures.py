@@ -26,10 +26,10 @@ from plumbline.pipelines.metaeval.releases.sheets import read_objects, read_shee
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.prompt_correlations import (
     PromptNumbers,
+    compute_prompt_means,
     correlate_properties,
-    prompt_means,
-    prompt_numbers,
-    rho_of_value_means,
+    correlate_value_means,
+    make_prompt_numbers,
 )
 from plumbline.plugins.diagnosis.questions import QuestionCounts
 
@@ -88,7 +88,7 @@ def _t2iscorescore(reference: Place, questions: QuestionCounts) -> ReleasedScore
     folder = reference / "ts2"
     metadata = read_sheet(folder / "ts2_metadata.csv")
     texts = dict(zip(metadata.ids("id"), metadata.ids("target_prompt"), strict=True))
-    measured = {**_measured(texts), "questions": questions.per_prompt()}
+    measured = {**_measured(texts), "questions": questions.count_per_prompt()}
     return ReleasedScores(_run_scores(error_graphs.read_t2iscorescore(folder).scores), measured)
 
 
@@ -98,7 +98,9 @@ def _run_scores(scores: pa.Table) -> RunScores:
 
 def _measured(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
     hashes = hash_ids(list(texts))
-    return {name: prompt_numbers(hashes, [of(text) for text in texts.values()]) for name, of in properties({}).items()}
+    return {
+        name: make_prompt_numbers(hashes, [of(text) for text in texts.values()]) for name, of in properties({}).items()
+    }
 
 
 def _dsg_questions(reference: Place) -> QuestionCounts:
@@ -137,8 +139,8 @@ def _line(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
     ours = [one for one in over_prompts if one.n >= MIN_PROMPTS]
     columns = release.scores.select_rows(figure.ours).scored()
     places = [release.scores.generators.index(one.generator) for one in ours]
-    means = [prompt_means(columns.where(columns.generator == place)) for place in places]
-    values = [rho_of_value_means(of_source, known) for of_source in means]
+    means = [compute_prompt_means(columns.where(columns.generator == place)) for place in places]
+    values = [correlate_value_means(of_source, known) for of_source in means]
     ranges = map(_range, ([figure.low, figure.high], [one.rho for one in ours], values))
     return figure.figure, figure.metric, figure.other, *ranges, f"{figure.ours}, {figure.release}"
 
@@ -148,7 +150,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _questions(counts: QuestionCounts) -> ShownTable:
-    ours = counts.statistics()
+    ours = counts.compute_statistics()
     return ShownTable(
         "DSG's questions",
         "Tables 2 and 6 of the paper, whose questions Llama 2 wrote about COCO and Winoground, beside the questions "

@@ -281,7 +281,7 @@ def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
 
 CLIPS_SUITE = "shapes_video"
 EVERY = 8
-"""Clips are made for one in this many prompts of the embedded world."""
+"""Clips are made for one in this many prompts of the embedded benchmark."""
 FRAMES = 8
 FRAMES_A_SECOND = 4
 _COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
@@ -323,7 +323,7 @@ FILMINGS = (
 
 
 def clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
-    """Return the scene in each frame: one of the two made for the prompt by the embedded world's image generators."""
+    """Return the scene in each frame: one of the two that were made for the prompt."""
     generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
     def scene(name: str) -> Scene:

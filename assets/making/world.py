@@ -1,4 +1,4 @@
-"""The embedded world: its benchmarks, its tiny models, their accuracy, and the README that reports it."""
+"""Makes everything in assets/: the embedded benchmarks, the embedded models, and the README with their accuracy."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -107,10 +107,10 @@ STAGES: Mapping[str, TrainingStage] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldConfig:
-    """Options for making the embedded world."""
+    """Options for making the embedded benchmark and its models."""
 
     output: str = "assets"
-    """Folder to write the embedded world to."""
+    """Folder to write the embedded benchmark and its models to."""
     seed: int = 0
     """Seed of the benchmark, of the networks' initial weights and of their training data."""
     steps: tuple[str, ...] = ("data", "video", "signs", "edits", "clip", "vqa", "writer", "nli", "accuracy")
@@ -144,7 +144,7 @@ class WorldConfig:
 
 
 def make_world(config: WorldConfig, report: Report) -> None:
-    """Make the chosen parts of the embedded world, in the order of MAKERS."""
+    """Make the chosen parts of the embedded benchmark and its models, in the order of MAKERS."""
     for name, make in MAKERS.items():
         if name in config.steps:
             began = monotonic()

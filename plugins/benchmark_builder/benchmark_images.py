@@ -16,14 +16,14 @@ from plumbline.pipelines.sources.edit_columns import read_edit_columns
 from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.sources.uris import Uris
 from plumbline.pipelines.store.cells import Shard
-from plumbline.plugins.benchmark_builder.image_leaks import Fingerprint, fingerprint
+from plumbline.plugins.benchmark_builder.image_leaks import Fingerprint, compute_fingerprint
 from plumbline.plugins.benchmark_builder.leaks import Kind, Target
 
 TOO_PLAIN = RowError("blank_picture", "hardly varies in brightness, so it cannot be compared; replace it")
 
 
 class ImageOptions(NamedTuple):
-    """Which images to read, and how to read them."""
+    """Options for reading a benchmark's images."""
 
     limits: ImageLimits
     uris: Uris
@@ -32,7 +32,7 @@ class ImageOptions(NamedTuple):
     """Prompt text by prompt_id; images of other prompts are skipped."""
 
 
-class Picture(NamedTuple):
+class BenchmarkImage(NamedTuple):
     """A benchmark image to look for in the training set."""
 
     target: Target
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
 class BenchmarkImages(NamedTuple):
     """The distinct images of a benchmark, and rejections for images that cannot be read or compared."""
 
-    pictures: Sequence[Picture]
+    images: Sequence[BenchmarkImage]
     rejections: Sequence[Rejection]
 
 
@@ -61,7 +61,7 @@ def read_benchmark_images(
     prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: ImageOptions, tasks: Tasks
 ) -> BenchmarkImages:
     """Return the distinct images listed in the prompt tables and the image tables."""
-    unique: dict[tuple[Target, int], Picture] = {}  # the tables of several generators repeat a source
+    unique: dict[tuple[Target, int], BenchmarkImage] = {}  # the tables of several generators repeat a source
     rejections: list[Rejection] = []
     with_sources = [shard for shard in prompt_shards if shard.edit_columns and not shard.contains_prompts]
     for found in chain(
@@ -69,21 +69,21 @@ def read_benchmark_images(
         tasks.map(_read_images_shard, image_shards, shared=options),
     ):
         rejections += found.rejections
-        for picture in found.pictures:
-            unique.setdefault((picture.target, picture.fingerprint.bits), picture)
+        for image in found.images:
+            unique.setdefault((image.target, image.fingerprint.bits), image)
     return BenchmarkImages(list(unique.values()), rejections)
 
 
 def _read_prompts_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
-    def pictures() -> Iterator[_RowImage]:
+    def read_row_images() -> Iterator[_RowImage]:
         for row, record in enumerate(read_edit_columns(shard, shard.edit_columns)):
             yield from _find_source(record, record["prompt_id"], row, options)
 
-    return _compute_fingerprints(pictures(), shard, options)
+    return _compute_fingerprints(read_row_images(), shard, options)
 
 
 def _read_images_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
-    def pictures() -> Iterator[_RowImage]:
+    def read_row_images() -> Iterator[_RowImage]:
         for row, record in enumerate(image_records(read_shard(shard, (*IMAGE_COLUMNS, *SOURCES)))):
             ids = identify(record, shard.group)
             text = options.prompts.get(ids.prompt_id or "")
@@ -92,7 +92,7 @@ def _read_images_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
                 yield _RowImage(target, "image", row, record)
             yield from _find_source(record, ids.prompt_id, row, options)
 
-    return _compute_fingerprints(pictures(), shard, options)
+    return _compute_fingerprints(read_row_images(), shard, options)
 
 
 def _find_source(
@@ -105,17 +105,17 @@ def _find_source(
 
 
 def _compute_fingerprints(row_images: Iterator[_RowImage], shard: Shard, options: ImageOptions) -> BenchmarkImages:
-    pictures: list[Picture] = []
+    images: list[BenchmarkImage] = []
     rejections: list[Rejection] = []
     try:
-        for picture in row_images:
-            decoded = decode_row_image(picture.record, options.limits, options.uris.read)
-            result = decoded if isinstance(decoded, RowError) else fingerprint(decoded) or TOO_PLAIN
+        for row_image in row_images:
+            decoded = decode_row_image(row_image.record, options.limits, options.uris.read)
+            result = decoded if isinstance(decoded, RowError) else compute_fingerprint(decoded) or TOO_PLAIN
             if isinstance(result, RowError):
-                name = f"{where(shard, picture.row)}, {picture.kind}"
+                name = f"{where(shard, row_image.row)}, {row_image.kind}"
                 rejections.append(Rejection(name, None, result.kind, result.message))
             else:
-                pictures.append(Picture(picture.target, picture.kind, result))
+                images.append(BenchmarkImage(row_image.target, row_image.kind, result))
     except SourceError as error:
         rejections.append(Rejection(shard.url, None, "broken_file", first_line(error)))
-    return BenchmarkImages(pictures, rejections)
+    return BenchmarkImages(images, rejections)

@@ -39,29 +39,29 @@ from plumbline.plugins.benchmark_builder.taxonomy import Tag
 Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 
 
-class LeftOut(NamedTuple):
+class OmittedPrompt(NamedTuple):
     """A prompt that was left out, or that could not be written."""
 
     prompt: DraftPrompt
     reason: Reason
     repeats: str | None = None
-    """The prompt_id of the prompt that this one nearly duplicates."""
+    """The prompt_id of the earlier prompt that the omitted prompt nearly duplicates."""
     error: Mapping[str, Any] | None = None
 
 
 class Selection(NamedTuple):
-    """The prompts that are kept, and the prompts that are left out."""
+    """Prompts that were kept, and prompts that were left out."""
 
     kept: list[DraftPrompt]
-    left_out: list[LeftOut]
+    left_out: list[OmittedPrompt]
 
 
 class PlannedBuild(NamedTuple):
-    """A benchmark build that is planned, but for which no model has been called yet."""
+    """A planned benchmark build, before any model is called."""
 
     config: BuildConfig
     read: Selection
-    writings: Mapping[str, PlannedSweep]
+    writer_sweeps: Mapping[str, PlannedSweep]
     """Planned sweeps of the models that write text, by kind: `tagging` and `generation`."""
     published: Sequence[DraftPrompt]
     """Gecko2K's prompts; empty if no reference is configured."""
@@ -78,7 +78,7 @@ class WrittenTexts(NamedTuple):
     """Cost of the calls, or None if the model has no prices."""
 
 
-class Built(NamedTuple):
+class BuiltBenchmark(NamedTuple):
     """A finished benchmark."""
 
     url: str
@@ -108,18 +108,20 @@ def plan_build(config: BuildConfig) -> PlannedBuild:
     prompts = read_prompts(config.storage.locate(config.prompts), config.prompt_columns) if config.prompts else []
     _require_skills(prompts, config)
     read = _drop_near_duplicates(prompts, config.near_duplicates)
-    writings: dict[str, PlannedSweep] = {}
+    writer_sweeps: dict[str, PlannedSweep] = {}
     if config.tagging is not None:
         tagging = Tagging(options=config.tagging, taxonomy=config.taxonomy)
-        writings[tagging.kind] = _plan(config, tagging, [(prompt.prompt_id, prompt.text) for prompt in read.kept])
+        writer_sweeps[tagging.kind] = _plan_writer(
+            config, tagging, [(prompt.prompt_id, prompt.text) for prompt in read.kept]
+        )
     if config.generation is not None:
         options = config.generation
-        templates = config.taxonomy.templates(options.sub_skills)
+        templates = config.taxonomy.select_templates(options.sub_skills)
         requests = make_requests(templates, options.per_sub_skill, options.controls, options.seed)
-        texts = [request.text() for request in requests]
+        texts = [request.to_json() for request in requests]
         generation = PromptGeneration(options=options)
-        writings[generation.kind] = _plan(config, generation, [(text_id(text), text) for text in texts])
-    return PlannedBuild(config, read, writings, published, properties({}, parse))
+        writer_sweeps[generation.kind] = _plan_writer(config, generation, [(text_id(text), text) for text in texts])
+    return PlannedBuild(config, read, writer_sweeps, published, properties({}, parse))
 
 
 def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None:
@@ -133,16 +135,18 @@ def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None
     )
 
 
-def _plan(config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequence[tuple[str, str]]) -> PlannedSweep:
+def _plan_writer(
+    config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequence[tuple[str, str]]
+) -> PlannedSweep:
     """Write the texts as a prompt table, and plan the sweep of the model that reads it."""
     place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
     records = [{"prompt_id": text_id, "text": text} for text_id, text in texts]
     table = rows.table(records, schemas.PROMPTS).select(["prompt_id", "text"])
     place.write_table(table, row_group_size=config.shard_rows)
-    return plan_sweep(config.writing(metric, place.url), wanted=("questions",))
+    return plan_sweep(config.configure_writer_sweep(metric, place.url), wanted=("questions",))
 
 
-def write(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
+def write_texts(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
     """Have the model write all missing texts; raise PlumblineError if a shard fails."""
     (kind,) = planned.config.metrics
     with registered_sweep(planned, watch) as (planned, watch):
@@ -161,13 +165,13 @@ def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outco
     return Inspection(failed if table is None else table, broken)
 
 
-def build(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> Built:
+def build_benchmark(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> BuiltBenchmark:
     """Write the benchmark from the prompts that were read and those that the model wrote."""
     config = planned.config
     tags = written["tagging"].rows if "tagging" in written else []
     generated = written["generation"].rows if "generation" in written else []
     tagged = _add_tags(planned.read.kept, tags, config)
-    drawn = _draw(tagged, tags, config)
+    drawn = _draw_prompts(tagged, tags, config)
     generation = _read_generated(generated)
     final = _drop_near_duplicates([*drawn.kept, *generation.kept], config.near_duplicates)
     left_out = [*planned.read.left_out, *drawn.left_out, *generation.left_out, *final.left_out]
@@ -175,8 +179,8 @@ def build(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) -> Built:
     failed = [row for row in (*tags, *generated) if row["error"] is not None]
     n_requests = len({row["prompt_id"] for row in (*tags, *generated)})
     place = config.storage.locate(config.output, writable=True)
-    _write(place, config, final.kept, left_out, tags, table)
-    return Built(
+    _write_benchmark(place, config, final.kept, left_out, tags, table)
+    return BuiltBenchmark(
         url=place.url,
         prompts=len(final.kept),
         left_out=Counter(omission.reason for omission in left_out),
@@ -196,7 +200,11 @@ def _drop_near_duplicates(prompts: Sequence[DraftPrompt], threshold: float | Non
     pairs = list(zip(prompts, repeats, strict=True))
     return Selection(
         [prompt for prompt, first in pairs if first is None],
-        [LeftOut(prompt, "near_duplicate", prompts[first].prompt_id) for prompt, first in pairs if first is not None],
+        [
+            OmittedPrompt(prompt, "near_duplicate", prompts[first].prompt_id)
+            for prompt, first in pairs
+            if first is not None
+        ],
     )
 
 
@@ -218,7 +226,7 @@ def _add_tags(
     ]
 
 
-def _draw(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Selection:
+def _draw_prompts(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Selection:
     """Draw from the prompts that have skills; keep all prompts if no drawing is configured."""
     if config.drawing is None:
         return Selection([*prompts], [])
@@ -231,9 +239,9 @@ def _draw(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], con
     return Selection(
         [prompts[place] for place in sorted(drawn)],
         [
-            LeftOut(prompt, "failed", error=errors[prompt.prompt_id])
+            OmittedPrompt(prompt, "failed", error=errors[prompt.prompt_id])
             if prompt.prompt_id in errors
-            else LeftOut(prompt, "not_drawn" if prompt.skills else "no_skill")
+            else OmittedPrompt(prompt, "not_drawn" if prompt.skills else "no_skill")
             for place, prompt in enumerate(prompts)
             if place not in drawn
         ],
@@ -243,12 +251,14 @@ def _draw(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], con
 def _read_generated(generated: Sequence[Mapping[str, Any]]) -> Selection:
     """Return the prompts that the model wrote, with a hash of the text as id, and the requests that failed."""
     kept: dict[str, DraftPrompt] = {}
-    failed: list[LeftOut] = []
+    failed: list[OmittedPrompt] = []
     for row in generated:
         skill = row["kind"] or read_prompt_request(row["prompt"]).sub_skill
         skills = (skill.partition(":")[0], skill)
         if row["error"] is not None:
-            failed.append(LeftOut(DraftPrompt(row["prompt_id"], "", skills, "written"), "failed", error=row["error"]))
+            failed.append(
+                OmittedPrompt(DraftPrompt(row["prompt_id"], "", skills, "written"), "failed", error=row["error"])
+            )
         else:
             prompt = DraftPrompt(text_id(row["text"]), row["text"], skills, "written")
             first = kept.setdefault(prompt.prompt_id, prompt)
@@ -264,11 +274,11 @@ def _make_statistics(planned: PlannedBuild, prompts: Sequence[DraftPrompt]) -> S
     return make_statistics_table(own, {"Gecko2K": published} if planned.published else {})
 
 
-def _write(
+def _write_benchmark(
     place: Place,
     config: BuildConfig,
     prompts: Sequence[DraftPrompt],
-    left_out: Sequence[LeftOut],
+    left_out: Sequence[OmittedPrompt],
     tags: Sequence[Mapping[str, Any]],
     table: ShownTable,
 ) -> None:

@@ -62,7 +62,8 @@ class BuildConfig(BoundsChecked):
     name: str = "own"
     """Name of the benchmark."""
     prompts: str | None = None
-    """File of prompts (.parquet, .csv, .tsv, .json, .jsonl, or .txt with one prompt per line); null if there is none.
+    """File of prompts (.parquet, .csv, .tsv, .json, .jsonl, or .txt with one prompt per line); null if a model
+    writes all prompts.
     """
     prompt_columns: PromptColumnsConfig = field(default_factory=PromptColumnsConfig)
     """Column names in the prompt file; the prompt_id and skills columns are optional."""
@@ -70,11 +71,11 @@ class BuildConfig(BoundsChecked):
     tagging: WriterOptions | None = None
     """Model that tags the prompts in the file; null keeps the skills from the file."""
     drawing: DrawingConfig | None = None
-    """How to select prompts from the file; null keeps all of them."""
+    """Random selection of prompts from the file; null keeps all of them."""
     generation: GenerationConfig | None = None
     """Model that writes additional prompts; null writes none."""
     near_duplicates: SomeShare | None = 0.8
-    """Jaccard similarity of three-word sequences from which two prompts are near-duplicates; null keeps
+    """Minimum Jaccard similarity of three-word sequences at which two prompts are near-duplicates; null keeps
     near-duplicates.
     """
     parser: str | None = None
@@ -89,8 +90,8 @@ class BuildConfig(BoundsChecked):
     shard_rows: Positive = 256
     """Number of prompts per shard."""
     max_failed: Share = 0.01
-    """Fraction of failures (untagged prompts and requests without a prompt) up to which the exit code is 2; above it,
-    1.
+    """Maximum fraction of failures (untagged prompts and requests without a prompt) for exit code 2; with more
+    failures, the exit code is 1.
     """
     dry_run: bool = False
     """Show which model calls are planned, and stop."""
@@ -104,7 +105,7 @@ class BuildConfig(BoundsChecked):
         if self.prompts is None and (self.tagging is not None or self.drawing is not None):
             raise ConfigError("prompts: tagging and drawing need a file of prompts; set prompts=FILE")
 
-    def writing(self, metric: TextWriter, texts: str) -> SweepConfig:
+    def configure_writer_sweep(self, metric: TextWriter, texts: str) -> SweepConfig:
         """Return the configuration of a sweep that runs a model on a table of texts, without images."""
         return SweepConfig(
             store=self.store,

@@ -39,8 +39,8 @@ class PromptRequest(NamedTuple):
     """Value of each of the template's controls."""
     template: Template
 
-    def text(self) -> str:
-        """Return the request as JSON, the form in which it is stored as a text."""
+    def to_json(self) -> str:
+        """Return the request as JSON, as it is stored in the table of texts."""
         return json.dumps({**self._asdict(), "template": asdict(self.template)}, ensure_ascii=False)
 
 
@@ -126,7 +126,7 @@ def _list_values(request: PromptRequest, replies: Replies) -> str:
 
 
 def _read_text_fields(fields: Sequence[str], reply: str) -> list[str]:
-    """Return the fields of a reply, in which the first field's name is optional.
+    """Return the fields of a reply; the name of the first field may be missing.
 
     Raises UnreadableReply if a field is missing.
     """

@@ -43,7 +43,7 @@ class TrainingImage(NamedTuple):
     """None if the image is too plain to be compared."""
 
 
-def fingerprint(image: Image.Image) -> Fingerprint | None:
+def compute_fingerprint(image: Image.Image) -> Fingerprint | None:
     """Return the fingerprint of an RGB image, or None if it is too plain to be compared.
 
     The bits are the DCT hash of Zauner ("Implementation and benchmarking of perceptual image hash functions", 2010,
@@ -76,10 +76,10 @@ class ImageFinder:
         size = max(1, min(IMAGES_AT_ONCE, PAIRS_AT_ONCE // max(1, len(self._kinds))))
         while block := list(islice(remaining, size)):
             matches.scanned += len(block)
-            self._find([image for image in block if image.fingerprint is not None], matches)
+            self._find_in_batch([image for image in block if image.fingerprint is not None], matches)
         return matches
 
-    def _find(self, images: Sequence[TrainingImage], matches: Matches) -> None:
+    def _find_in_batch(self, images: Sequence[TrainingImage], matches: Matches) -> None:
         bits, colours = _stack([image.fingerprint for image in images if image.fingerprint is not None])
         theirs, own = np.nonzero(np.bitwise_count(bits[:, None] ^ self._bits) <= MAX_BITS)
         for first in range(0, len(own), IMAGES_AT_ONCE):

@@ -38,9 +38,9 @@ from plumbline.pipelines.store.store import Store
 from plumbline.plugins.benchmark_builder.benchmark_images import ImageOptions, read_benchmark_images
 from plumbline.plugins.benchmark_builder.image_leaks import MIN_CORRELATION, ImageFinder
 from plumbline.plugins.benchmark_builder.leaks import (
+    IMAGE_KINDS,
     KINDS,
-    PICTURES,
-    TEXTS,
+    TEXT_KINDS,
     Kind,
     LeakFinder,
     Matches,
@@ -48,18 +48,18 @@ from plumbline.plugins.benchmark_builder.leaks import (
     Share,
     Target,
     count_image_shares,
+    count_shares,
     find_surest_kinds,
-    leaks_table,
-    merge,
-    shares,
+    make_leaks_table,
+    merge_matches,
 )
 from plumbline.plugins.benchmark_builder.training_captions import CAPTIONS
 from plumbline.plugins.benchmark_builder.training_files import TrainingFile, TrainingReader
-from plumbline.plugins.benchmark_builder.training_images import image_reader
+from plumbline.plugins.benchmark_builder.training_images import make_image_reader
 
 IMAGE = "image"
 BYTES_OF_CAPTION, BYTES_OF_IMAGE = 100, 100_000
-"""Typical size of a row, for estimating whether this process can read all rows by itself."""
+"""Typical sizes of rows in bytes, for estimating whether one process can read all rows."""
 MAX_REJECTIONS = 8
 """Maximum number of rejections reported per file."""
 Row = TypeVar("Row")
@@ -93,9 +93,9 @@ class LeaksConfig(BoundsChecked):
     benchmark: BenchmarkConfig | None = None
     """Benchmark whose prompts and images to search for, instead of those of a run."""
     near: SomeShare = 0.8
-    """Jaccard similarity of three-word sequences from which a caption is a near-duplicate of a prompt."""
+    """Minimum Jaccard similarity of three-word sequences at which a caption is a near-duplicate of a prompt."""
     near_images: SomeShare = MIN_CORRELATION
-    """Correlation of the colours, at 16x16 pixels, from which a training image is a near-duplicate of an image."""
+    """Minimum correlation of the colours, at 16x16 pixels, at which a training image is a near-duplicate."""
     kinds: tuple[Kind, ...] = KINDS
     """Kinds of leaks to look for. For captions: the same words (`exact`), the same words in another order
     (`reordered`), `near`-duplicates, and long prompts that are `contained` in a caption. For images: near-duplicates of
@@ -113,13 +113,13 @@ class LeaksConfig(BoundsChecked):
         BoundsChecked.__post_init__(self)
         if self.captions is None and self.images is None:
             raise ConfigError("captions, images: expected at least one of them, got neither")
-        for key, kinds in (("captions", TEXTS), ("images", PICTURES)):
+        for key, kinds in (("captions", TEXT_KINDS), ("images", IMAGE_KINDS)):
             if getattr(self, key) is not None and not self.select_kinds(kinds):
                 raise ConfigError(f"kinds: expected some of {', '.join(kinds)} for {key}, got {', '.join(self.kinds)}")
 
     def select_kinds(self, kinds: Sequence[Kind]) -> list[Kind]:
-        """Return the configured kinds among `kinds` (TEXTS or PICTURES), or none if they have no training set."""
-        path = self.captions if kinds is TEXTS else self.images
+        """Return the configured kinds among TEXT_KINDS or IMAGE_KINDS; empty without a training set for them."""
+        path = self.captions if kinds is TEXT_KINDS else self.images
         return [] if path is None else [kind for kind in kinds if kind in self.kinds]
 
 
@@ -133,11 +133,11 @@ class Board(NamedTuple):
     """Sentences about changes in the ranking and in clear comparisons."""
 
 
-class Scanned(NamedTuple):
+class ScanResult(NamedTuple):
     """The captions or images of a training set, compared with the benchmark."""
 
     what: str
-    """What was compared: `caption` or `image`."""
+    """Kind of the compared rows: `caption` or `image`."""
     files: int
     result: SearchResult
     rejections: Sequence[Rejection]
@@ -151,7 +151,7 @@ class FoundLeaks(NamedTuple):
     leaks_id: str
     leaks: pa.Table
     """Table of leaks, with the schema LEAKS."""
-    scanned: Sequence[Scanned]
+    scanned: Sequence[ScanResult]
     unread: Sequence[Rejection]
     """Rejections for benchmark images that cannot be compared."""
     shares: Sequence[Share]
@@ -197,7 +197,7 @@ def _open_benchmark(store: Store, config: LeaksConfig) -> _Benchmark:
 
 def _open_configured(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Benchmark:
     """Open a benchmark; open its images only if they are compared or if their tables contain the source images."""
-    uris, kinds = benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(PICTURES)
+    uris, kinds = benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(IMAGE_KINDS)
     prompts = open_prompts(benchmark, config.storage, ShardSize()) if benchmark.prompts is not None else None
     edit_columns = prompts.edit_columns if prompts is not None else set()
     if "image" in kinds or (kinds and not edit_columns & {*SOURCES}):
@@ -217,8 +217,8 @@ class _FileMatches(NamedTuple):
     n_rejected: int
 
 
-class _Scan(NamedTuple, Generic[Row]):
-    """A reader for the files of a training set, and a function that finds matches in their rows."""
+class _FileScanner(NamedTuple, Generic[Row]):
+    """Reader for the files of a training set, and the function that finds matches in their rows."""
 
     reader: TrainingReader[Row]
     find: Callable[[Iterable[Row]], Matches]
@@ -238,10 +238,10 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
     scores, manifest = benchmark.scores, benchmark.manifest
     found = FoundLeaks(
         leaks_id=name_by_time(store, datetime.now(UTC)),
-        leaks=leaks_table(results),
+        leaks=make_leaks_table(results),
         scanned=scanned,
         unread=unread,
-        shares=shares(dict(zip(ids, (own or () for own in skills), strict=True)), kind_of),
+        shares=count_shares(dict(zip(ids, (own or () for own in skills), strict=True)), kind_of),
         image_shares=[share for scan in scanned if scan.what == IMAGE for share in count_image_shares(scan.result)],
         boards=[] if scores is None else make_boards(scores, manifest, list(kind_of), config.settings),
         no_boards=_explain_no_boards(len(ids), len(kind_of), scores),
@@ -252,25 +252,25 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
 
 def _scan_all(
     store: Store, config: LeaksConfig, benchmark: _Benchmark, prompts: Mapping[str, str]
-) -> tuple[list[Scanned], Sequence[Rejection]]:
+) -> tuple[list[ScanResult], Sequence[Rejection]]:
     """Search all captions for the prompts and all training images for the benchmark's images.
 
     Also return rejections for benchmark images that cannot be read or compared.
     """
-    text_kinds, image_kinds = config.select_kinds(TEXTS), config.select_kinds(PICTURES)
-    images = image_reader(config.limits, config.uri_roots)
-    captions_files = CAPTIONS.files(config.storage, config.captions, config.column) if text_kinds else []
-    images_files = images.files(config.storage, config.images, config.image_column) if image_kinds else []
+    text_kinds, image_kinds = config.select_kinds(TEXT_KINDS), config.select_kinds(IMAGE_KINDS)
+    images = make_image_reader(config.limits, config.uri_roots)
+    captions_files = CAPTIONS.list_files(config.storage, config.captions, config.column) if text_kinds else []
+    images_files = images.list_files(config.storage, config.images, config.image_column) if image_kinds else []
     rows = sum(file.size for file in captions_files) // BYTES_OF_CAPTION
     rows += sum(file.size for file in images_files) // BYTES_OF_IMAGE
     rows += sum(shard.rows for shard in benchmark.image_shards) if image_kinds else 0
     with open_tasks(config.cluster, store, rows=rows, sources=[(captions_files + images_files)[0].place]) as tasks:
-        scanned: list[Scanned] = []
+        scanned: list[ScanResult] = []
         unread: Sequence[Rejection] = ()
         if text_kinds:
             targets = [Target(*prompt) for prompt in prompts.items()]
             text_finder = LeakFinder(targets, config.near, text_kinds)
-            scanned.append(_scan(tasks, "caption", captions_files, _Scan(CAPTIONS, text_finder.find), targets))
+            scanned.append(_scan(tasks, "caption", captions_files, _FileScanner(CAPTIONS, text_finder.find), targets))
         if image_kinds:
             options = ImageOptions(benchmark.limits, benchmark.uris, image_kinds, prompts)
             pictures, unread = read_benchmark_images(benchmark.prompt_shards, benchmark.image_shards, options, tasks)
@@ -279,18 +279,18 @@ def _scan_all(
                 raise ConfigError(f"images: the benchmark has no {kinds} that can be compared; leave images out")
             finder = ImageFinder([(picture.kind, picture.fingerprint) for picture in pictures], config.near_images)
             targets = [picture.target for picture in pictures]
-            scanned.append(_scan(tasks, IMAGE, images_files, _Scan(images, finder.find), targets))
+            scanned.append(_scan(tasks, IMAGE, images_files, _FileScanner(images, finder.find), targets))
     return scanned, unread
 
 
 def _scan(
-    tasks: Tasks, what: str, files: Sequence[TrainingFile], scan: _Scan[Row], targets: Sequence[Target]
-) -> Scanned:
+    tasks: Tasks, what: str, files: Sequence[TrainingFile], scan: _FileScanner[Row], targets: Sequence[Target]
+) -> ScanResult:
     found = list(tasks.map(_find_in_file, files, shared=scan))
-    return Scanned(
+    return ScanResult(
         what,
         len(files),
-        SearchResult(targets, merge(file.matches for file in found)),
+        SearchResult(targets, merge_matches(file.matches for file in found)),
         [rejection for file in found for rejection in file.rejections],
         sum(file.n_rejected for file in found),
     )
@@ -324,15 +324,15 @@ def _explain_no_boards(prompts: int, leaked: int, scores: RunScores | None) -> s
     if scores is None:
         return "leave out benchmark to see a run's leaderboards without the leaked prompts"
     if not leaked:
-        return "no prompt is leaked, so the leaderboards stay as they are"
+        return "no prompt is leaked, so the leaderboards do not change"
     return "every prompt is leaked, so no prompts are left to rank by" if leaked == prompts else ""
 
 
-def _find_in_file(scan: _Scan[Row], file: TrainingFile) -> _FileMatches:
+def _find_in_file(scan: _FileScanner[Row], file: TrainingFile) -> _FileMatches:
     rejections: list[Rejection] = []
     count = 0
 
-    def valid_rows() -> Iterator[Row]:
+    def read_valid_rows() -> Iterator[Row]:
         nonlocal count
         for row in scan.reader.read(file):
             if isinstance(row, Rejection):
@@ -341,7 +341,7 @@ def _find_in_file(scan: _Scan[Row], file: TrainingFile) -> _FileMatches:
             else:
                 yield row
 
-    matches = scan.find(valid_rows())
+    matches = scan.find(read_valid_rows())
     return _FileMatches(matches, rejections, count)
 
 
@@ -373,7 +373,7 @@ def _make_board(
 ) -> Board:
     sign = direction(metric, lower_is_better)
     names_of_both = [name for name in whole.generators if name in rest.generators]
-    means = [(name, _mean(whole, name), _mean(rest, name)) for name in names_of_both]
+    means = [(name, _compute_mean(whole, name), _compute_mean(rest, name)) for name in names_of_both]
     ranked = sorted(means, key=lambda row: -sign * row[1])
     after = [row[0] for row in sorted(means, key=lambda row: -sign * row[2])]
     clear, clear_without = (
@@ -400,5 +400,5 @@ def _make_board(
     return Board(metric, ranked, sentences)
 
 
-def _mean(means: PromptMeans, generator: str) -> float:
+def _compute_mean(means: PromptMeans, generator: str) -> float:
     return float(np.nanmean(means.read(generator)))

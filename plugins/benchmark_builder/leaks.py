@@ -11,18 +11,18 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.results.summary import OVERALL
-from plumbline.plugins.benchmark_builder.prompt_sets import shingles, words_of
+from plumbline.plugins.benchmark_builder.prompt_sets import make_shingles, split_words
 
 Kind = Literal["exact", "reordered", "near", "contained", "source", "image"]
-TEXTS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
+TEXT_KINDS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
 """Kinds of text matches, most certain first.
 
 They are: the same words; the same words in another order; most three-word sequences in common; all words of a long
 prompt, in order, within a longer caption.
 """
-PICTURES: tuple[Kind, ...] = ("source", "image")
+IMAGE_KINDS: tuple[Kind, ...] = ("source", "image")
 """Kinds of image matches: the source image of an edit, and a generated image."""
-KINDS = (*TEXTS, *PICTURES)
+KINDS = (*TEXT_KINDS, *IMAGE_KINDS)
 MIN_CONTAINED_WORDS = 8
 """Prompts with fewer words are not searched within captions, because many captions contain them by chance."""
 SOURCES = "sources"
@@ -85,13 +85,13 @@ class Matches:
     """Number of rows that were compared."""
     rows: Counter[int] = field(default_factory=Counter)
     """Number of matching rows, by the target's index."""
-    surest: dict[int, list[Match]] = field(default_factory=dict)
+    best: dict[int, list[Match]] = field(default_factory=dict)
     """The best matches, by the target's index."""
 
-    def add(self, place: int, matches: Sequence[Match], rows: int) -> None:
-        """Add `rows` matching rows of the target at index `place`; `matches` contains the best of them."""
-        self.rows[place] += rows
-        self.surest[place] = sorted([*self.surest.get(place, ()), *matches])[:MAX_ROWS]
+    def add(self, target: int, matches: Sequence[Match], rows: int) -> None:
+        """Add `rows` matching rows of the target with this index; `matches` contains the best of them."""
+        self.rows[target] += rows
+        self.best[target] = sorted([*self.best.get(target, ()), *matches])[:MAX_ROWS]
 
 
 class LeakFinder:
@@ -101,11 +101,11 @@ class LeakFinder:
     one of its rarest sequences, so it is enough to look these up (Bayardo, Ma and Srikant 2007, prefix filter).
     """
 
-    def __init__(self, prompts: Sequence[Target], threshold: float, kinds: Iterable[Kind] = TEXTS) -> None:
-        """`threshold` is the Jaccard similarity, in (0, 1], from which texts are near-duplicates."""
+    def __init__(self, prompts: Sequence[Target], threshold: float, kinds: Iterable[Kind] = TEXT_KINDS) -> None:
+        """Index the prompts; `threshold` is the minimum Jaccard similarity of near-duplicates, in (0, 1]."""
         self.threshold, self.kinds = threshold, frozenset(kinds)
-        self._words = [tuple(words_of(_normalize(target.prompt))) for target in prompts]
-        self._runs = [shingles(_normalize(target.prompt)) for target in prompts]
+        self._words = [tuple(split_words(_normalize(target.prompt))) for target in prompts]
+        self._runs = [make_shingles(_normalize(target.prompt)) for target in prompts]
         self._sorted: dict[tuple[str, ...], list[int]] = defaultdict(list)
         for place, words in enumerate(self._words):
             self._sorted[tuple(sorted(words))].append(place)
@@ -121,13 +121,13 @@ class LeakFinder:
         matches = Matches()
         for caption in captions:
             matches.scanned += 1
-            for place, match in self._compare(caption).items():
+            for place, match in self._match_caption(caption).items():
                 matches.add(place, [match], 1)
         return matches
 
-    def _compare(self, caption: Caption) -> dict[int, Match]:
+    def _match_caption(self, caption: Caption) -> dict[int, Match]:
         text = _normalize(caption.text)
-        words, runs = tuple(words_of(text)), shingles(text)
+        words, runs = tuple(split_words(text)), make_shingles(text)
         places = {*self._sorted.get(tuple(sorted(words)), ())}
         for run in runs:
             places.update(self._by_rare_run.get(run, ()))
@@ -157,12 +157,12 @@ def _normalize(text: str) -> str:
     return unicodedata.normalize("NFKC", text)
 
 
-def merge(parts: Iterable[Matches]) -> Matches:
+def merge_matches(parts: Iterable[Matches]) -> Matches:
     """Merge the matches of several files."""
     merged = Matches()
     for matches in parts:
         merged.scanned += matches.scanned
-        for place, surest in matches.surest.items():
+        for place, surest in matches.best.items():
             merged.add(place, surest, matches.rows[place])
     return merged
 
@@ -173,12 +173,12 @@ class SearchResult(NamedTuple):
     targets: Sequence[Target]
     matches: Matches
 
-    def leaked(self) -> Iterator[tuple[int, Target, Sequence[Match]]]:
+    def list_leaked(self) -> Iterator[tuple[int, Target, Sequence[Match]]]:
         """Yield the index, the target and the best matches of each target that has matches."""
-        return ((place, self.targets[place], matches) for place, matches in sorted(self.matches.surest.items()))
+        return ((place, self.targets[place], matches) for place, matches in sorted(self.matches.best.items()))
 
 
-def leaks_table(results: Iterable[SearchResult]) -> pa.Table:
+def make_leaks_table(results: Iterable[SearchResult]) -> pa.Table:
     """Return the leaks as a table of the schema LEAKS."""
     records = [
         {
@@ -189,7 +189,7 @@ def leaks_table(results: Iterable[SearchResult]) -> pa.Table:
             "training_rows": result.matches.rows[place],
         }
         for result in results
-        for place, target, matches in result.leaked()
+        for place, target, matches in result.list_leaked()
         for match in matches
     ]
     return rows.table(records, LEAKS)
@@ -199,15 +199,17 @@ def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
     """Return, for each leaked prompt, the most certain kind of match of its text or of one of its images."""
     kinds: dict[str, int] = {}
     for result in results:
-        for _, target, (surest, *_) in result.leaked():
+        for _, target, (surest, *_) in result.list_leaked():
             kinds[target.prompt_id] = min(surest.kind, kinds.get(target.prompt_id, surest.kind))
     return {prompt_id: KINDS[kind] for prompt_id, kind in kinds.items()}
 
 
 def count_image_shares(result: SearchResult) -> list["Share"]:
     """Count the leaked images of each generator, and the leaked source images."""
-    surest = {str(place): KINDS[matches[0].kind] for place, _, matches in result.leaked()}
-    return shares({str(place): (target.generator or SOURCES,) for place, target in enumerate(result.targets)}, surest)
+    surest = {str(place): KINDS[matches[0].kind] for place, _, matches in result.list_leaked()}
+    return count_shares(
+        {str(place): (target.generator or SOURCES,) for place, target in enumerate(result.targets)}, surest
+    )
 
 
 class Share(NamedTuple):
@@ -220,15 +222,17 @@ class Share(NamedTuple):
     """Number of leaks, by their most certain kind."""
 
 
-def shares(groups: Mapping[str, Sequence[str]], kind_of: Mapping[str, str]) -> list[Share]:
+def count_shares(groups: Mapping[str, Sequence[str]], kinds_by_id: Mapping[str, str]) -> list[Share]:
     """Count the leaks among all ids and in each group, in order of decreasing fraction.
 
-    `groups` lists the groups of each id, and `kind_of` gives the kind of each leaked id.
+    `groups` contains the groups of each id, and `kinds_by_id` the kind of each leaked id.
     """
     members: dict[str, list[str]] = defaultdict(list)
     for own_id, own in groups.items():
         for name in dict.fromkeys((OVERALL, *own)):
             members[name].append(own_id)
-    kinds = {name: Counter(kind_of[own_id] for own_id in ids if own_id in kind_of) for name, ids in members.items()}
+    kinds = {
+        name: Counter(kinds_by_id[own_id] for own_id in ids if own_id in kinds_by_id) for name, ids in members.items()
+    }
     counted = [Share(name, len(ids), kinds[name].total(), kinds[name]) for name, ids in members.items()]
     return sorted(counted, key=lambda share: (share.name != OVERALL, -share.leaked / share.total, share.name))

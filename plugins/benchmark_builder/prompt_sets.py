@@ -45,7 +45,7 @@ def _draw(prompt_id: str, seed: int) -> float:
     return (int.from_bytes(hashed[:7], "big") + 1) / 2**56
 
 
-def evenness(counts: Sequence[int]) -> float:
+def compute_evenness(counts: Sequence[int]) -> float:
     """Return Pielou's evenness (1966): the entropy divided by its maximum; nan for fewer than two counts."""
     total = sum(counts)
     if len(counts) < 2 or not total:
@@ -57,48 +57,50 @@ PRESENT_PERCENT = 2
 """A skill counts as covered if more than this percentage of prompts has it (VQAScore, GenAI-Bench, appendix A, table
 8).
 """
-RUN = 3
-"""Number of consecutive words that are compared as a unit."""
+SHINGLE_WORDS = 3
+"""Number of consecutive words in a shingle."""
 PERMUTATIONS = 128
 SEED = 1
 
 _WORD = re.compile(r"\w+")
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return a text's words in lower case without punctuation, or the whole text if it has no words."""
     return _WORD.findall(text.casefold()) or [text]
 
 
-def shingles(text: str) -> frozenset[str]:
+def make_shingles(text: str) -> frozenset[str]:
     """Return all sequences of three consecutive words in a text; a shorter text is a single sequence."""
-    words = words_of(text)
-    return frozenset(" ".join(words[start : start + RUN]) for start in range(max(1, len(words) - RUN + 1)))
+    words = split_words(text)
+    return frozenset(
+        " ".join(words[start : start + SHINGLE_WORDS]) for start in range(max(1, len(words) - SHINGLE_WORDS + 1))
+    )
 
 
 def find_near_duplicates(texts: Sequence[str], threshold: float) -> list[int | None]:
-    """Return, for each prompt, the index of the first earlier prompt that it nearly duplicates, or None.
+    """Return, for each prompt, the index of the first earlier prompt that it nearly duplicates; None if unique.
 
     Two prompts are near-duplicates if the Jaccard similarity of their three-word sequences is at least `threshold`.
     Case and punctuation therefore make no difference; a different number, colour or order does, unless the prompt is
     long. Candidates are found by MinHash with locality-sensitive hashing (Broder 1997; datasketch) and then compared
     exactly, so there are no false positives, but pairs close to the threshold may be missed.
     """
-    sets = [shingles(text) for text in texts]
+    sets = [make_shingles(text) for text in texts]
     index = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS, weights=(0.1, 0.9))
     hashes = MinHash.generator(
         ([run.encode("utf-8", "replace") for run in runs] for runs in sets), num_perm=PERMUTATIONS, seed=SEED
     )
     repeated: list[int | None] = []
     for place, hashed in enumerate(hashes):
-        similar = [other for other in index.query(hashed) if _jaccard(sets[place], sets[other]) >= threshold]
+        similar = [other for other in index.query(hashed) if _compute_jaccard(sets[place], sets[other]) >= threshold]
         repeated.append(min(similar, default=None))
         if not similar:
             index.insert(place, hashed)
     return repeated
 
 
-def _jaccard(first: frozenset[str], second: frozenset[str]) -> float:
+def _compute_jaccard(first: frozenset[str], second: frozenset[str]) -> float:
     return len(first & second) / len(first | second)
 
 
@@ -177,7 +179,7 @@ def _write_caption(benchmarks: Mapping[str, Statistics]) -> str:
     for benchmark, statistics in benchmarks.items():
         counts = {name: row.prompts for name, row in statistics.items() if name != ALL}
         skills, sub_skills = ([n for name, n in counts.items() if (":" in name) == is_sub] for is_sub in (False, True))
-        parts.append(f"{benchmark} {number(evenness(skills), 3)} and {number(evenness(sub_skills), 3)}")
+        parts.append(f"{benchmark} {number(compute_evenness(skills), 3)} and {number(compute_evenness(sub_skills), 3)}")
         frequent = sorted(name for name, n in counts.items() if n * 100 > PRESENT_PERCENT * statistics[ALL].prompts)
         covered.append(f"{benchmark}: {', '.join(frequent) or 'none'}")
     return (

@@ -25,10 +25,10 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing, Writte
 from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
-NONE = "none"
+NO_SKILLS = "none"
 """The expected reply for a prompt that requires none of the skills."""
 STOP = ("\ninput:",)
-"""Base models continue with another example at this point."""
+"""Texts that end a reply; after them, base models continue with another example."""
 _FORMS: Mapping[Replies, str] = {
     "text": 'Write one line for each: number | tag (words of the text); or "0 | none" where no tag fits.',
     "json": 'Write {"tags": [{"tag": ..., "words": the words of the text}, ...]}, with the tag "none" where none fits.',
@@ -72,8 +72,8 @@ class Tagging(TextWriter):
         instructions = _write_instructions(self.taxonomy, self.options.replies)
         if self.options.replies == "text":
             return Form(instructions, parse_text_tags)
-        names = [tag.label for tag in self.taxonomy.tags()]
-        entry = record(tag=one_of([*names, NONE]), words=string(80))
+        names = [tag.label for tag in self.taxonomy.list_tags()]
+        entry = record(tag=one_of([*names, NO_SKILLS]), words=string(80))
         return Form(instructions, _parse_json_tags, list_schema("tags", entry, _TOKENS_OF_ENTRY))
 
 
@@ -90,7 +90,7 @@ def _write_instructions(taxonomy: Taxonomy, replies: Replies) -> str:
 
 
 def _describe_tags(taxonomy: Taxonomy) -> Iterator[str]:
-    for tag in taxonomy.tags():
+    for tag in taxonomy.list_tags():
         skill = taxonomy.skills[tag.skill]
         about = skill.about if tag.sub_skill is None else skill.sub_skills[tag.sub_skill].about
         yield f"{tag.label}: {about}" if about else tag.label
@@ -98,8 +98,8 @@ def _describe_tags(taxonomy: Taxonomy) -> Iterator[str]:
 
 def _write_example(tags: Sequence[str], replies: Replies) -> str:
     if replies == "text":
-        return "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, start=1)) or f"0 | {NONE}"
-    split = [_split(tag) for tag in tags] or [WrittenTag(NONE, NONE)]
+        return "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, start=1)) or f"0 | {NO_SKILLS}"
+    split = [_split(tag) for tag in tags] or [WrittenTag(NO_SKILLS, NO_SKILLS)]
     listed = ", ".join(f'{{"tag": "{tag}", "words": "{words}"}}' for tag, words in split)
     return f'{{"tags": [{listed}]}}'
 
@@ -128,7 +128,7 @@ def _parse_json_tags(reply: str) -> list[WrittenTag]:
 
 def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[WrittenTag]:
     """Return the distinct tags in a reply, spelled as in the taxonomy."""
-    pieces = [piece for piece in form.pieces(reply) if parsing.normalise(piece.tag) != NONE]
+    pieces = [piece for piece in form.pieces(reply) if parsing.normalise(piece.tag) != NO_SKILLS]
     try:
         tags = [WrittenTag(taxonomy.find(piece.tag).label, parsing.one_line(piece.words)) for piece in pieces]
     except ConfigError as error:
@@ -139,7 +139,7 @@ def _read_reply(form: Form[WrittenTag], taxonomy: Taxonomy, reply: str) -> list[
 def _make_questions(tags: Sequence[WrittenTag], prompt: str) -> Iterator[WrittenQuestion]:
     """Yield a row for each tag; a prompt without tags gets a single row without a kind."""
     if not tags:
-        yield WrittenQuestion("1", NONE, ())
+        yield WrittenQuestion("1", NO_SKILLS, ())
     taken: list[TextSpan] = []
     for number, (tag, words) in enumerate(tags, start=1):
         span = parsing.find_words(words, prompt, taken=taken) if words else None

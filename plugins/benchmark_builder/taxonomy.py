@@ -125,7 +125,7 @@ class Taxonomy:
             for tag in example.tags:
                 self.find(tag.partition("(")[0])
 
-    def tags(self) -> Iterator[Tag]:
+    def list_tags(self) -> Iterator[Tag]:
         """Yield each skill, followed by its sub-skills."""
         for name, skill in self.skills.items():
             yield Tag(name, None)
@@ -136,15 +136,15 @@ class Taxonomy:
 
         Raises ConfigError, suggesting the nearest tag, if the taxonomy has no such tag.
         """
-        by_name = {_normalize(name): tag for tag in self.tags() for name in (tag.label, tag.names[-1])}
+        by_name = {_normalize(name): tag for tag in self.list_tags() for name in (tag.label, tag.names[-1])}
         whole = {_normalize(name): Tag(name, None) for name, skill in self.skills.items() if not skill.sub_skills}
         tag = by_name.get(_normalize(label)) or whole.get(_normalize(label.partition(" - ")[0]))
         if tag is None:
-            names = [tag.label for tag in self.tags()]
+            names = [tag.label for tag in self.list_tags()]
             raise ConfigError(f"{label.strip()!r} is not a tag of the taxonomy {self.name}; {suggest(label, names)}")
         return tag
 
-    def templates(self, chosen: Iterable[str] | None = None) -> dict[Tag, Template]:
+    def select_templates(self, chosen: Iterable[str] | None = None) -> dict[Tag, Template]:
         """Return the templates of all sub-skills, or only those of the `chosen` skills and sub-skills.
 
         Raises ConfigError if a name has no template.

@@ -114,7 +114,7 @@ def _choose_column(names: Sequence[str], file: TrainingFile) -> str:
 
 
 def _make_captions(value: Any, file: TrainingFile, row: str) -> Iterator[Caption]:
-    """Yield the captions in a row's value, of which there may be none or several."""
+    """Yield the captions in a row's value: a string, a list of strings, or nothing."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and text.strip():
             yield Caption(file.place.url, row, text.strip())

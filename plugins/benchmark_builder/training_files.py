@@ -36,7 +36,7 @@ class TrainingReader(Generic[Row]):
     readers: Mapping[str, Callable[[TrainingFile], Iterator[Row | Rejection]]]
     """Readers by file suffix."""
 
-    def files(self, storage: StorageConfig, url: str | None, column: str | None) -> list[TrainingFile]:
+    def list_files(self, storage: StorageConfig, url: str | None, column: str | None) -> list[TrainingFile]:
         """List a single file, the files in a folder, or the matches of a pattern; raise ConfigError if none exist."""
         place = storage.locate(url or "")
         with readable_errors(place, self.key):
@@ -67,7 +67,7 @@ class TrainingReader(Generic[Row]):
 
 
 def choose_column(names: Sequence[str], file: TrainingFile, common: Sequence[str], key: str) -> str:
-    """Return the configured column, or the first common name that exists; raise ConfigError if there is none."""
+    """Return the configured column, or the first common name that exists; raise ConfigError otherwise."""
     accepted = (file.column,) if file.column else common
     column = next((name for name in accepted if name in names), None)
     if column is None:

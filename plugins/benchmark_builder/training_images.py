@@ -12,7 +12,7 @@ from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.input_rows import IMAGES
 from plumbline.pipelines.ingest.tars import ENDINGS as TARS
 from plumbline.pipelines.sources.uris import Uris
-from plumbline.plugins.benchmark_builder.image_leaks import TrainingImage, fingerprint
+from plumbline.plugins.benchmark_builder.image_leaks import TrainingImage, compute_fingerprint
 from plumbline.plugins.benchmark_builder.training_files import (
     TrainingFile,
     TrainingReader,
@@ -30,7 +30,7 @@ ROWS_AT_ONCE = 16
 Images = Iterator[TrainingImage | Rejection]
 
 
-def image_reader(limits: ImageLimits, uri_roots: Sequence[str]) -> TrainingReader[TrainingImage]:
+def make_image_reader(limits: ImageLimits, uri_roots: Sequence[str]) -> TrainingReader[TrainingImage]:
     """Return a reader of images. Addresses must be below the table's folder or one of `uri_roots`."""
     readers = {".parquet": partial(_read_parquet, limits, uri_roots), **dict.fromkeys(TARS, partial(_read_tar, limits))}
     return TrainingReader(key="images", readers=readers)
@@ -45,14 +45,14 @@ def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingF
         option="uri_roots",
     )
 
-    def columns(names: Sequence[str]) -> list[str]:
+    def choose_columns(names: Sequence[str]) -> list[str]:
         return [
             choose_column(names, file, COMMON_COLUMNS, "image_column"),
             *[name for name in IDS if name in names][:1],
         ]
 
     row = 0
-    for table in read_parquet(file, columns, ROWS_AT_ONCE):
+    for table in read_parquet(file, choose_columns, ROWS_AT_ONCE):
         for value, *ids in (record.values() for record in image_records(table)):
             record = {"uri" if isinstance(value, str) else "image": value}
             name = "".join(id_text(image_id) or "" for image_id in ids)
@@ -78,7 +78,7 @@ def _read_image(
     picture = decode_row_image(record, limits, fetch)
     if isinstance(picture, RowError):
         return Rejection(f"{file.place.url}, {row}", None, picture.kind, picture.message)
-    return TrainingImage(file.place.url, row, name, fingerprint(picture))
+    return TrainingImage(file.place.url, row, name, compute_fingerprint(picture))
 
 
 def _refuse_address(uri: str) -> bytes:

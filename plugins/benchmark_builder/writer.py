@@ -1,4 +1,4 @@
-"""Base classes for tagging and generation, in which a language model writes about texts, without images."""
+"""Base classes for tagging and generation: a language model writes texts without seeing images."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -51,7 +51,7 @@ def measure_effect(scores: RunScores, metric: str, denied: str, variant: str) ->
     whole, reduced = whole.where(rows_whole), reduced.where(rows_reduced)
     difference = reduced.score - whole.score
     low, high = Prompts([str(prompt) for prompt in whole.prompt.tolist()], SAMPLING).mean_interval(difference)
-    means = [np.round(_means(columns, len(scores.generators)), 6) for columns in (whole, reduced)]
+    means = [np.round(_compute_means(columns, len(scores.generators)), 6) for columns in (whole, reduced)]
     ranked = np.isfinite(means[0]) & np.isfinite(means[1])
     return AblationEffect(
         metric=metric,
@@ -68,7 +68,7 @@ def measure_effect(scores: RunScores, metric: str, denied: str, variant: str) ->
     )
 
 
-def _means(columns: ScoreColumns, generators: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _compute_means(columns: ScoreColumns, generators: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     counts = np.bincount(columns.generator, minlength=generators)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.bincount(columns.generator, columns.score, generators) / counts)

@@ -25,10 +25,10 @@ from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, insp
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
-from plumbline.plugins.diagnosis.parses import BadParse, mean_yngve_depth
-from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, correlate_properties, prompt_numbers
+from plumbline.plugins.diagnosis.parses import BadParse, compute_mean_yngve_depth
+from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, correlate_properties, make_prompt_numbers
 from plumbline.plugins.diagnosis.questions import AnswerCounts, AnswerStatistics, QuestionCounts
-from plumbline.plugins.diagnosis.word_ratings import WordRatings, mean_rating, read_ratings
+from plumbline.plugins.diagnosis.word_ratings import WordRatings, compute_mean_rating, read_ratings
 
 MAX_NOTES = 5
 """Maximum number of broken parses that are described; further ones are only counted."""
@@ -47,7 +47,7 @@ class ParseTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnosisConfig:
-    """Inputs to withhold from metrics, and properties of prompts to measure."""
+    """Inputs to withhold from the metrics, and properties of prompts to measure."""
 
     ablations: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
     """Inputs to withhold from every metric, one at a time."""
@@ -105,7 +105,8 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
     """Plan the sweep with its variants; raise ConfigError if a word list or a parser is missing."""
     rated = {
         name: partial(
-            mean_rating, read_ratings(f"diagnosis.word_ratings.{name}", words, config.storage.locate(words.path))
+            compute_mean_rating,
+            read_ratings(f"diagnosis.word_ratings.{name}", words, config.storage.locate(words.path)),
         )
         for name, words in config.diagnosis.word_ratings.items()
     }
@@ -117,7 +118,7 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
     wanted = properties(rated, parser)
     notes: list[str] = []
     variants = [Variant(name, "", metric) for name, metric in config.metrics.items()]
-    variants += _computable_variants(config, notes)
+    variants += _find_computable_variants(config, notes)
     sweep = plan_sweep(replace(config.sweep(), metrics={variant.name: variant.options for variant in variants}))
     measured = _measure_prompts(sweep, wanted)
     if config.diagnosis.parses is not None:
@@ -126,9 +127,9 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
     return PlannedDiagnosis(sweep, variants, measured, notes)
 
 
-def _computable_variants(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
-    """Yield the variants that can be computed; for each of the others, append the reason to `notes`."""
-    for variant in _variants(config):
+def _find_computable_variants(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
+    """Yield the variants that can be computed; append the reasons why other variants cannot to `notes`."""
+    for variant in _make_variants(config):
         try:
             check_chain(variant.metric, variant.options)
             variant.options.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
@@ -138,7 +139,7 @@ def _computable_variants(config: DiagnoseConfig, notes: list[str]) -> Iterator[V
             notes.append(f"without {variant.name}: {error}")
 
 
-def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
+def _make_variants(config: DiagnoseConfig) -> Iterator[Variant]:
     for name, metric in config.metrics.items():
         for ablation in config.diagnosis.ablations:
             yield Variant(name, ablation, replace(metric, ablation=ablation))
@@ -152,7 +153,7 @@ def _variants(config: DiagnoseConfig) -> Iterator[Variant]:
 
 
 def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes: list[str]) -> PromptNumbers:
-    """Return the mean Yngve depth of each prompt that has a valid parse; append problems with the others to `notes`.
+    """Return the mean Yngve depth of each prompt that has a valid parse; append problems to `notes`.
 
     Raises ConfigError if no prompt has a valid parse.
     """
@@ -165,7 +166,7 @@ def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes
     for row, (prompt_id, parse) in enumerate(pairs):
         if prompt_id is not None and parse is not None and prompt_id in known and prompt_id not in depths:
             try:
-                depths[prompt_id] = mean_yngve_depth(parse, known[prompt_id] or "")
+                depths[prompt_id] = compute_mean_yngve_depth(parse, known[prompt_id] or "")
             except BadParse as error:
                 problems.append(f"{sheet.where(row)}: {error}; correct the parse (it is left out)")
     if not depths:
@@ -174,16 +175,18 @@ def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes
     notes += problems[:MAX_NOTES]
     if len(depths) < len(known):
         notes.append(f"diagnosis.parses: {len(known) - len(depths)} of {len(known)} prompts have no valid parse")
-    return prompt_numbers(hash_ids(ids), [depths.get(prompt_id, math.nan) for prompt_id in ids])
+    return make_prompt_numbers(hash_ids(ids), [depths.get(prompt_id, math.nan) for prompt_id in ids])
 
 
 def _measure_prompts(sweep: PlannedSweep, wanted: Mapping[str, Property]) -> dict[str, PromptNumbers]:
     ids, texts = (sweep.sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     hashes = hash_ids(ids)
-    return {name: prompt_numbers(hashes, [measure(text or "") for text in texts]) for name, measure in wanted.items()}
+    return {
+        name: make_prompt_numbers(hashes, [measure(text or "") for text in texts]) for name, measure in wanted.items()
+    }
 
 
-class Diagnosed(NamedTuple):
+class DiagnosisResult(NamedTuple):
     """A diagnosis, and the metrics that could not be computed in full."""
 
     diagnosis: Diagnosis
@@ -191,7 +194,7 @@ class Diagnosed(NamedTuple):
     """Reasons why cells could not be computed, by metric or variant."""
 
 
-def diagnose(planned: PlannedDiagnosis, watch: Watch) -> Diagnosed:
+def diagnose(planned: PlannedDiagnosis, watch: Watch) -> DiagnosisResult:
     """Compute the missing cells and return the diagnosis; failed rows of a variant are null and counted."""
     with registered_sweep(planned.sweep, watch) as (sweep, watch):
         sweep, outcomes, diagnosis = compute_whole(
@@ -203,7 +206,7 @@ def diagnose(planned: PlannedDiagnosis, watch: Watch) -> Diagnosed:
         for cell in cells
         if cell.path in outcomes and outcomes[cell.path].state == "failed"
     }
-    return Diagnosed(Diagnosis() if diagnosis is None else diagnosis, failed)
+    return DiagnosisResult(Diagnosis() if diagnosis is None else diagnosis, failed)
 
 
 def _read(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
@@ -220,13 +223,13 @@ def _read(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
     counted = {metric: counts for metric, counts in counted.items() if counts.known}
     scores = cells.scores()
     measured = {
-        metric: {**planned.measured, **({"questions": counted[metric].per_prompt()} if metric in counted else {})}
+        metric: {**planned.measured, **({"questions": counted[metric].count_per_prompt()} if metric in counted else {})}
         for metric in metrics
     }
     return Diagnosis(
         correlations=[*correlate_metrics(scores, metrics), *correlate_properties(scores, measured)],
-        questions=[counts.statistics() for counts in counted.values()],
-        kinds=[kind for counts in counted.values() for kind in counts.kinds()],
+        questions=[counts.compute_statistics() for counts in counted.values()],
+        kinds=[kind for counts in counted.values() for kind in counts.list_kinds()],
         answers=[
             _count_answers(variant, counted[variant.metric], cells)
             for variant in planned.variants
@@ -244,7 +247,7 @@ def _count_answers(variant: Variant, questions: QuestionCounts, cells: CellTable
     counts = AnswerCounts(variant.metric, variant.denied, questions.known)
     for path in cells.paths(cells.plan.scores[variant.name]):
         counts.add(cells.read(path, ["elements"]).column("elements"))
-    return counts.statistics()
+    return counts.compute_statistics()
 
 
 def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:

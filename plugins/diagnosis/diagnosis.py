@@ -23,10 +23,12 @@ from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind
 MAX_KINDS = 8
 """Maximum number of question kinds shown per metric."""
 NOTHING = "nothing"
-"""Shown in the column `denied` for a metric that has all its inputs."""
+"""Value of the column `denied` for a metric that has all its inputs."""
 
 
 class Diagnosis(NamedTuple):
+    """Results of a diagnosis; each field contains the rows of a table."""
+
     correlations: Sequence[Correlation] = ()
     questions: Sequence[QuestionStatistics] = ()
     kinds: Sequence[QuestionKind] = ()
@@ -37,17 +39,17 @@ class Diagnosis(NamedTuple):
 def make_tables(diagnosis: Diagnosis) -> list[ShownTable]:
     """Return the diagnosis as tables of text, leaving out empty tables."""
     tables = (
-        _effects(diagnosis.effects),
-        _answers(diagnosis.answers),
-        _questions(diagnosis.questions),
-        _kinds(diagnosis.kinds),
-        _metric_correlations([row for row in diagnosis.correlations if row.kind == "metric"]),
-        _property_correlations([row for row in diagnosis.correlations if row.kind == "property"]),
+        _tabulate_effects(diagnosis.effects),
+        _tabulate_answers(diagnosis.answers),
+        _tabulate_questions(diagnosis.questions),
+        _tabulate_kinds(diagnosis.kinds),
+        _tabulate_metric_correlations([row for row in diagnosis.correlations if row.kind == "metric"]),
+        _tabulate_property_correlations([row for row in diagnosis.correlations if row.kind == "property"]),
     )
     return [table for table in tables if table.rows]
 
 
-def _effects(effects: Sequence[AblationEffect]) -> ShownTable:
+def _tabulate_effects(effects: Sequence[AblationEffect]) -> ShownTable:
     return ShownTable(
         "Scores without an input",
         "Means with the input (whole) and without it (left) over the images that have both scores, and the difference "
@@ -67,7 +69,7 @@ def _effects(effects: Sequence[AblationEffect]) -> ShownTable:
     )  # fmt: skip
 
 
-def _answers(answers: Sequence[AnswerStatistics]) -> ShownTable:
+def _tabulate_answers(answers: Sequence[AnswerStatistics]) -> ShownTable:
     return ShownTable(
         "Answers",
         "Right: the share of all answers that are right. Says yes and yes is right: shares of the answers to yes-or-no "
@@ -85,7 +87,7 @@ def _answers(answers: Sequence[AnswerStatistics]) -> ShownTable:
     )  # fmt: skip
 
 
-def _questions(questions: Sequence[QuestionStatistics]) -> ShownTable:
+def _tabulate_questions(questions: Sequence[QuestionStatistics]) -> ShownTable:
     return ShownTable(
         "Questions",
         "Repeated: the share of questions with the same content words and right answer as an earlier question about "
@@ -105,7 +107,7 @@ def _questions(questions: Sequence[QuestionStatistics]) -> ShownTable:
     )  # fmt: skip
 
 
-def _kinds(kinds: Sequence[QuestionKind]) -> ShownTable:
+def _tabulate_kinds(kinds: Sequence[QuestionKind]) -> ShownTable:
     lines = []
     for metric, group in groupby(kinds, key=lambda row: row.metric):
         shares = [f"{row.kind} {percent(row.share)}" for row in group]
@@ -115,12 +117,19 @@ def _kinds(kinds: Sequence[QuestionKind]) -> ShownTable:
     return ShownTable("Kinds of questions", caption, ("metric", "kinds"), lines)
 
 
-def _metric_correlations(correlations: Sequence[Correlation]) -> ShownTable:
+def _tabulate_metric_correlations(correlations: Sequence[Correlation]) -> ShownTable:
     lines = []
     for (metric, other), group in _group_defined(correlations).items():
         lowest, highest = min(group, key=lambda row: row.rho), max(group, key=lambda row: row.rho)
         lines.append(
-            (metric, other, _mean(group), _describe(lowest), _describe(highest), count(sum(r.n for r in group)))
+            (
+                metric,
+                other,
+                _format_mean(group),
+                _format_correlation(lowest),
+                _format_correlation(highest),
+                count(sum(r.n for r in group)),
+            )
         )
     return ShownTable(
         "Correlations between metrics",
@@ -132,11 +141,11 @@ def _metric_correlations(correlations: Sequence[Correlation]) -> ShownTable:
     )
 
 
-def _property_correlations(correlations: Sequence[Correlation]) -> ShownTable:
+def _tabulate_property_correlations(correlations: Sequence[Correlation]) -> ShownTable:
     names = list(dict.fromkeys(row.other for row in correlations))
     grouped = _group_defined(correlations)
     metrics = list(dict.fromkeys(metric for metric, _ in grouped))
-    lines = [(metric, *(_summarise(grouped.get((metric, name), [])) for name in names)) for metric in metrics]
+    lines = [(metric, *(_format_range(grouped.get((metric, name), [])) for name in names)) for metric in metrics]
     return ShownTable(
         "Correlations with properties of prompts",
         "Spearman's rank correlation of a generator's scores with a property of their prompts: the mean over the "
@@ -156,11 +165,11 @@ def _group_defined(correlations: Iterable[Correlation]) -> dict[tuple[str, str],
     return grouped
 
 
-def _mean(correlations: Sequence[Correlation]) -> str:
+def _format_mean(correlations: Sequence[Correlation]) -> str:
     return number(fmean(row.rho for row in correlations), 2)
 
 
-def _describe(row: Correlation) -> str:
+def _format_correlation(row: Correlation) -> str:
     return f"{number(row.rho, 2)} ({interval_text(row.low, row.high, partial(number, digits=2))}), {row.generator}"
 
 
@@ -168,8 +177,8 @@ def _explain_missing_intervals(records: Iterable[AblationEffect | Correlation]) 
     return f" {WHY_NO_INTERVAL}" if any(math.isnan(row.low) for row in records) else ""
 
 
-def _summarise(correlations: Sequence[Correlation]) -> str:
+def _format_range(correlations: Sequence[Correlation]) -> str:
     if not correlations:
         return number(None)
     rhos = [row.rho for row in correlations]
-    return f"{_mean(correlations)} ({number(min(rhos), 2)} to {number(max(rhos), 2)})"
+    return f"{_format_mean(correlations)} ({number(min(rhos), 2)} to {number(max(rhos), 2)})"

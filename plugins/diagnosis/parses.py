@@ -32,7 +32,7 @@ class _Node(NamedTuple):
     """Words, and nodes that contain words."""
 
 
-def mean_yngve_depth(parse: str, text: str) -> float:
+def compute_mean_yngve_depth(parse: str, text: str) -> float:
     """Return the mean depth of a text's words (Yngve 1960), or nan for a text without words.
 
     The branches of each node are numbered from right to left, starting at 0. A word's depth is the sum of the numbers
@@ -42,15 +42,15 @@ def mean_yngve_depth(parse: str, text: str) -> float:
     Raises:
         BadParse: Brackets are not closed, the parse is too long or too deep, or its words differ from the text's.
     """
-    trees = _read(parse)
-    words = " ".join(word for tree in trees for word in _words(tree))
-    if _letters(words) != _letters(text):
+    trees = _parse_trees(parse)
+    words = " ".join(word for tree in trees for word in _list_words(tree))
+    if _keep_letters(words) != _keep_letters(text):
         raise BadParse(f"expected a parse of {shorten(text)}, found one of {shorten(words)}")
-    depths = [depth for tree in trees for depth in _depths(tree, 0)]
+    depths = [depth for tree in trees for depth in _list_depths(tree, 0)]
     return fmean(depths) if depths else math.nan
 
 
-def _read(parse: str) -> list[_Node]:
+def _parse_trees(parse: str) -> list[_Node]:
     """Return the trees of a parse, without punctuation and empty elements; raise BadParse if it is malformed."""
     if len(parse) > MAX_PARSE:
         raise BadParse(f"expected at most {MAX_PARSE} characters, found {len(parse)}")
@@ -81,22 +81,22 @@ def _is_word(token: str) -> bool:
     return any(map(str.isalnum, token)) and _BRACKET.fullmatch(token) is None
 
 
-def _words(node: _Node) -> Iterator[str]:
+def _list_words(node: _Node) -> Iterator[str]:
     for child in node.children:
         if isinstance(child, str):
             yield child
         else:
-            yield from _words(child)
+            yield from _list_words(child)
 
 
-def _depths(node: _Node, depth: int) -> Iterator[int]:
+def _list_depths(node: _Node, depth: int) -> Iterator[int]:
     for number, child in enumerate(reversed(node.children)):
         if isinstance(child, str):
             yield depth + number
         else:
-            yield from _depths(child, depth + number)
+            yield from _list_depths(child, depth + number)
 
 
-def _letters(text: str) -> str:
+def _keep_letters(text: str) -> str:
     """Return a text's letters and digits in lower case; parses change spaces and punctuation, so these are dropped."""
     return "".join(filter(str.isalnum, text)).casefold()

@@ -12,21 +12,21 @@ from plumbline.operators.statistics.agreement import STATISTICS
 
 
 class PromptNumbers(NamedTuple):
-    """A value for each prompt; prompts are given as the hashes of their ids, in ascending order."""
+    """A number for each prompt. Prompts are identified by the hashes of their ids, in ascending order."""
 
     prompts: Hashes
     values: Floats
 
     def look_up(self, prompts: Hashes) -> Floats:
-        """Return the values of these prompts (n,); nan for a prompt that has none."""
+        """Return the values of these prompts (n,); nan for a prompt without a value."""
         if not len(self.prompts):
             return np.full(len(prompts), math.nan)
         rows = np.minimum(np.searchsorted(self.prompts, prompts), len(self.prompts) - 1)
         return np.where(self.prompts[rows] == prompts, self.values[rows], math.nan)
 
 
-def prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
-    """Return the values (n,) of prompts in any order; if a prompt is repeated, its first value is used."""
+def make_prompt_numbers(prompts: Hashes, values: Sequence[float]) -> PromptNumbers:
+    """Sort the values (n,) of prompts in any order; if a prompt is repeated, its first value is used."""
     unique, rows = np.unique(prompts, return_index=True)
     return PromptNumbers(unique, np.asarray(values, np.float64)[rows])
 
@@ -38,22 +38,22 @@ def correlate_properties(
     for metric, numbers_by_name in properties.items():
         columns = scores.select_rows(metric).scored()
         for code, generator in enumerate(scores.generators):
-            means = prompt_means(columns.where(columns.generator == code))
+            means = compute_prompt_means(columns.where(columns.generator == code))
             for name, numbers in numbers_by_name.items():
                 values = numbers.look_up(means.prompts)
                 has = np.isfinite(values)
                 yield correlate(metric, name, "property", generator, means.values[has], values[has], int(has.sum()))
 
 
-def prompt_means(columns: ScoreColumns) -> PromptNumbers:
+def compute_prompt_means(columns: ScoreColumns) -> PromptNumbers:
     """Return the mean score of each prompt's images."""
     prompts, codes = np.unique(columns.prompt, return_inverse=True)
     sums, counts = (np.bincount(codes, weights, len(prompts)) for weights in (columns.score, None))
     return PromptNumbers(prompts, sums / np.maximum(counts, 1))
 
 
-def rho_of_value_means(means: PromptNumbers, numbers: PromptNumbers) -> float:
-    """Return the rank correlation of a property's distinct values with the mean score of the prompts that have each.
+def correlate_value_means(means: PromptNumbers, numbers: PromptNumbers) -> float:
+    """Return the rank correlation of a property's distinct values with the mean score of the prompts with that value.
 
     It can be high even for a weak trend, because each mean covers many prompts.
     """

@@ -43,12 +43,12 @@ class KindPool:
         for row in scores.to_pylist():
             if row["error"] is not None:
                 continue
-            for kind, score in _scored_elements(row, kinds):
+            for kind, score in _list_scored_elements(row, kinds):
                 broad, dash, _ = kind.partition("-")
                 for level, name in [(1, broad.strip()), (2, kind)] if dash else [(1, kind)]:
                     self._scores[row["generator"], level, name].append(score)
 
-    def mean_scores(self) -> list[KindScore]:
+    def compute_means(self) -> list[KindScore]:
         """Return the means, sorted by level, kind and generator."""
         rows = (
             KindScore(generator, level, kind, math.fsum(scores) / len(scores), len(scores))
@@ -57,8 +57,8 @@ class KindPool:
         return sorted(rows, key=lambda row: (row.level, row.kind, row.generator))
 
 
-def _scored_elements(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str, float]]:
-    """Yield the kind and score of each of the image's questions or ratings that has both."""
+def _list_scored_elements(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str, float]]:
+    """Yield the kind and score of each question or rating of an image, skipping those without a kind or score."""
     if row["elements"] is None:
         yield from ((rating["name"].rstrip(" 0123456789"), rating["value"]) for rating in row["ratings"] or ())
         return
@@ -68,7 +68,7 @@ def _scored_elements(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str
             yield kind, element["score"]
 
 
-SHARDS_KEPT = 64
+MAX_CACHED_SHARDS = 64
 """Maximum number of shards for which the kinds of questions are cached."""
 
 
@@ -93,11 +93,11 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
     run_id = find_run(store, run)
     metrics = read_manifest(store, run_id)["metrics"]
     if metric not in metrics:
-        raise ConfigError(f"of={metric}: run {run_id} has no such metric; it has {', '.join(metrics)}")
+        raise ConfigError(f"of={metric}: run {run_id} does not contain this metric; it has {', '.join(metrics)}")
     states = read_cell_states(store, run_id)
 
-    @lru_cache(maxsize=SHARDS_KEPT)
-    def kinds_of(path: str) -> Kinds:
+    @lru_cache(maxsize=MAX_CACHED_SHARDS)
+    def read_kinds(path: str) -> Kinds:
         table = store.read(path, draft=states.get(path) == "draft", columns=["prompt_id", "question_id", "kind"])
         prompts, questions, kinds = (table.column(name).to_pylist() for name in ("prompt_id", "question_id", "kind"))
         return dict(zip(zip(prompts, questions, strict=True), kinds, strict=True))
@@ -106,8 +106,8 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
     for path in find_scores_cells(store, states, metric):
         cell = read_stored(store, states, path)
         inputs = select_question_cells(cell.provenance["inputs"])
-        pool.add(cell.table, {key: kind for kinds in map(kinds_of, inputs) for key, kind in kinds.items()})
-    means = pool.mean_scores()
+        pool.add(cell.table, {key: kind for kinds in map(read_kinds, inputs) for key, kind in kinds.items()})
+    means = pool.compute_means()
     if not means:
-        raise ConfigError(f"of={metric}: in run {run_id}, its questions have no kinds or it has no scores")
+        raise ConfigError(f"of={metric}: run {run_id} has no scores of this metric, or its questions have no kinds")
     return means

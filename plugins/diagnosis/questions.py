@@ -18,7 +18,7 @@ from plumbline.operators.metrics.questions.question_pack import PackZeroing
 from plumbline.operators.metrics.writing import is_asked
 from plumbline.operators.results.question_quality import content_words
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, prompt_numbers
+from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, make_prompt_numbers
 
 
 class QuestionStatistics(NamedTuple):
@@ -139,32 +139,32 @@ class QuestionCounts:
         self._majority[prompt_id] += easy
         self._drawn[prompt_id][row["question_id"]] = _DrawnQuestion(1 / len(choices), tuple(row["parents"] or ()))
 
-    def statistics(self) -> QuestionStatistics:
+    def compute_statistics(self) -> QuestionStatistics:
         n, counts = self._asked.total(), self._counts
         return QuestionStatistics(
             metric=self.metric,
             prompts=len(self._asked),
             questions=n,
-            yes_no=_share(counts["yes_no"], n),
-            yes=_share(counts["yes"], counts["yes_no"]),
-            first=_share(counts["first"], n - counts["yes_no"]),
-            repeated=_share(counts["repeated"], n),
-            majority=self._mean(self._majority),
-            chance=self._mean({prompt: _sum_chances(drawn, self.zeroing) for prompt, drawn in self._drawn.items()}),
+            yes_no=_divide(counts["yes_no"], n),
+            yes=_divide(counts["yes"], counts["yes_no"]),
+            first=_divide(counts["first"], n - counts["yes_no"]),
+            repeated=_divide(counts["repeated"], n),
+            majority=self._average(self._majority),
+            chance=self._average({prompt: _sum_chances(drawn, self.zeroing) for prompt, drawn in self._drawn.items()}),
         )
 
-    def _mean(self, sums: Mapping[str, float]) -> float:
-        """Return the mean over prompts of the prompt's sum divided by its number of questions."""
-        return _share(math.fsum(sums[prompt] / asked for prompt, asked in self._asked.items()), len(self._asked))
+    def _average(self, sums: Mapping[str, float]) -> float:
+        """Divide each prompt's sum by its number of questions, and return the mean over prompts."""
+        return _divide(math.fsum(sums[prompt] / asked for prompt, asked in self._asked.items()), len(self._asked))
 
-    def kinds(self) -> list[QuestionKind]:
+    def list_kinds(self) -> list[QuestionKind]:
         """Return the kinds of questions, most frequent first; questions without a kind only count towards the total."""
         n = self._asked.total()
         return [QuestionKind(self.metric, kind, count, count / n) for kind, count in self._kinds.most_common() if kind]
 
-    def per_prompt(self) -> PromptNumbers:
+    def count_per_prompt(self) -> PromptNumbers:
         """Return the number of questions for each prompt."""
-        return prompt_numbers(hash_ids(list(self._asked)), list(map(float, self._asked.values())))
+        return make_prompt_numbers(hash_ids(list(self._asked)), list(map(float, self._asked.values())))
 
 
 class AnswerCounts:
@@ -183,7 +183,7 @@ class AnswerCounts:
         for row in counted.to_pylist():
             self._answers[row["question_id"], row["wanted"], row["given"]] += row["count_all"]
 
-    def statistics(self) -> AnswerStatistics:
+    def compute_statistics(self) -> AnswerStatistics:
         known = [
             (count, self.known[question], parsing.normalise(wanted), parsing.normalise(given))
             for (question, wanted, given), count in self._answers.items()
@@ -197,14 +197,14 @@ class AnswerCounts:
             metric=self.metric,
             denied=self.denied,
             answers=n,
-            right=_share(sum(count for count, _, wanted, given in known if wanted == given), n),
+            right=_divide(sum(count for count, _, wanted, given in known if wanted == given), n),
             yes_no=n_yes_no,
-            yes=_share(sum(count for count, _, given in yes_no if given == "yes"), n_yes_no),
-            wanted=_share(sum(count for count, wanted, _ in yes_no if wanted == "yes"), n_yes_no),
+            yes=_divide(sum(count for count, _, given in yes_no if given == "yes"), n_yes_no),
+            wanted=_divide(sum(count for count, wanted, _ in yes_no if wanted == "yes"), n_yes_no),
             choices=n_choices,
-            first=_share(sum(count for count, is_first in choices if is_first), n_choices),
+            first=_divide(sum(count for count, is_first in choices if is_first), n_choices),
         )
 
 
-def _share(part: float, whole: float) -> float:
+def _divide(part: float, whole: float) -> float:
     return part / whole if whole else math.nan

@@ -66,12 +66,12 @@ def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:
     """Write the tables of a diagnosis as Parquet, followed by diagnosis.md."""
     folder = f"runs/{run_id}/diagnosis"
     for name, (_, schema) in STORED.items():
-        records = [_nan_to_null(record) for record in getattr(diagnosis, name)]
+        records = [_replace_nan(record) for record in getattr(diagnosis, name)]
         store.write_table(f"{folder}/{name}.parquet", rows.table(records, schema))
     store.write_text(f"{folder}/diagnosis.md", diagnosis_markdown(make_tables(diagnosis)))
 
 
-def _nan_to_null(record: Any) -> dict[str, Any]:
+def _replace_nan(record: Any) -> dict[str, Any]:
     values = record._asdict().items()
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values}
 

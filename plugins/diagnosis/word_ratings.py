@@ -12,7 +12,7 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
 Unrated = Literal["lowest", "zero", "left_out"]
-"""How an unrated word counts: as the lowest rating (the paper) or 0, or it is left out (the paper's footnote 3)."""
+"""Rule for unrated words: count them as the lowest rating (the paper) or 0, or leave them out (its footnote 3)."""
 
 
 class RatedWords(NamedTuple):
@@ -23,7 +23,7 @@ class RatedWords(NamedTuple):
     unrated: Unrated = "lowest"
 
 
-def mean_rating(rated: RatedWords, text: str) -> float:
+def compute_mean_rating(rated: RatedWords, text: str) -> float:
     """Return the mean rating of a text's content words; nan if there are none."""
     words = [text[start:end].casefold() for start, end in content_words(text)]
     if rated.unrated == "left_out":
@@ -51,13 +51,13 @@ class WordRatings:
     def __post_init__(self) -> None:
         if self.rating is None and self.unrated not in (None, "zero"):
             raise ConfigError(
-                f"word_ratings.unrated: words outside a list without ratings always count as 0, got {self.unrated!r}; "
-                "leave it out, or set word_ratings.rating to the column of ratings"
+                "word_ratings.unrated: expected null or zero, because words outside a list without ratings count as 0, "
+                f"got {self.unrated!r}; leave it out, or set word_ratings.rating to the column of ratings"
             )
 
     @property
-    def other_words(self) -> Unrated:
-        """How words that are not in the list count."""
+    def unlisted_words(self) -> Unrated:
+        """Rule for words that are not in the list."""
         return self.unrated or ("lowest" if self.rating is not None else "zero")
 
 
@@ -77,4 +77,4 @@ def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
                 ratings.setdefault(name, rating)
     if not ratings:
         raise ConfigError(f"{key}.path: {words.path} has no word with a rating; correct the columns")
-    return RatedWords(ratings, words.other_words)
+    return RatedWords(ratings, words.unlisted_words)

@@ -1,4 +1,4 @@
-"""EditScore: a judge that was trained to rate edits, and can be asked several times (Luo et al. 2025)."""
+"""EditScore: a judge that was trained to rate edits and can rate an edit several times (Luo et al. 2025)."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class EditScoreConfig(InspectedConfig):
     seed: int = 42
     """Seed of the first reply; it increases by 1 for each further reply (`repeats`, the release's num_pass)."""
     rating: Literal["overall", "prompt_following", "consistency", "perceptual_quality"] = "overall"
-    """Which rating is used as the score; the judge gets the same questions for all of them."""
+    """Rating that is used as the score; the judge gets the same questions in any case."""
     releases: ClassVar[tuple[type[Release], ...]] = (EditScoreRelease,)
     templates: ClassVar[tuple[str, ...]] = (EDIT, PERCEPTUAL)
 

@@ -18,11 +18,11 @@ NO_KIND = (
 
 
 class KindOfEdit(NamedTuple):
-    """A kind of edit, with its task and its rating scales."""
+    """A kind of edit, with the task and the rating scales that the judge gets."""
 
     name: str
     task: str
-    respects: str
+    criteria: str
     """The rating criteria, as text for the judge with one criterion per line."""
     scales: tuple[Scale, ...]
 
@@ -56,13 +56,13 @@ class ImgEditConfig(InspectedConfig):
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
-        """Request a verdict on an edit; its kind is `edit_kind` or the one found among the skills."""
+        """Request a verdict on an edit, whose kind is `edit_kind` or the only kind of edit among the skills."""
         kinds = read_kinds(self.template_text(KINDS))
         one = find_kind(kinds, skills, self.edit_kind)
         if one is None:
             found = ", ".join(map(repr, skills)) or "none"
             return RowError("no_edit_kind", NO_KIND.format(kinds=", ".join(kinds), found=found))
-        parts = {"instruction": parsing.one_line(prompt), "task": one.task, "respects": one.respects}
+        parts = {"instruction": parsing.one_line(prompt), "task": one.task, "respects": one.criteria}
         return (yield from self.verdict(fill_template(self.template_text(INSPECT), **parts), one.scales))
 
 
@@ -74,8 +74,8 @@ def read_kinds(text: str) -> Mapping[str, KindOfEdit]:
     """
     kinds = {}
     for block in text.strip().split("\n\n"):
-        head, *respects = block.splitlines()
+        head, *criteria = block.splitlines()
         name, task = head.split(": ", 1)
-        scales = tuple(Scale(respect.split(": ", 1)[0], 1, 5) for respect in respects)
-        kinds[name] = KindOfEdit(name, task, "\n".join(respects), scales)
+        scales = tuple(Scale(criterion.split(": ", 1)[0], 1, 5) for criterion in criteria)
+        kinds[name] = KindOfEdit(name, task, "\n".join(criteria), scales)
     return kinds

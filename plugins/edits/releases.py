@@ -66,7 +66,7 @@ def read_imagenhub(place: Place) -> Release:
 
 
 def _find_files(folder: Place, pattern: re.Pattern[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield each file below a folder whose path matches, with the matched groups; yield nothing without a folder."""
+    """Yield each file below a folder whose path matches, with the matched groups; nothing if there is no folder."""
     with readable_errors(folder, "release"):
         names = sorted(name for name, _ in folder.files()) if folder.is_folder() else []
     for found in filter(None, map(pattern.fullmatch, names)):
@@ -102,7 +102,7 @@ def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, fl
 def _read_scores(folder: Place) -> Iterator[Score]:
     """Yield the scores of all judges, followed by all measures."""
     for file, judge, task, editor in _find_files(folder, OF_JUDGE):
-        consistency, quality = _replies(file), _replies(file.parent / "PQ.json")
+        consistency, quality = _read_replies(file), _read_replies(file.parent / "PQ.json")
         for uid in (uid for uid in consistency if uid in quality):
             sc, pq = consistency[uid], quality[uid]
             overall = None if sc is None or pq is None else math.sqrt(sc * pq)
@@ -115,12 +115,12 @@ def _read_scores(folder: Place) -> Iterator[Score]:
                 yield Score(measure, *_make_ids(task, editor, uid), number)
 
 
-def _replies(file: Place) -> dict[str, float | None]:
+def _read_replies(file: Place) -> dict[str, float | None]:
     records = enumerate(read_objects(file).items())
-    return {uid: _least(record.get("score"), row_name(file.url, row, uid)) for row, (uid, record) in records}
+    return {uid: _find_lowest(record.get("score"), row_name(file.url, row, uid)) for row, (uid, record) in records}
 
 
-def _least(reply: Any, where: str) -> float | None:
+def _find_lowest(reply: Any, where: str) -> float | None:
     """Return the lowest number in a reply, truncated to an integer, divided by ten and clipped to 0 to 1."""
     values = as_list(reply if isinstance(reply, list) else [reply], "scores", where)
     numbers = [parse_rating(value, where) for value in values]
@@ -143,7 +143,7 @@ VERDICTS = {
 
 
 def read_genai_arena(place: Place) -> Release:
-    """Return the votes, with the left image as `a`, and the models' verdicts as scores (1 and 0, or 0.5 each).
+    """Return people's votes, and the models' verdicts as scores (1 and 0, or 0.5 each); the left image is `a`.
 
     GenAI-Bench of TIGER-AI-Lab: people's votes in GenAI-Arena between two edits of an image, and models' votes.
 
@@ -163,7 +163,7 @@ def read_genai_arena(place: Place) -> Release:
             if vote not in PREFERRED or votes.setdefault(pair, vote) != vote:
                 wanted = votes.get(pair) or " or ".join(PREFERRED)
                 raise SourceError(
-                    f"{where}: expected the human_vote {wanted}, found {vote!r}; is this the released file?"
+                    f"{where}: expected the human_vote {wanted}, found {vote!r}; check that this is the released file"
                 )
             verdict = VERDICTS.get(str(record.get("model_vote")), (None, None))
             for side, score in zip(("left", "right"), verdict, strict=True):

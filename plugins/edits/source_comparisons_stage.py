@@ -53,7 +53,7 @@ def compare_with_source(
     if min(width, height) < MIN_SIDE:
         found = f"{source.width}x{source.height} pixels, but the comparison needs at least {MIN_SIDE} per side"
         return edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
-    kept = np.ones((height, width), bool) if mask is None else _outside(mask, source, (width, height))
+    kept = np.ones((height, width), bool) if mask is None else _find_outside(mask, source, (width, height))
     if isinstance(kept, RowError):
         return kept
     both = [one if one.size == (width, height) else one.resize((width, height)) for one in (image, source)]
@@ -62,11 +62,11 @@ def compare_with_source(
     return SourceComparison(
         l1=float(np.abs(difference).mean(dtype=np.float64)),
         l2=float(np.square(difference).mean(dtype=np.float64)),
-        ssim=_ssim(x, y, kept),
+        ssim=_compute_ssim(x, y, kept),
     )
 
 
-def _outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> NDArray[np.bool_] | RowError:
+def _find_outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> NDArray[np.bool_] | RowError:
     """Return an array (height, width) that is True for pixels outside the mask, at the size of the compared images."""
     if mask.size != source.size:
         found, expected = (f"{one.width}x{one.height}" for one in (mask, source))
@@ -82,26 +82,26 @@ def _outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> N
     return kept
 
 
-def _ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[np.bool_]) -> float:
+def _compute_ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[np.bool_]) -> float:
     """Return the mean SSIM of two brightness arrays (height, width) with values from 0 to 255.
 
     The mean is over all windows that lie inside the image and have a `kept` centre. Within a window, only `kept` pixels
     count.
     """
     middles = kept[RADIUS:-RADIUS, RADIUS:-RADIUS]
-    weights = _windows(kept.astype(np.float64))[middles]
+    weights = _sum_windows(kept.astype(np.float64))[middles]
 
-    def weighted(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _windows(values * kept)[middles] / weights
+    def average_windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _sum_windows(values * kept)[middles] / weights
 
-    mean_x, mean_y = weighted(x), weighted(y)
-    variances = weighted(x * x) - mean_x**2 + weighted(y * y) - mean_y**2
-    covariance = weighted(x * y) - mean_x * mean_y
+    mean_x, mean_y = average_windows(x), average_windows(y)
+    variances = average_windows(x * x) - mean_x**2 + average_windows(y * y) - mean_y**2
+    covariance = average_windows(x * y) - mean_x * mean_y
     luminance = (2 * mean_x * mean_y + C1) / (mean_x**2 + mean_y**2 + C1)
     return float(np.mean(luminance * (2 * covariance + C2) / (variances + C2)))
 
 
-def _windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sum_windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the Gaussian-weighted sum of each window."""
     from scipy.ndimage import gaussian_filter  # takes a tenth of a second to import
 

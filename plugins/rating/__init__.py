@@ -1,4 +1,4 @@
-"""Studies in which people rate the images of a run or folder in a browser, and in which their answers are stored."""
+"""Studies: people rate the images of a run or folder in a browser, and the study stores their answers."""
 
 from pathlib import Path
 

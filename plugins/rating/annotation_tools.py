@@ -23,12 +23,12 @@ from plumbline.plugins.rating.question_templates import (
     REPLIES,
     TEMPLATES,
     UNSURE,
-    WHOLE,
+    WHOLE_ANSWERS,
     find_problem,
 )
 from plumbline.plugins.rating.rate_config import ToolName
 from plumbline.plugins.rating.study import Study
-from plumbline.plugins.rating.task_images import Pictures
+from plumbline.plugins.rating.task_images import TaskImages
 from plumbline.plugins.rating.tasks import Task
 
 MARKED = "marked"
@@ -36,7 +36,7 @@ GRADED = {name: template for name, template in TEMPLATES.items() if template.gra
 CHOICES: Mapping[str, Sequence[str]] = {
     **{name: list(map(str, template.grades)) for name, template in GRADED.items()},
     "words": [MARKED],
-    "questions": [reply for reply in REPLIES if reply not in WHOLE],
+    "questions": [reply for reply in REPLIES if reply not in WHOLE_ANSWERS],
     "side_by_side": ["left", "right", "tie"],
     "vote": ["left", "right", "tie"],
 }
@@ -45,7 +45,7 @@ LABELS = {CANNOT_TELL: "cannot tell"}
 MARKED_WORDS, NOTE = "wrong_words", "note"
 """Names of the additional questions; the main question has the template's name."""
 IMAGES = ("source", "image", "left", "right")
-SHOWN = ("prompt", "question", *IMAGES)
+SHOWN_FIELDS = ("prompt", "question", *IMAGES)
 """Record fields that are shown to raters, in order."""
 PART_SIZE = 50_000_000
 """Number of characters after which a new task file is started."""
@@ -60,33 +60,33 @@ HINTS = {
 """Hints shown below the question, by template."""
 
 
-class Exported(NamedTuple):
-    """The exported files, with notes on what was omitted."""
+class ExportedFiles(NamedTuple):
+    """Files written by an export."""
 
     files: Sequence[Place]
     notes: Sequence[str]
     """Descriptions of omitted tasks and images."""
 
 
-def export_tasks(study: Study, name: ToolName, raters: int) -> Exported:
+def export_tasks(study: Study, name: ToolName, raters: int) -> ExportedFiles:
     """Write the study's tasks with their images, and the tool's configuration, for each template.
 
     The files are written to exports/TOOL in the study's folder. They contain no generators, image ids or correct
     answers; answers are matched to tasks by `task_id`.
     """
     tool, folder, files, notes = TOOLS[name], study.place / f"exports/{name}", list[Place](), list[str]()
-    all_tasks = list(study.opened.tasks.values())
+    all_tasks = list(study.served.tasks.values())
     for template in dict.fromkeys(task.template for task in all_tasks):
         tasks = [task for task in all_tasks if task.template == template]
-        for number, part in enumerate(_split(_make_records(tasks, study.opened.pictures, notes))):
-            records = [tool.make_record(record, [name for name in SHOWN if name in record]) for record in part]
+        for number, part in enumerate(_split(_make_records(tasks, study.served.images, notes))):
+            records = [tool.make_record(record, [name for name in SHOWN_FIELDS if name in record]) for record in part]
             files.append(folder / f"{template}.{number}.json")
             files[-1].write(json.dumps(records).encode())
             if number == 0:
-                shown = [name for name in SHOWN if name in part[0]]
+                shown = [name for name in SHOWN_FIELDS if name in part[0]]
                 files.append(folder / f"{template}.{tool.suffix}")
                 files[-1].write(tool.configure(template, shown, raters).encode())
-    return Exported(files, notes)
+    return ExportedFiles(files, notes)
 
 
 def _split(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
@@ -102,13 +102,13 @@ def _split(records: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
         yield part
 
 
-def _make_records(tasks: Iterable[Task], pictures: Pictures, notes: list[str]) -> Iterator[dict[str, str]]:
+def _make_records(tasks: Iterable[Task], task_images: TaskImages, notes: list[str]) -> Iterator[dict[str, str]]:
     """Yield a flat record for each task, or for each question of a task; append omissions to `notes`."""
     for task in tasks:
         names = ("image",) if len(task.places) == 1 else ("left", "right")
-        images = [pictures.image(task, index) for index in _image_order(task)]
-        sources = pictures.sources(task)
-        problem = next((picture.message for picture in (*images, *sources) if isinstance(picture, RowError)), None)
+        images = [task_images.read_image(task, index) for index in _order_images(task)]
+        sources = task_images.read_sources(task)
+        problem = next((image.message for image in (*images, *sources) if isinstance(image, RowError)), None)
         if problem is not None:
             notes.append(f"task {task.task_id} is left out because an image is missing: {problem}")
             continue
@@ -116,29 +116,29 @@ def _make_records(tasks: Iterable[Task], pictures: Pictures, notes: list[str]) -
             notes.append(f"task {task.task_id} shows the first of its {len(sources)} sources")
         shown = zip(("source",) * len(sources[:1]) + names, (*sources[:1], *images), strict=True)
         uris = {
-            name: f"data:image/webp;base64,{base64.b64encode(picture).decode()}"
-            for name, picture in shown
-            if isinstance(picture, bytes)
+            name: f"data:image/webp;base64,{base64.b64encode(image).decode()}"
+            for name, image in shown
+            if isinstance(image, bytes)
         }
         record = {"task_id": task.task_id, "prompt": task.prompt, **uris}
         questions = [{"question_id": question.question_id, "question": question.text} for question in task.questions]
         yield from ({**record, **question} for question in questions or [{}])
 
 
-def _image_order(task: Task) -> tuple[int, ...]:
+def _order_images(task: Task) -> tuple[int, ...]:
     """Return the indices of a task's images from left to right, derived from the task's id (a hash)."""
     indices = tuple(range(len(task.places)))
     return indices[::-1] if int(task.task_id, 16) % 2 else indices
 
 
 def _list_choices(template: str) -> list[str]:
-    return [*CHOICES[template], *(LABELS.get(name, name) for name in WHOLE)]
+    return [*CHOICES[template], *(LABELS.get(name, name) for name in WHOLE_ANSWERS)]
 
 
 def _configure_label_studio(template: str, shown: Sequence[str], raters: int) -> str:
     """Return a project's labelling configuration for Label Studio."""
     view = ElementTree.Element("View")
-    for text in (TEMPLATES[template].asks, *filter(None, [HINTS.get(template)])):
+    for text in (TEMPLATES[template].question, *filter(None, [HINTS.get(template)])):
         ElementTree.SubElement(view, "Header", value=text)
     for name in shown:
         ElementTree.SubElement(view, "Image" if name in IMAGES else "Text", name=name, value=f"${name}")
@@ -159,7 +159,7 @@ def _configure_argilla(template: str, shown: Sequence[str], raters: int) -> str:
     """Return a dataset's settings for Argilla 2."""
     fields = [{"name": name, "settings": {"type": "image" if name in IMAGES else "text"}} for name in shown]
     choices: dict[str, Any] = {"type": "label_selection", "options": _list_options(_list_choices(template))}
-    questions = [{"name": template, "title": TEMPLATES[template].asks, "required": True, "settings": choices}]
+    questions = [{"name": template, "title": TEMPLATES[template].question, "required": True, "settings": choices}]
     if template == "words":
         marks = {"type": "span", "field": "prompt", "options": _list_options(MARKS)}
         questions.append({"name": MARKED_WORDS, "required": False, "settings": marks})
@@ -188,9 +188,9 @@ class Tool(NamedTuple):
     """An annotation tool that studies can be exported to."""
 
     make_record: Callable[[Mapping[str, str], Sequence[str]], dict[str, Any]]
-    """Returns a record in the tool's format; the second argument names the fields to show."""
+    """Function that returns a record in the tool's format; the second argument names the fields to show."""
     configure: Callable[[str, Sequence[str], int], str]
-    """Returns the tool's configuration, given a template, the fields to show, and the number of raters per task."""
+    """Function that returns the tool's configuration for a template, the fields to show, and the raters per task."""
     suffix: str
     """Suffix of the configuration file."""
 
@@ -201,16 +201,16 @@ TOOLS: Mapping[ToolName, Tool] = {
 }
 
 
-class Imported(NamedTuple):
+class ImportCounts(NamedTuple):
     """Counts of imported answers."""
 
     kept: int
     known: int
-    """Answers that the study already had."""
+    """Number of answers that the study already contained."""
     notes: Sequence[str]
 
 
-def import_answers(study: Study, export: Place) -> Imported:
+def import_answers(study: Study, export: Place) -> ImportCounts:
     """Add the answers from a tool's export to the study; a changed answer becomes the next revision.
 
     Raises SourceError before anything is added if a record does not belong to the study or its answer is not valid.
@@ -220,23 +220,23 @@ def import_answers(study: Study, export: Place) -> Imported:
     for annotation in annotations:
         if "task_id" not in annotation.fields:
             raise SourceError(
-                f"{annotation.where}: no task_id, so it is not a task of a study (export_to=); to use such ratings, "
-                "set protocol=annotations"
+                f"{annotation.where}: expected the task_id of a task exported with export_to=, found none; to use "
+                "ratings of other images, set protocol=annotations"
             )
         by_task.setdefault((str(annotation.fields["task_id"]), _clean_rater(annotation)), []).append(annotation)
-    opened, answers, omitted = study.opened, list[Answer](), Counter[str]()
+    version, answers, omitted = study.served, list[Answer](), Counter[str]()
     for (task_id, rater), group in by_task.items():
-        task = opened.tasks.get(task_id)
+        task = version.tasks.get(task_id)
         answer = None if task is None else _read_answer(task, group)
         if task is None:
-            omitted[f"to tasks that version {opened.version} of the study does not ask, left out"] += 1
+            omitted[f"to tasks that version {version.version} of the study does not ask, left out"] += 1
         elif answer is None:
             omitted["not complete, left out"] += 1
         else:
-            answers.append(_make_answer(task, opened.version, rater, answer, group))
+            answers.append(_make_answer(task, version.version, rater, answer, group))
     kept = sum(study.add_imported(answer) for answer in answers)
     notes += [f"{plural(count, 'answer')} {reason}" for reason, count in omitted.items()]
-    return Imported(kept, len(answers) - kept, notes)
+    return ImportCounts(kept, len(answers) - kept, notes)
 
 
 def _clean_rater(annotation: Annotation) -> str:
@@ -261,7 +261,7 @@ def _make_answer(task: Task, version: int, rater: str, answer: Any, annotations:
             prompt_id=task.prompt_id,
             image_ids=task.image_ids,
             generators=task.generators,
-            shown=_image_order(task),
+            shown=_order_images(task),
             gold=task.gold,
             rater=rater,
             answer=answer,
@@ -281,7 +281,7 @@ def _read_answer(task: Task, annotations: Sequence[Annotation]) -> Any:
         return None if None in replies.values() or len(replies) < len(task.questions) else replies
     last = annotations[-1]
     choice = _read_choice(last, task)
-    if choice is None or choice in WHOLE:
+    if choice is None or choice in WHOLE_ANSWERS:
         return choice
     return CONVERTERS[task.template](task, last, choice)
 
@@ -298,7 +298,7 @@ def _read_text(annotation: Annotation, question: str) -> str | None:
 
 
 def _convert_side(task: Task, annotation: Annotation, choice: str) -> str:
-    left, right = ("ab"[index] for index in _image_order(task))
+    left, right = ("ab"[index] for index in _order_images(task))
     return {"left": left, "right": right}.get(choice, choice)
 
 

@@ -20,15 +20,15 @@ AGAIN = "export it again as JSON"
 NO_RATING = "no answer is a number, yes, no, unsure or a side"
 MAX_LABELS = 8
 """Maximum number of a question's labels that an error message lists."""
-UNSURE = ("unsure", "cannot tell", "cannot_tell")
+UNSURE_LABELS = ("unsure", "cannot tell", "cannot_tell")
 """Labels of choices and marked words that count as no answer."""
-SHOWN = ("shown", "aligned", "yes")
+SHOWN_LABELS = ("shown", "aligned", "yes")
 """Labels of marked words that the image shows. Any other label means that the image does not show the word."""
-REPLIES: Mapping[str, float | None] = {"yes": 1, "no": 0, **dict.fromkeys(UNSURE)}
-SIDES: Mapping[str, float | None] = {
+REPLIES: Mapping[str, float | None] = {"yes": 1, "no": 0, **dict.fromkeys(UNSURE_LABELS)}
+SIDE_LABELS: Mapping[str, float | None] = {
     **{"a": 1, "left": 1, "b": -1, "right": -1},
     **dict.fromkeys(("tie", "equal", "same", "both", "neither"), 0),
-    **dict.fromkeys(UNSURE),
+    **dict.fromkeys(UNSURE_LABELS),
 }
 """Labels of a choice between two images: 1 prefers the first image, -1 the second, and 0 neither."""
 
@@ -59,12 +59,12 @@ class Annotation:
     at: str = ""
     """Time of the answer in ISO 8601; empty if the export does not contain it."""
     seconds: float | None = None
-    dropped: str = ""
+    skip_reason: str = ""
     """Reason why the annotation does not count (skipped, draft); empty if it counts."""
 
 
 def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
-    """Read the ratings, choices and marked words of an export; each question becomes a template.
+    """Read the ratings, choices and marked words of an export. The answers to each question form one template.
 
     From Label Studio, read its JSON export (tasks with `annotations`) and its JSON-MIN export (one object per
     annotation), as written by label-studio-sdk 2.1.2 (converter/converter.py, convert_to_json_min; converter/utils.py,
@@ -88,24 +88,30 @@ def read_annotations(place: Place, columns: RatingColumns = USUAL) -> Release:
     readable = _find_readable(annotations, columns)
     parts, words = list[Part](), list[Word]()
     preferences: list[dict[str, Any]] = []
-    marking = {question for one in annotations for question in one.spans}
-    for one in annotations:
-        pair = _find_pair(one, columns)
-        for question in (name for name in one.answers if name in readable):
-            value = _parse_answer(one.answers[question], pair is not None, columns)
+    marking = {question for annotation in annotations for question in annotation.spans}
+    for annotation in annotations:
+        pair = _find_pair(annotation, columns)
+        for question in (name for name in annotation.answers if name in readable):
+            value = _parse_answer(annotation.answers[question], pair is not None, columns)
             if pair:
-                preferences.append({**pair, "rater": one.rater, "template": question, "preferred": _name_side(value)})
+                preferences.append(
+                    {**pair, "rater": annotation.rater, "template": question, "preferred": _name_side(value)}
+                )
             else:
-                about = _find_text(one, columns.question_id) or ""
-                parts.append(Part(*_find_ids(one, columns), one.rater, question, about, value, one.where))
+                about = _find_text(annotation, columns.question_id) or ""
+                parts.append(
+                    Part(*_find_ids(annotation, columns), annotation.rater, question, about, value, annotation.where)
+                )
         for question in sorted(marking) if pair is None else ():
-            marked = list(_read_marked_words(one, question, columns))
+            marked = list(_read_marked_words(annotation, question, columns))
             parts += _make_word_parts(marked, question)
             words += marked
-    unread = sorted({question for one in annotations for question in one.answers} - readable)
+    unread = sorted({question for annotation in annotations for question in annotation.answers} - readable)
     notes += [f"question {name!r} is not read: {NO_RATING}; {_suggest_values(annotations, name)}" for name in unread]
     skills = group_skills(
-        (_find_text(one, columns.prompt_id), skill) for one in annotations for skill in _read_skills(one, columns)
+        (_find_text(annotation, columns.prompt_id), skill)
+        for annotation in annotations
+        for skill in _read_skills(annotation, columns)
     )
     return released(parts=parts, preferences=preferences, words=words, skills=skills, notes=notes)
 
@@ -117,22 +123,24 @@ def _find_readable(annotations: Sequence[Annotation], columns: RatingColumns) ->
     """
     good: dict[str, Annotation] = {}
     bad: dict[str, Annotation] = {}
-    for one in annotations:
-        of_pair = _find_pair(one, columns) is not None
-        for question, answer in one.answers.items():
-            (good if _is_known(answer, of_pair, columns) else bad).setdefault(question, one)
+    for annotation in annotations:
+        of_pair = _find_pair(annotation, columns) is not None
+        for question, answer in annotation.answers.items():
+            (good if _is_known(answer, of_pair, columns) else bad).setdefault(question, annotation)
     for question in good.keys() & bad.keys():
-        one = bad[question]
+        annotation = bad[question]
         raise SourceError(
-            f"{one.where}: {question!r} is answered with {one.answers[question]!r} here, but with "
-            f"{good[question].answers[question]!r} elsewhere; correct it, or {_suggest_values([one], question)}"
+            f"{annotation.where}: {question!r} is answered with {annotation.answers[question]!r} here, but with "
+            f"{good[question].answers[question]!r} elsewhere; correct it, or {_suggest_values([annotation], question)}"
         )
     return set(good)
 
 
 def _suggest_values(annotations: Sequence[Annotation], question: str) -> str:
     """Return the suggested fix for unknown labels: the option that assigns a number to each label."""
-    given = dict.fromkeys(one.answers[question].strip() for one in annotations if question in one.answers)
+    given = dict.fromkeys(
+        annotation.answers[question].strip() for annotation in annotations if question in annotation.answers
+    )
     named = [label for label in given if re.fullmatch(r"\w[\w .-]{0,40}", label)][:MAX_LABELS] or ["LABEL"]
     return f"set +protocol.columns.values={{{', '.join(f'{label}: NUMBER' for label in named)}}}"
 
@@ -152,7 +160,7 @@ def _parse_answer(answer: str, of_pair: bool, columns: RatingColumns) -> float |
     """
     label = answer.strip().lower()
     own = {name.lower(): value for name, value in columns.values.items()}
-    for meanings in (own, SIDES if of_pair else REPLIES):
+    for meanings in (own, SIDE_LABELS if of_pair else REPLIES):
         if label in meanings:
             return meanings[label]
     if of_pair or not math.isfinite(number := float(label)):
@@ -166,42 +174,44 @@ def _name_side(value: float | None) -> str | None:
     return "a" if value > 0 else "b" if value < 0 else "unsure"
 
 
-def _find_text(one: Annotation, name: str) -> str | None:
-    value = one.fields.get(name)
+def _find_text(annotation: Annotation, name: str) -> str | None:
+    value = annotation.fields.get(name)
     return None if value in (None, "") else str(value)
 
 
-def _require_text(one: Annotation, name: str, remedy: str) -> str:
-    text = _find_text(one, name)
+def _require_text(annotation: Annotation, name: str, remedy: str) -> str:
+    text = _find_text(annotation, name)
     if text is None:
-        raise SourceError(f"{one.where}: no {name} among its fields {', '.join(one.fields)}; {remedy}")
+        raise SourceError(
+            f"{annotation.where}: expected a field {name}, found {', '.join(annotation.fields)}; {remedy}"
+        )
     return text
 
 
-def _read_skills(one: Annotation, columns: RatingColumns) -> Sequence[str | None]:
-    skills = tables.as_list(one.fields.get(columns.skills))
+def _read_skills(annotation: Annotation, columns: RatingColumns) -> Sequence[str | None]:
+    skills = tables.as_list(annotation.fields.get(columns.skills))
     return [str(name) for name in skills] if isinstance(skills, list) and skills else [None]
 
 
-def _find_ids(one: Annotation, columns: RatingColumns) -> tuple[str, str | None, str | None]:
+def _find_ids(annotation: Annotation, columns: RatingColumns) -> tuple[str, str | None, str | None]:
     """Return the ids of the annotated image, prompt and generator; raise SourceError if no field names the image."""
-    prompt_id, generator = _find_text(one, columns.prompt_id), _find_text(one, columns.generator)
-    image_id = _find_text(one, columns.image_id)
+    prompt_id, generator = _find_text(annotation, columns.prompt_id), _find_text(annotation, columns.generator)
+    image_id = _find_text(annotation, columns.image_id)
     if image_id is None and prompt_id and generator:
         image_id = f"{prompt_id}/{generator}"
     remedy = f"set protocol.columns.image_id to the field that names the image, or add {columns.prompt_id} and "
-    return image_id or _require_text(one, columns.image_id, f"{remedy}{columns.generator}"), prompt_id, generator
+    return image_id or _require_text(annotation, columns.image_id, f"{remedy}{columns.generator}"), prompt_id, generator
 
 
-def _find_pair(one: Annotation, columns: RatingColumns) -> dict[str, str | None] | None:
+def _find_pair(annotation: Annotation, columns: RatingColumns) -> dict[str, str | None] | None:
     """Return the ids of a pair of images (columns of schemas.PREFERENCES), or None if the record has one image."""
-    prompt_id = _find_text(one, columns.prompt_id) or _find_text(one, columns.prompt)
+    prompt_id = _find_text(annotation, columns.prompt_id) or _find_text(annotation, columns.prompt)
     pair: dict[str, str | None] = {"prompt_id": prompt_id}
     for side, image, generator in (
         ("a", columns.image_a, columns.generator_a),
         ("b", columns.image_b, columns.generator_b),
     ):
-        name, made_by = _find_text(one, image), _find_text(one, generator)
+        name, made_by = _find_text(annotation, image), _find_text(annotation, generator)
         if name is None and (prompt_id is None or made_by is None):
             return None
         pair |= {f"image_{side}": name or f"{prompt_id}/{made_by}", f"generator_{side}": made_by}
@@ -215,23 +225,23 @@ def _make_word_parts(marked: Sequence[Word], question: str) -> Iterator[Part]:
         yield Part(*ids, question, str(number), word.aligned, word.where)
 
 
-def _read_marked_words(one: Annotation, question: str, columns: RatingColumns) -> Iterator[Word]:
+def _read_marked_words(annotation: Annotation, question: str, columns: RatingColumns) -> Iterator[Word]:
     """Yield every word of the prompt with the person's mark; if a word has several marks, the worst one counts."""
-    ids = _find_ids(one, columns)
+    ids = _find_ids(annotation, columns)
     remedy = "set protocol.columns.prompt to the field whose text was marked"
-    prompt = _require_text(one, columns.prompt, remedy)
-    spans = one.spans.get(question, ())
+    prompt = _require_text(annotation, columns.prompt, remedy)
+    spans = annotation.spans.get(question, ())
     for span in spans:
         if span.end > len(prompt) or span.text not in (None, prompt[span.start : span.end]):
             raise SourceError(
-                f"{one.where}, {question}: characters {span.start} to {span.end} are not {span.text or span.end!r} in "
-                f"{prompt!r}; {remedy}"
+                f"{annotation.where}, {question}: characters {span.start} to {span.end} are not "
+                f"{span.text or span.end!r} in {prompt!r}; {remedy}"
             )
     for word, start, end in split_words(prompt):
         labels = [span.label.lower() for span in spans if span.start < end and start < span.end]
-        shown = [1.0 if label in SHOWN else None if label in UNSURE else 0.0 for label in labels] or [1.0]
+        shown = [1.0 if label in SHOWN_LABELS else None if label in UNSURE_LABELS else 0.0 for label in labels] or [1.0]
         aligned = 0.0 if 0.0 in shown else None if None in shown else 1.0
-        yield Word(*ids, one.rater, word, start, end, aligned, one.where)
+        yield Word(*ids, annotation.rater, word, start, end, aligned, annotation.where)
 
 
 class Export(NamedTuple):
@@ -251,10 +261,13 @@ def read_export(place: Place, columns: RatingColumns = USUAL) -> Export:
         annotations += read(record, where, columns)
     if not annotations:
         raise SourceError(f"{place.url}: no record has an annotation; {AGAIN} once there are annotations")
-    dropped = Counter(one.dropped for one in annotations if one.dropped)
-    counted = [one for one in annotations if not one.dropped]
-    last = {(one.where, one.rater): one for one in sorted(counted, key=lambda one: one.at)}
-    notes = [f"{plural(count, 'annotation')} ({reason}) not counted" for reason, count in dropped.items()]
+    reasons = Counter(annotation.skip_reason for annotation in annotations if annotation.skip_reason)
+    counted = [annotation for annotation in annotations if not annotation.skip_reason]
+    last = {
+        (annotation.where, annotation.rater): annotation
+        for annotation in sorted(counted, key=lambda annotation: annotation.at)
+    }
+    notes = [f"{plural(count, 'annotation')} ({reason}) not counted" for reason, count in reasons.items()]
     if replaced := len(counted) - len(last):
         notes.append(f"{plural(replaced, 'annotation')} replaced by a later one by the same person")
     return Export(list(last.values()), notes)
@@ -293,15 +306,15 @@ def _read_label_studio(record: Mapping[str, Any], where: str, columns: RatingCol
         annotation = as_object(given, f"{where}, annotations")
         skipped = annotation.get("was_cancelled") or annotation.get("skipped")
         answers: dict[str, list[Mapping[str, Any]]] = {}
-        for one in _require_list(annotation.get("result"), f"{where}, result"):
-            result = as_object(one, f"{where}, result")
+        for entry in _require_list(annotation.get("result"), f"{where}, result"):
+            result = as_object(entry, f"{where}, result")
             if "from_name" in result:
                 value = as_object(result.get("value"), f"{where}, {result['from_name']}")
                 answers.setdefault(str(result["from_name"]), []).append({"kind": result.get("type"), **value})
         yield replace(
             _make_annotation(data, where, answers, annotation),
             rater=_name_annotator(annotation.get("completed_by")),
-            dropped="skipped" * bool(skipped),
+            skip_reason="skipped" * bool(skipped),
         )
 
 
@@ -380,15 +393,17 @@ def _read_argilla(record: Mapping[str, Any], where: str, columns: RatingColumns)
     for response in _read_responses(record, where):
         by_user.setdefault(response.user, []).append(response)
     for user, responses in by_user.items():
-        status = next((one.status for one in responses if one.status not in (None, "submitted")), "")
-        answered = [one for one in responses if one.value is not None and not _are_spans(one.value)]
+        status = next((response.status for response in responses if response.status not in (None, "submitted")), "")
+        answered = [response for response in responses if response.value is not None and not _are_spans(response.value)]
         spans = {
-            one.question: [_make_span(span, str(span.get("label")), f"{where}, {one.question}") for span in one.value]
-            for one in responses
-            if _are_spans(one.value)
+            response.question: [
+                _make_span(span, str(span.get("label")), f"{where}, {response.question}") for span in response.value
+            ]
+            for response in responses
+            if _are_spans(response.value)
         }
-        answers = {one.question: str(one.value) for one in answered}
-        yield Annotation(where=where, fields=fields, rater=user, answers=answers, spans=spans, dropped=f"{status}")
+        answers = {response.question: str(response.value) for response in answered}
+        yield Annotation(where=where, fields=fields, rater=user, answers=answers, spans=spans, skip_reason=f"{status}")
 
 
 def _are_spans(value: Any) -> bool:
@@ -398,8 +413,8 @@ def _are_spans(value: Any) -> bool:
 def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]:
     """Yield the answers of a record in any of Argilla's four formats."""
     given = record.get("responses")
-    for one in given if isinstance(given, list) else ():  # version 1
-        response = as_object(one, f"{where}, responses")
+    for entry in given if isinstance(given, list) else ():  # version 1
+        response = as_object(entry, f"{where}, responses")
         for question, value in as_object(response.get("values"), f"{where}, responses").items():
             answer = as_object(value, f"{where}, {question}")
             yield Response(question, str(response.get("user_id")), answer.get("value"), response.get("status"))
@@ -431,5 +446,5 @@ def _find_question_columns(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in record.items()
-        if isinstance(value, list) and value and all(isinstance(one, dict) and "user_id" in one for one in value)
+        if isinstance(value, list) and value and all(isinstance(entry, dict) and "user_id" in entry for entry in value)
     }

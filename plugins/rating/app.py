@@ -41,25 +41,27 @@ class Pages:
         self._progress_state: object = None
         self._progress: dict[str, Any] = {}
 
-    def start(self, request: Request) -> Response:
+    def show_start_page(self, request: Request) -> Response:
         """Ask for the rater's name, or continue with the name in the URL."""
         if "rater" not in request.query_params:
             return self._render("start")
         return RedirectResponse("/rate?" + urlencode({"rater": _parse_rater(request)}), 303)
 
-    def rate(self, request: Request) -> Response:
-        """Show the page on which a rater answers tasks."""
+    def show_rating_page(self, request: Request) -> Response:
+        """Show a rater the page for answering tasks."""
         return self._render("task", _parse_rater(request))
 
-    def progress(self, request: Request) -> Response:
+    def show_progress(self, request: Request) -> Response:
         """Show the study's progress, and which files and tasks are omitted."""
         self.study.refresh()
-        queue, answers = self.study.opened.queue, self.study.answers.all()
+        queue, answers = self.study.served.queue, self.study.answers.list_answers()
         state = queue, len(answers), max((answer.at for answer in answers), default="")
         if state != self._progress_state:
             self._progress = make_progress_page(queue, answers)
             self._progress_state = state
-        omitted = [f"task {task_id}: left out, an image is missing: {why}" for task_id, why in self.study.gone.items()]
+        omitted = [
+            f"task {task_id}: left out, an image is missing: {why}" for task_id, why in self.study.omitted.items()
+        ]
         problems = [*self.study.answers.problems.values(), *omitted]
         return self._render("progress", seconds=REFRESH_SECONDS, problems=problems, **self._progress)
 
@@ -67,31 +69,31 @@ class Pages:
         common = {"title": "Rate images", "study": self.study.place.name, "rater": rater, "problem": problem}
         return HTMLResponse(PAGES.render(f"rate_{name}.html.j2", common | content), status)
 
-    def tasks(self, request: Request) -> Response:
+    def send_tasks(self, request: Request) -> Response:
         """Send a rater's next tasks."""
         rater, count = _parse_rater(request), _parse_number(request, "count", 3, MAX_TASKS)
-        progress = self.study.choose_turns(rater, count)._asdict() | {"left_out": len(self.study.gone)}
+        progress = self.study.choose_turns(rater, count)._asdict() | {"left_out": len(self.study.omitted)}
         turns = progress.pop("turns")
         return JSONResponse([self._show(turn.task, rater, turn.repeat) | progress for turn in turns])
 
-    def task(self, request: Request) -> Response:
+    def send_task(self, request: Request) -> Response:
         """Send a task with the rater's last answer to it."""
         rater, repeat = _parse_rater(request), _parse_number(request, "repeat", 0, MAX_REPEATS)
         self.study.refresh(rater)
         task = self._find_task(request)
-        last = self.study.answers.last(AnswerKey(rater, task.task_id, repeat))
+        last = self.study.answers.find_last(AnswerKey(rater, task.task_id, repeat))
         stored = {"answer": None, "note": "", "revision": None} if last is None else _show_answer(last)
-        return JSONResponse(stored | self._show(task, rater, repeat) | {"version": self.study.opened.version})
+        return JSONResponse(stored | self._show(task, rater, repeat) | {"version": self.study.served.version})
 
     def _show(self, task: Task, rater: str, repeat: int) -> dict[str, Any]:
         """Return a task as JSON without its generators and without revealing that it is a gold question."""
-        sources = range(len(self.study.opened.pictures.sources(task)))
-        shown, template = self.study.image_order(task, rater, repeat), TEMPLATES[task.template]
+        sources = range(len(self.study.served.images.read_sources(task)))
+        shown, template = self.study.order_images(task, rater, repeat), TEMPLATES[task.template]
         return {
             "task_id": task.task_id,
             "repeat": repeat,
             "template": task.template,
-            "asks": template.asks,
+            "asks": template.question,
             "grades": [[grade, template.anchors.get(grade, "")] for grade in template.grades],
             "prompt": task.prompt,
             "words": list(task.words),
@@ -102,26 +104,26 @@ class Pages:
         }
 
     def _find_task(self, request: Request) -> Task:
-        task = self.study.opened.tasks.get(request.path_params["task"])
+        task = self.study.served.tasks.get(request.path_params["task"])
         if task is None:
             raise HTTPException(404, "the study's newest version does not contain this task")
         return task
 
-    def picture(self, request: Request) -> Response:
+    def send_image(self, request: Request) -> Response:
         """Send an image of a task."""
         task, number = self._find_task(request), request.path_params["number"]
         if number >= len(task.places):
-            raise HTTPException(404, "the task has no such image")
-        return _send_image(self.study.opened.pictures.image(task, number))
+            raise HTTPException(404, f"expected an image number below {len(task.places)}, got {number}")
+        return _respond_with_image(self.study.served.images.read_image(task, number))
 
-    def source(self, request: Request) -> Response:
+    def send_source(self, request: Request) -> Response:
         """Send a source image of a task's edited images."""
-        sources, number = self.study.opened.pictures.sources(self._find_task(request)), request.path_params["number"]
+        sources, number = self.study.served.images.read_sources(self._find_task(request)), request.path_params["number"]
         if number >= len(sources):
-            raise HTTPException(404, "the task has no such source image")
-        return _send_image(sources[number])
+            raise HTTPException(404, f"expected a source image number below {len(sources)}, got {number}")
+        return _respond_with_image(sources[number])
 
-    async def answer(self, request: Request) -> Response:
+    async def store_answer(self, request: Request) -> Response:
         """Store the answer that a page sends."""
         sent = parse_answer(await read_json_body(request, "an answer"))
         stored = await run_in_threadpool(self.study.add, sent)
@@ -148,10 +150,10 @@ def _show_answer(stored: Revision) -> dict[str, Any]:
     return {name: getattr(stored.answer, name) for name in fields} | {"revision": stored.revision}
 
 
-def _send_image(picture: bytes | RowError) -> Response:
-    if isinstance(picture, RowError):
+def _respond_with_image(image: bytes | RowError) -> Response:
+    if isinstance(image, RowError):
         raise HTTPException(410, IMAGE_MISSING)
-    return Response(picture, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
+    return Response(image, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
 
 def _parse_rater(request: Request) -> str:
@@ -180,19 +182,19 @@ def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette
     """Create the application of a study; `names` are the host names under which it accepts requests."""
     pages = Pages(study)
     routes: Mapping[str, Callable[[Request], Response]] = {
-        "/": pages.start,
-        "/rate": pages.rate,
-        "/progress": pages.progress,
-        "/tasks": pages.tasks,
-        "/tasks/{task}": pages.task,
-        "/pictures/{task}/{number:int}": pages.picture,
-        "/sources/{task}/{number:int}": pages.source,
+        "/": pages.show_start_page,
+        "/rate": pages.show_rating_page,
+        "/progress": pages.show_progress,
+        "/tasks": pages.send_tasks,
+        "/tasks/{task}": pages.send_task,
+        "/pictures/{task}/{number:int}": pages.send_image,
+        "/sources/{task}/{number:int}": pages.send_source,
         "/favicon.ico": lambda request: Response(status_code=204),
     }
     return Starlette(
         routes=[
             *(Route(path, page, methods=["GET"]) for path, page in routes.items()),
-            Route("/answers", pages.answer, methods=["POST"]),
+            Route("/answers", pages.store_answer, methods=["POST"]),
         ],
         middleware=page_guards(names, token, PAGES.policy()),
         exception_handlers=dict.fromkeys((HTTPException, BadName, PlumblineError, OSError), pages.refuse),

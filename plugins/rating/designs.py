@@ -26,13 +26,13 @@ from plumbline.pipelines.store.question_cells import read_asked
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 from plumbline.plugins.rating.gold import COLUMNS as GOLD_COLUMNS
-from plumbline.plugins.rating.gold import Gold, read_gold, with_gold
+from plumbline.plugins.rating.gold import Gold, add_gold, read_gold
 from plumbline.plugins.rating.question_templates import TEMPLATES, Template
 from plumbline.plugins.rating.rate_config import RateConfig
-from plumbline.plugins.rating.tasks import ImagePlace, Task, TaskQuestion, task_id_of
+from plumbline.plugins.rating.tasks import ImageLocation, Task, TaskQuestion, hash_task
 
 YES_NO = {"yes", "no"}
-MADE_FROM = ("benchmark", "limits", "shard_rows", "shard_bytes", "adaptive")
+SOURCE_SECTIONS = ("benchmark", "limits", "shard_rows", "shard_bytes", "adaptive")
 """Sections of a run's configuration that determine its images and prompts."""
 
 
@@ -54,7 +54,7 @@ class Design:
     sources: Mapping[str, Any]
     """Configuration of prompts and images as in a run's manifest, and the images that an adaptive run read."""
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the content of the study's design file."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return values
@@ -73,7 +73,7 @@ class OwnImages:
 
 
 class UnreadableImages(ConfigError):
-    """Raised if images cannot be read, or if another process is still writing them."""
+    """Raised if images cannot be read, for example because another process is still writing them."""
 
 
 class DesignedTasks(NamedTuple):
@@ -90,7 +90,7 @@ class SourceImage(NamedTuple):
     image_id: str
     prompt_id: str
     generator: str
-    place: ImagePlace
+    place: ImageLocation
 
 
 def make_design(config: RateConfig, own: Mapping[str, Any] | None) -> Design:
@@ -115,7 +115,7 @@ def _use_run(config: RateConfig) -> dict[str, Any]:
     store = open_existing_store(config)
     run_id = find_run(store, config.run or "latest")
     manifest = read_manifest(store, run_id)
-    made_from = {name: manifest["config"][name] for name in MADE_FROM if name in manifest.get("config", {})}
+    made_from = {name: manifest["config"][name] for name in SOURCE_SECTIONS if name in manifest.get("config", {})}
     sources = {"config": made_from, "seen": manifest.get("seen")}
     return {"run": run_id, "images": None, "store": store.place.url, "sources": sources}
 
@@ -156,17 +156,19 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
             by_prompt.setdefault(image.prompt_id, {}).setdefault(image.generator, []).append(image)
     drawn = sorted(by_prompt, key=lambda prompt_id: _hash(design.seed, prompt_id))[: design.pictures]
     gold = [] if design.gold is None else _read_gold(storage.locate(design.gold))
-    ids = {name for question in gold for name in question.names}
+    ids = {name for question in gold for name in question.ids}
     gold_prompts = [image.prompt_id for image in images if ids & {image.prompt_id, image.image_id}]
     questions = _Questions({}, []) if "questions" not in design.templates else _read_questions(design, storage)
     tasks = {
         task.task_id: task
         for prompt_id in dict.fromkeys([*drawn, *(prompt for prompt in gold_prompts if prompt in by_prompt)])
         for template in map(TEMPLATES.__getitem__, design.templates)
-        for task in _apply(template, prompts[prompt_id], by_prompt[prompt_id], questions.by_prompt.get(prompt_id, ()))
+        for task in _apply_template(
+            template, prompts[prompt_id], by_prompt[prompt_id], questions.by_prompt.get(prompt_id, ())
+        )
     }
     rated = set(drawn)
-    chosen = [task for task in with_gold([*tasks.values()], gold) if task.gold is not None or task.prompt_id in rated]
+    chosen = [task for task in add_gold([*tasks.values()], gold) if task.gold is not None or task.prompt_id in rated]
     for template in design.templates:
         if not any(task.template == template for task in chosen):
             reason = _explain_no_task(template, drawn)
@@ -190,7 +192,7 @@ def _explain_no_task(template: str, prompts: Sequence[str]) -> str:
 
 
 def _hash(seed: int, name: str) -> str:
-    """Return a sort key that puts names in random order, independently of which other names there are."""
+    """Return a sort key for a random order; adding a name does not change the order of the others."""
     return hashlib.sha256(f"{seed}\0{name}".encode()).hexdigest()
 
 
@@ -210,7 +212,7 @@ def _read_images(originals: Originals, design: Design) -> Iterator[SourceImage]:
         for row, record in enumerate(records):
             ids = identify(record, generator)
             if ids.prompt_id is not None and ids.image_id is not None:
-                yield SourceImage(ids.image_id, ids.prompt_id, generator, ImagePlace(name, row))
+                yield SourceImage(ids.image_id, ids.prompt_id, generator, ImageLocation(name, row))
 
 
 def _read_ids(shard: Any) -> pa.Table:
@@ -220,7 +222,7 @@ def _read_ids(shard: Any) -> pa.Table:
     return table if has_ids else read_shard(shard, IMAGE_COLUMNS)
 
 
-def _apply(
+def _apply_template(
     template: Template,
     prompt: Mapping[str, Any],
     images: Mapping[str, Sequence[SourceImage]],
@@ -244,7 +246,7 @@ def _make_task(
     image_ids, generators = (tuple(image.image_id for image in group), tuple(image.generator for image in group))
     text = str(prompt["text"])
     return Task(
-        task_id=task_id_of(template, prompt["prompt_id"], text, image_ids, generators, questions),
+        task_id=hash_task(template, prompt["prompt_id"], text, image_ids, generators, questions),
         template=template,
         prompt_id=prompt["prompt_id"],
         prompt=text,
@@ -278,7 +280,7 @@ def _read_questions(design: Design, storage: StorageConfig) -> _Questions:
     metrics = read_manifest(store, design.run)["metrics"]
     if design.questions is not None and design.questions not in metrics:
         raise ConfigError(
-            f"questions={design.questions}: run {design.run} has no such metric; it has {', '.join(metrics)}"
+            f"questions={design.questions}: run {design.run} does not contain this metric; it has {', '.join(metrics)}"
         )
     for metric in metrics if design.questions is None else [design.questions]:
         questions = read_asked(store, design.run, metric).to_pandas()
@@ -303,7 +305,7 @@ def _select_yes_no(questions: pd.DataFrame, metric: str) -> _Questions:
     return _Questions(by_prompt, notes)
 
 
-def study_place(config: RateConfig) -> Place:
+def locate_study(config: RateConfig) -> Place:
     """Return the study's folder: STORE/studies/NAME for a bare name, otherwise the path itself."""
     name = config.study
     if name is None and config.images is not None:

@@ -17,11 +17,11 @@ ANSWERS_AT_ONCE = 1 << 18
 """Number of answers drawn at a time, to limit memory."""
 
 
-def exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed: int = 0) -> float:
+def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed: int = 0) -> float:
     """Return the p-value for whether a rater answers like the others; small if the others agree better with each other.
 
-    If raters are alike, they could have exchanged their answers to any task. So the test shuffles the answers to each
-    task and counts how often a random rater deviates as much (a permutation test within tasks). It assumes no
+    If all raters answer alike, exchanging their answers to a task changes nothing. So the test shuffles the answers to
+    each task and counts how often a random rater deviates as much (a permutation test within tasks). It assumes no
     distribution, so it is valid for few tasks and for answers that are nearly all equal.
 
     Args:
@@ -40,10 +40,10 @@ def exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed
     exchanged = _ExchangedAnswers(_standardise(answers[tasks], templates[tasks]))
     own = exchanged.positions[:, rater]
     random = np.random.default_rng(seed)
-    observed = float(exchanged.lack_of_agreement(own[None])[0])
+    observed = float(exchanged.measure_disagreement(own[None])[0])
     above, drawn = 0, 0
     for draws in (FIRST_DRAWS, DRAWS - FIRST_DRAWS):
-        above += exchanged.count_at_least(observed, draws, random)
+        above += exchanged.count_extreme_draws(observed, draws, random)
         drawn += draws
         if (1 + above) / (1 + drawn) > MAX_FIRST_P_VALUE:
             break
@@ -61,7 +61,7 @@ def _standardise(answers: Floats, templates: NDArray[np.intp]) -> Floats:
 
 
 class _ExchangedAnswers:
-    """Terms of the test statistic, computed for every answer to a task as if the rater had given it."""
+    """Terms of the test statistic for every answer to a task, as if the tested rater had given that answer."""
 
     def __init__(self, answers: Floats) -> None:
         answered = np.isfinite(answers)
@@ -80,7 +80,7 @@ class _ExchangedAnswers:
         raters).
         """
 
-    def lack_of_agreement(self, own: NDArray[np.intp]) -> Floats:
+    def measure_disagreement(self, own: NDArray[np.intp]) -> Floats:
         """Return the covariance between two other raters minus that between the rater and the others (draws,).
 
         `own` contains the positions of the rater's answers (draws, tasks). Covariances ignore how severe a rater is.
@@ -89,11 +89,11 @@ class _ExchangedAnswers:
         mine, theirs, product, pairs = (part.ravel().take(indices).mean(axis=1) for part in self.parts)
         return np.asarray((pairs - theirs**2) - (product - mine * theirs))
 
-    def count_at_least(self, observed: float, draws: int, random: np.random.Generator) -> int:
-        """Count the draws whose lack of agreement is at least as large as the observed one."""
+    def count_extreme_draws(self, observed: float, draws: int, random: np.random.Generator) -> int:
+        """Count the draws whose disagreement is at least as large as the observed one."""
         size, found = max(1, ANSWERS_AT_ONCE // len(self.counts)), 0
         for first in range(0, draws, size):
             shape = (min(size, draws - first), len(self.counts))
             own = (random.random(shape) * self.counts).astype(np.intp)
-            found += int((self.lack_of_agreement(own) >= observed - 1e-9).sum())
+            found += int((self.measure_disagreement(own) >= observed - 1e-9).sum())
         return found

@@ -29,7 +29,7 @@ class Gold(NamedTuple):
     """The file and row, for messages."""
 
     @property
-    def names(self) -> set[str]:
+    def ids(self) -> set[str]:
         """The known ids of the prompt and the images."""
         return {name for name in (self.prompt_id, *(image_id for _, image_id in self.images)) if name is not None}
 
@@ -64,7 +64,7 @@ def read_gold(row: Mapping[str, Any], where: str) -> Gold:
     return Gold(template.name, cells["prompt_id"], images, answer, where)
 
 
-def with_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
+def add_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
     """Return the tasks, with correct answers added to those that are gold questions.
 
     Raises SourceError if a row of the table matches no task or several tasks, or if its answer is not valid for the

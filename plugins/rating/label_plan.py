@@ -1,4 +1,4 @@
-"""Estimates the differences between generators from the ratings so far, and selects the images to rate next."""
+"""Estimates the differences between generators from the existing ratings, and selects the images to rate next."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -24,7 +24,7 @@ NOT_KNOWN = "–"
 
 
 class PairLabels(NamedTuple):
-    """Two generators, with the ratings of their images so far."""
+    """Two generators and the ratings of their images."""
 
     a: str
     b: str
@@ -32,11 +32,11 @@ class PairLabels(NamedTuple):
     """People's rating of a's image minus that of b's, by prompt; nan if either is unrated."""
     metric: Floats
     """The metric's score of a's image minus that of b's, by prompt; positive if a's image is better."""
-    found: Powered | None
+    estimate: Powered | None
     """The estimated difference; None if too few prompts are rated."""
     level: float
     """Confidence level of the difference's interval."""
-    widest: float
+    max_difference: float
     """The largest possible difference between two ratings."""
 
     @property
@@ -52,15 +52,15 @@ class PairLabels(NamedTuple):
     @property
     def better(self) -> str | None:
         """The generator that people prefer; None if the interval contains 0."""
-        if self.found is None or not self.found.excludes(np.zeros(()), self.level, self.widest):
+        if self.estimate is None or not self.estimate.excludes(np.zeros(()), self.level, self.max_difference):
             return None
-        return self.a if self.found.residuals.mean() > 0 else self.b
+        return self.a if self.estimate.residuals.mean() > 0 else self.b
 
-    def needed(self, chance: float) -> int | None:
+    def count_needed(self, chance: float) -> int | None:
         """Return how many more prompts must be rated, or None if rating all scored prompts would not be enough."""
-        if self.found is None:
+        if self.estimate is None:
             return MIN_LABELS - self.rated
-        wanted = labels_needed(self.found, self.level, chance, self.widest)
+        wanted = labels_needed(self.estimate, self.level, chance, self.max_difference)
         return None if wanted is None else max(wanted - self.rated, 0)
 
 
@@ -79,14 +79,16 @@ def subtract_pairs(wide: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(pairs, index=wide.index, dtype=np.float64)
 
 
-def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float, widest: float) -> Iterator[PairLabels]:
+def estimate_pairs(
+    people: pd.DataFrame, metric: pd.DataFrame, level: float, max_difference: float
+) -> Iterator[PairLabels]:
     """Yield each pair with its estimate.
 
     Args:
         people: Differences of people's ratings (prompts x pairs).
         metric: Differences of a metric's scores; all zeros to ignore the metric.
         level: Confidence level of each pair's interval.
-        widest: The largest possible difference between two ratings.
+        max_difference: The largest possible difference between two ratings.
     """
     for a, b in metric:
         rated, scored = (of[a, b].to_numpy(np.float64) for of in (people, metric))
@@ -95,8 +97,8 @@ def estimate_pairs(people: pd.DataFrame, metric: pd.DataFrame, level: float, wid
         known = scored[labelled], scored[others]
         if others.sum() < 2:  # all are rated, so the metric adds nothing
             known = np.zeros(labelled.sum()), np.zeros(2)
-        found = powered_mean(rated[labelled], *known) if labelled.sum() >= MIN_LABELS else None
-        yield PairLabels(a, b, rated, scored, found, level, widest)
+        estimate = powered_mean(rated[labelled], *known) if labelled.sum() >= MIN_LABELS else None
+        yield PairLabels(a, b, rated, scored, estimate, level, max_difference)
 
 
 def order_prompts(prompts: Sequence[str], skills: Mapping[str, Sequence[str]], seed: int) -> list[int]:
@@ -112,7 +114,7 @@ def select_images(
     wanted: set[tuple[int, str]] = set()
     for pair in (pair for pair in pairs if pair.better is None):
         unrated = [place for place in order if np.isnan(pair.people[place]) and np.isfinite(pair.metric[place])]
-        wanted |= {(place, name) for place in unrated[: pair.needed(chance)] for name in (pair.a, pair.b)}
+        wanted |= {(place, name) for place in unrated[: pair.count_needed(chance)] for name in (pair.a, pair.b)}
     names = list(dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b)))
     return [(prompts[place], name) for place in order for name in names if (place, name) in wanted]
 
@@ -120,15 +122,15 @@ def select_images(
 def format_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
     """Return a row of the table: the results for a pair, and how many more prompts must be rated."""
     name, rated = f"{pair.a}, {pair.b}", str(pair.rated)
-    wanted = pair.needed(chance)
-    further = "more than there are" if wanted is None else str(wanted)
-    if pair.found is None:
+    wanted = pair.count_needed(chance)
+    further = "more than available" if wanted is None else str(wanted)
+    if pair.estimate is None:
         return name, rated, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, _explain_undecided(pair), further
-    low, high = pair.found.interval(pair.level, pair.widest)
+    low, high = pair.estimate.interval(pair.level, pair.max_difference)
     interval = f"{signed(float(low))} to {signed(float(high))}"
-    estimates = (number(float(pair.found.worth), 2), signed(float(pair.found.estimate)), interval)
+    estimates = (number(float(pair.estimate.worth), 2), signed(float(pair.estimate.estimate)), interval)
     return name, rated, *estimates, pair.better or "undecided", "0" if pair.better else further
 
 
 def _explain_undecided(pair: PairLabels) -> str:
-    return f"not told below {MIN_LABELS} prompts" if pair.rated else "nobody rated both"
+    return f"fewer than {MIN_LABELS} prompts rated" if pair.rated else "no prompt rated for both"

@@ -39,9 +39,9 @@ from plumbline.plugins.rating.label_plan import (
 
 Floats = NDArray[np.float64]
 
-MEASURED = (12, 16, 20, 25, 30, 40, 50)
+LABEL_COUNTS = (12, 16, 20, 25, 30, 40, 50)
 """Numbers of rated prompts for which coverage is measured."""
-CHOICES = (-0.5, 0.5)
+CHOICE_LIMITS = (-0.5, 0.5)
 """Rating limits if people choose between two images: choosing the first is a difference of 1, the second of -1."""
 DRAWS = 1000
 """Number of random sets of rated prompts per pair and metric when measuring coverage."""
@@ -49,7 +49,7 @@ DRAWS = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelsConfig(ScoresSource):
-    """Settings of jobs.labels: the ratings so far, a metric's scores for all images, and the required certainty."""
+    """Settings of jobs.labels: the existing ratings, a metric's scores for all images, and the required certainty."""
 
     protocol: ProtocolConfig
     output: str = "labels.csv"
@@ -63,7 +63,7 @@ class LabelsConfig(ScoresSource):
     chance: Probability = 0.8
     """Probability that the requested ratings show a difference, assuming that it is as large as measured."""
     seed: int = 0
-    """Seed for the order in which prompts are rated."""
+    """Seed for the random order of the prompts to rate."""
 
     def __post_init__(self) -> None:
         ScoresSource.__post_init__(self)
@@ -79,7 +79,7 @@ class LabelPlan(NamedTuple):
     next_prompts: pa.Table
     """prompt_id, generator, image_id: images to rate, in this order."""
     limits: tuple[float, float]
-    """The lowest and highest rating that the intervals assume, or CHOICES for choices between two images."""
+    """The lowest and highest rating that the intervals assume, or CHOICE_LIMITS for choices between two images."""
 
 
 def plan_labels(config: LabelsConfig) -> LabelPlan:
@@ -111,11 +111,11 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
 def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, float]:
     """Return the lowest and highest rating that the protocol specifies, or otherwise those among the ratings.
 
-    Returns CHOICES for choices between two images, which are already differences. Raises SourceError if all ratings are
-    equal.
+    Returns CHOICE_LIMITS for choices between two images, which are already differences. Raises SourceError if all
+    ratings are equal.
     """
     if len(release.preferences):
-        return CHOICES
+        return CHOICE_LIMITS
     if protocol.rating_range is not None:
         return protocol.rating_range
     ratings = pc.min_max(release.ratings.column("rating")).as_py()
@@ -188,17 +188,17 @@ def tabulate_pairs(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
     """Return a table with each pair's estimate and how many more of its prompts must be rated."""
     return ShownTable(
         f"{config.protocol.name}: people's ratings with {plan.metric}",
-        "Difference: of people's mean ratings, by prediction-powered inference, with intervals that cover all pairs "
-        f"with {1 - config.alpha:.0%}, however often one looks while ratings come in{_describe_limits(config, plan)}. "
-        "Worth: to how many ratings one amounts beside the metric's scores; the metric sharpens what people say and "
-        "replaces nobody. The intervals hold where the rated prompts were chosen by chance.",
+        "Difference: the first generator's mean rating minus the second's, by prediction-powered inference. The "
+        f"intervals of all pairs together are right with {1 - config.alpha:.0%} probability, however often you check "
+        f"while ratings arrive{_describe_limits(config, plan)}, provided that the rated prompts were chosen at random. "
+        "Worth: the number of ratings without the metric that are as informative as one rating with it.",
         ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
         [format_pair(pair, config.chance) for pair in plan.pairs],
     )
 
 
 def _describe_limits(config: LabelsConfig, plan: LabelPlan) -> str:
-    if config.protocol.rating_range is not None or plan.limits == CHOICES:
+    if config.protocol.rating_range is not None or plan.limits == CHOICE_LIMITS:
         return ""
     low, high = plan.limits
     return (
@@ -221,7 +221,7 @@ def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig
             continue
         low, high = _find_limits(release, protocol)
         drawn = [_measure_intervals(people, metric, high - low, random) for people, metric in pools]
-        for place, labels in enumerate(MEASURED):
+        for place, labels in enumerate(LABEL_COUNTS):
             covered, missed, worth = (np.array([pool[place][part] for pool in drawn]) for part in range(3))
             rows.append(
                 (
@@ -237,11 +237,12 @@ def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig
             )
     return ShownTable(
         "Intervals of people's ratings combined with a metric",
-        f"There are {DRAWS} draws for every pair of generators and every released metric. Each draw has this many "
-        "rated prompts, including those of the rows above, and as many scored prompts as there are. Covered: how often "
+        f"Each pair of generators and each released metric has {DRAWS} draws. A draw has this many rated prompts, "
+        "including those of the rows above, and as many scored prompts as the release contains. Covered: how often "
         "the interval covers the difference over all prompts. Missed so far: how often this interval or one above "
-        f"missed it ({1 - CONFIDENCE:.0%} are promised), as mean and ninetieth percentile over pairs and metrics. "
-        "Worth: how many ratings one rating amounts to, the median and the extremes.",
+        f"missed it (at most {1 - CONFIDENCE:.0%} by design), as mean and ninetieth percentile over pairs and metrics. "
+        "Worth: the number of ratings without the metric that are as informative as one rating with it, as median and "
+        "extremes.",
         ("ratings", "pairs x metrics", "prompts rated", "covered", "missed so far", "ninetieth", "worth", "from"),
         rows,
     )
@@ -260,20 +261,21 @@ def _find_differences(release: Release) -> Iterator[tuple[Floats, Floats]]:
 
 
 def _measure_intervals(
-    people: Floats, metric: Floats, widest: float, random: np.random.Generator
+    people: Floats, metric: Floats, max_difference: float, random: np.random.Generator
 ) -> list[tuple[float, float, float]]:
-    """Return a triple for each number of labels in MEASURED.
+    """Return coverage, misses and worth for each number of labels in LABEL_COUNTS.
 
-    The triple contains the fraction of draws whose interval covers the mean, the fraction of draws whose interval
-    missed the mean at this or a smaller number of labels, and the median worth of a label.
+    Coverage is the fraction of draws whose interval covers the mean. Misses are the fraction of draws whose interval
+    missed the mean at this or a smaller number of labels. Worth is the median number of labels without the metric that
+    are as informative as one label with it.
     """
-    rated = random.integers(len(people), size=(DRAWS, MEASURED[-1]))
+    rated = random.integers(len(people), size=(DRAWS, LABEL_COUNTS[-1]))
     others = metric[random.integers(len(people), size=(DRAWS, len(people)))]
     missed, measured = np.zeros(DRAWS, bool), []
-    for labels in MEASURED:
+    for labels in LABEL_COUNTS:
         first = rated[:, :labels]
         found = powered_mean(people[first], metric[first], others)
-        misses = found.excludes(people.mean(), CONFIDENCE, widest)
+        misses = found.excludes(people.mean(), CONFIDENCE, max_difference)
         missed |= misses
         measured.append((1 - float(misses.mean()), float(missed.mean()), float(np.median(found.worth))))
     return measured

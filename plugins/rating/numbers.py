@@ -1,4 +1,4 @@
-"""Converts people's answers to numbers: one per answer, and one per word or question in it."""
+"""Converts people's answers to numbers: one per answer, and one per word or question in the answer."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,62 +11,62 @@ import pandas as pd
 from plumbline.operators.metaeval.judgement import group_means
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.label_plan import pivot_by_generator, subtract_pairs
-from plumbline.plugins.rating.question_templates import TEMPLATES, WHOLE
+from plumbline.plugins.rating.question_templates import TEMPLATES, WHOLE_ANSWERS
 from plumbline.plugins.rating.tasks import Task
 
 SIGNS = {"a": 1.0, "tie": 0.0, "b": -1.0}
 REPLIED = {"yes": 1.0, "no": 0.0}
 MAX_GRADE_DIFFERENCE = 1
 """Largest difference at which two grades count as equal."""
-Parts = Mapping[str, float]
+PartNumbers = Mapping[str, float]
 """Numbers by word or question; the key is empty if the number is for the whole image or pair."""
 
 
-def _grade(answer: Any, task: Task) -> Parts:
+def _convert_grade(answer: Any, task: Task) -> PartNumbers:
     """Return the grade; error counts are subtracted from the highest count, so that higher is better."""
     template = TEMPLATES[task.template]
     return {"": float(template.grades[-1] - answer if template.counts_errors else answer)}
 
 
-def _words(answer: Any, task: Task) -> Parts:
+def _convert_words(answer: Any, task: Task) -> PartNumbers:
     """Return 1 for each word that the image shows and 0 for each other word; unsure words are left out."""
     unsure, wrong = set(answer["unsure"]), set(answer["wrong"])
     return {str(word): float(word not in wrong) for word in range(len(task.words)) if word not in unsure}
 
 
-def _replies(answer: Any, task: Task) -> Parts:
+def _convert_replies(answer: Any, task: Task) -> PartNumbers:
     return {question: REPLIED[reply] for question, reply in answer.items() if reply in REPLIED}
 
 
-def _side(answer: Any, task: Task) -> Parts:
+def _convert_side(answer: Any, task: Task) -> PartNumbers:
     return {"": SIGNS[answer]}
 
 
-PARTS: Mapping[str, Callable[[Any, Task], Parts]] = {
-    **{name: _grade for name, template in TEMPLATES.items() if template.grades},
-    "words": _words,
-    "questions": _replies,
-    "side_by_side": _side,
-    "vote": _side,
+CONVERTERS: Mapping[str, Callable[[Any, Task], PartNumbers]] = {
+    **{name: _convert_grade for name, template in TEMPLATES.items() if template.grades},
+    "words": _convert_words,
+    "questions": _convert_replies,
+    "side_by_side": _convert_side,
+    "vote": _convert_side,
 }
 """Functions by template that convert an answer to numbers. Higher means better, or that the first image is better."""
 
 
-def parts_of(answer: Answer, task: Task) -> Parts:
-    """Return an answer as numbers; empty if the rater was unsure of everything."""
-    is_unsure = isinstance(answer.answer, str) and answer.answer in WHOLE
-    return {} if is_unsure else PARTS[answer.template](answer.answer, task)
+def convert_to_numbers(answer: Answer, task: Task) -> PartNumbers:
+    """Convert an answer to numbers; return an empty mapping if the rater was unsure of everything."""
+    is_unsure = isinstance(answer.answer, str) and answer.answer in WHOLE_ANSWERS
+    return {} if is_unsure else CONVERTERS[answer.template](answer.answer, task)
 
 
-def is_right(answer: Answer) -> bool:
+def is_correct(answer: Answer) -> bool:
     """Return True if an answer to a gold question is correct. Grades may differ by one; unsure is incorrect."""
-    return is_same(answer, answer.gold)
+    return agrees_with(answer, answer.gold)
 
 
-def is_same(answer: Answer, other: Any) -> bool:
+def agrees_with(answer: Answer, other: Any) -> bool:
     """Return True if two answers to the same task agree; grades may differ by one."""
     own = answer.answer
-    if TEMPLATES[answer.template].grades and own not in WHOLE and other not in WHOLE:
+    if TEMPLATES[answer.template].grades and own not in WHOLE_ANSWERS and other not in WHOLE_ANSWERS:
         return bool(abs(own - other) <= MAX_GRADE_DIFFERENCE)
     if answer.template == "questions" and isinstance(own, dict) and isinstance(other, dict):
         return all(own.get(question) == reply for question, reply in other.items())
@@ -85,7 +85,7 @@ class StudyRatings(NamedTuple):
 
     tasks: Sequence[Task]
     answers: pd.DataFrame
-    """rater, task_id, template, number (mean of its parts; nan if unsure), said (as a string), seconds (nan if
+    """rater, task_id, template, number (mean of its parts; nan if unsure), answer (as a string), seconds (nan if
     unknown).
     """
     parts: pd.DataFrame
@@ -93,13 +93,13 @@ class StudyRatings(NamedTuple):
 
 
 def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRatings:
-    """Return those answers to these tasks that count as ratings."""
+    """Return the answers to these tasks, without gold questions and repeats."""
     by_id = {task.task_id: task for task in tasks}
     rows, parts = [], []
     for answer in answers:
         if answer.gold is not None or answer.repeat or answer.task_id not in by_id:
             continue
-        numbers = parts_of(answer, by_id[answer.task_id])
+        numbers = convert_to_numbers(answer, by_id[answer.task_id])
         number = fmean(numbers.values()) if numbers else np.nan
         seconds = np.nan if answer.seconds is None else answer.seconds
         rows.append((answer.rater, answer.task_id, answer.template, number, _serialize(answer.answer), seconds))
@@ -107,7 +107,7 @@ def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRa
             parts.append((f"{answer.task_id} {name}", answer.prompt_id, answer.template, answer.rater, rating))
     return StudyRatings(
         tasks,
-        pd.DataFrame(rows, columns=["rater", "task_id", "template", "number", "said", "seconds"]),
+        pd.DataFrame(rows, columns=["rater", "task_id", "template", "number", "answer", "seconds"]),
         pd.DataFrame(parts, columns=["unit", "prompt_id", "template", "rater", "rating"]),
     )
 

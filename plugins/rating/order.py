@@ -1,6 +1,6 @@
 """Orders a study's tasks: all raters share the rounds, and each rater has their own order within a round.
 
-All random choices depend only on the study's seed and the answers so far, so a reloaded page and a second server ask
+All random choices depend only on the study's seed and the stored answers, so a reloaded page and a second server show
 the same tasks.
 """
 
@@ -40,7 +40,7 @@ class Sequencing(NamedTuple):
 
 
 class History:
-    """All answers, and the order in which each rater answered tasks."""
+    """All answers, with the sequence of tasks that each rater answered."""
 
     def __init__(self, answers: Collection[Answer]) -> None:
         self.raters: dict[str, set[str]] = defaultdict(set)
@@ -55,7 +55,7 @@ class History:
         self.turns[rater].append((task_id, repeat))
 
 
-def rounds_of(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
+def make_rounds(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
     """Return the tasks in rounds of eight prompts, in a random order that spreads the skills evenly.
 
     Gold questions are left out; they are inserted later.
@@ -104,7 +104,7 @@ def _is_open(answered_by: Collection[str], rater: str, raters: int) -> bool:
 
 
 class _Chooser:
-    """Chooser of one rater's turns; each chosen turn counts as answered when the next one is chosen."""
+    """Chooser of one rater's turns. To choose several turns, it treats each chosen turn as answered."""
 
     def __init__(self, tasks: Sequence[Task], history: History, rater: str, sequencing: Sequencing) -> None:
         self.by_id = {task.task_id: task for task in tasks}

@@ -35,7 +35,7 @@ class TemplateProgress(NamedTuple):
     wanted: int
     """Number of answers required for all tasks together."""
     given: int
-    """Number of answers so far; surplus answers to a task are not counted."""
+    """Number of answers received; surplus answers to a task are not counted."""
     seconds: float
     """Median time per answer; nan if there are no answers."""
 
@@ -46,15 +46,15 @@ class RankedGenerator(NamedTuple):
     template: str
     generator: str
     difference: float
-    """Mean answer for this generator minus that for another one on the same prompts, averaged over all other
+    """Mean answer for this generator minus that for another generator on the same prompts, averaged over all other
     generators; nan if no rated prompt is shared.
     """
     better_than: Sequence[str]
-    """Generators that are clearly worse than this one."""
+    """Generators that are clearly worse."""
 
 
 class PairProgress(NamedTuple):
-    """Two generators under one template, and the effort still needed to decide between them."""
+    """Two generators under one template, and the rating effort that would decide between them."""
 
     template: str
     pair: PairLabels
@@ -67,7 +67,7 @@ class PairProgress(NamedTuple):
 def find_template_progress(ratings: StudyRatings, raters: int) -> list[TemplateProgress]:
     """Count each template's required and existing answers, given the number of raters per task."""
     rows = []
-    for template in _templates_of(ratings):
+    for template in _list_templates(ratings):
         n_tasks = sum(task.template == template and task.gold is None for task in ratings.tasks)
         answers = ratings.answers[ratings.answers["template"] == template]
         given = int(np.minimum(answers["task_id"].value_counts(), raters).sum())
@@ -76,7 +76,7 @@ def find_template_progress(ratings: StudyRatings, raters: int) -> list[TemplateP
     return rows
 
 
-def _templates_of(ratings: StudyRatings) -> list[str]:
+def _list_templates(ratings: StudyRatings) -> list[str]:
     return list(dict.fromkeys(task.template for task in ratings.tasks))
 
 
@@ -88,11 +88,11 @@ def estimate_differences(
     `scores` are prompts x generators, where higher is better; None uses only people's answers. The pairs of all
     templates share alpha evenly.
     """
-    differences = {template: find_differences(ratings, template) for template in _templates_of(ratings)}
+    differences = {template: find_differences(ratings, template) for template in _list_templates(ratings)}
     n_pairs = sum(len(people.columns) for people in differences.values())
     level = 1 - confidence.alpha / max(n_pairs, 1)
     return {
-        template: list(estimate_pairs(people, _match_metric(people, scores), level, TEMPLATES[template].widest))
+        template: list(estimate_pairs(people, _match_metric(people, scores), level, TEMPLATES[template].max_difference))
         for template, people in differences.items()
     }
 
@@ -136,13 +136,13 @@ def find_pair_progress(
     raters: int,
     confidence: Confidence,
 ) -> list[PairProgress]:
-    """Return the effort still needed to decide each pair."""
+    """Return the rating effort that would decide each pair."""
     seconds = {row.template: row.seconds for row in templates}
     rows = []
     for template, template_pairs in pairs.items():
         tasks_per_prompt = 2 // TEMPLATES[template].images
         for pair in template_pairs:
-            prompts = 0 if pair.better else pair.needed(confidence.chance)
+            prompts = 0 if pair.better else pair.count_needed(confidence.chance)
             answers = math.nan if prompts is None else prompts * tasks_per_prompt * raters
             rows.append(PairProgress(template, pair, prompts, answers * seconds[template] / 60))
     return rows

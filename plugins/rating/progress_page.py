@@ -68,4 +68,4 @@ def _describe_next(pairs: Sequence[PairProgress]) -> str:
     soonest = min(open_pairs, key=lambda row: row.minutes)
     prompts, minutes = plural(soonest.prompts or 0, "further prompt"), plural(math.ceil(soonest.minutes), "minute")
     names = f"{soonest.pair.a} and {soonest.pair.b} by {soonest.template}"
-    return f" Next, if they differ as it seems, {names}: {prompts}, about {minutes} of rating."
+    return f" Closest to a decision: {names}, {prompts} and about {minutes} of rating if the estimate is right."

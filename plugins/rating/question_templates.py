@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 UNSURE, CANNOT_TELL, INVALID = "unsure", "cannot_tell", "invalid"
-WHOLE = (UNSURE, CANNOT_TELL)
+WHOLE_ANSWERS = (UNSURE, CANNOT_TELL)
 """Answers that are valid for every template."""
 MARKS = ("wrong", "unsure")
 """Marks that a rater can give a word; a word without a mark is shown in the image."""
@@ -33,16 +33,16 @@ class Template(NamedTuple):
     """A type of rating task."""
 
     name: str
-    asks: str
+    question: str
     """The question shown above the image."""
     images: int
     """Number of images per task."""
     expected: str
-    """Description of the valid answers, which follows "expected" in messages."""
+    """Description of the valid answers; in messages, it follows the word "expected"."""
     is_valid: Callable[[Any, Scope], bool]
-    """Returns True if an answer is valid. The answers in `WHOLE` are valid for every template."""
-    widest: float = 1.0
-    """Largest possible difference between two images."""
+    """Function that returns True if an answer is valid. The answers in `WHOLE_ANSWERS` are valid for every template."""
+    max_difference: float = 1.0
+    """Largest possible difference between the answers about two images."""
     grades: range = range(0)
     """The valid grades; empty if answers are not grades."""
     anchors: Mapping[int, str] = MappingProxyType({})
@@ -73,7 +73,9 @@ def _is_side(answer: Any, scope: Scope) -> bool:
     return answer in SIDES
 
 
-def _graded(name: str, asks: str, grades: range, *anchors: str, counts_errors: bool = False) -> Template:
+def _make_graded_template(
+    name: str, question: str, grades: range, *anchors: str, counts_errors: bool = False
+) -> Template:
     """Return a template whose answers are grades.
 
     Anchors are given for all grades, for the first and last grade only, or for none.
@@ -81,11 +83,11 @@ def _graded(name: str, asks: str, grades: range, *anchors: str, counts_errors: b
     anchored = grades if len(anchors) == len(grades) else (grades[0], grades[-1])[: len(anchors)]
     return Template(
         name,
-        asks,
+        question,
         images=1,
         expected=f"a whole number from {grades[0]} to {grades[-1]}",
         is_valid=lambda answer, scope: type(answer) is int and answer in grades,
-        widest=grades[-1] - grades[0],
+        max_difference=grades[-1] - grades[0],
         grades=grades,
         anchors=MappingProxyType(dict(zip(anchored, anchors, strict=True))),
         counts_errors=counts_errors,
@@ -93,7 +95,7 @@ def _graded(name: str, asks: str, grades: range, *anchors: str, counts_errors: b
 
 
 _ALL = (
-    _graded(
+    _make_graded_template(
         "likert",
         "How well does the image show the prompt?",
         range(1, 6),
@@ -103,7 +105,7 @@ _ALL = (
         "mostly",
         "fully",
     ),
-    _graded(  # vqascore_genai_bench.txt, appendix B
+    _make_graded_template(  # vqascore_genai_bench.txt, appendix B
         "genai_bench",
         "How well does the image (or video) match the description?",
         range(1, 6),
@@ -113,19 +115,19 @@ _ALL = (
         "Has a few minor discrepancies.",
         "Matches exactly.",
     ),
-    _graded(  # gecko.txt, D.1, after DSG
+    _make_graded_template(  # gecko.txt, D.1, after DSG
         "gecko_likert",
         "How consistent is the image with the prompt?",
         range(1, 6),
         "inconsistent",
         "consistent",
     ),
-    _graded(  # llmscore.txt, 4.2 and appendix C
+    _make_graded_template(  # llmscore.txt, 4.2 and appendix C
         "llmscore_overall",
         "Rate the overall quality of the image in terms of matching the text prompt.",
         range(1, 11),
     ),
-    _graded(
+    _make_graded_template(
         "llmscore_errors",
         "How many compositional errors does the image have compared to the text prompt? Count wrong "
         "attributes (color, spatial position, shape, size, material) of objects, wrong relationships among objects, "
@@ -155,6 +157,6 @@ TEMPLATES = {template.name: template for template in _ALL}
 
 def find_problem(template: Template, answer: Any, scope: Scope = UNKNOWN_SCOPE) -> str | None:
     """Return the reason why an answer is not valid, or None if it is valid."""
-    if (isinstance(answer, str) and answer in WHOLE) or template.is_valid(answer, scope):
+    if (isinstance(answer, str) and answer in WHOLE_ANSWERS) or template.is_valid(answer, scope):
         return None
-    return f"answer: expected {template.expected}, or {' or '.join(WHOLE)}, got {str(answer)[:80]!r}"
+    return f"answer: expected {template.expected}, or {' or '.join(WHOLE_ANSWERS)}, got {str(answer)[:80]!r}"

@@ -15,16 +15,16 @@ from plumbline.plugins.rating.order import (
     Turn,
     choose_turns,
     find_open_tasks,
+    make_rounds,
     move_first,
-    rounds_of,
 )
 from plumbline.plugins.rating.progress import Confidence, are_all_decided, estimate_differences, find_urgent_tasks
 from plumbline.plugins.rating.tasks import Task
 
 Order = Literal["seeded", "labels"]
-GROWTH = 0.05
-"""Fraction by which the number of answers must grow before the pairs are evaluated again."""
-MIN_NEW = 8
+MIN_GROWTH = 0.05
+"""Minimum growth of the number of answers, as a fraction, before the pairs are evaluated again."""
+MIN_NEW_ANSWERS = 8
 """Minimum number of new answers before the pairs are evaluated again."""
 
 
@@ -69,7 +69,7 @@ class Queue:
 
     def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, options: QueueOptions = SEEDED) -> None:
         self.tasks, self.sequencing, self.options = tasks, sequencing, options
-        self._rounds = rounds_of(tasks, sequencing.seed)
+        self._rounds = make_rounds(tasks, sequencing.seed)
         self._snapshot: Snapshot | None = None
         self._lock = Lock()
 
@@ -77,22 +77,22 @@ class Queue:
         """Return a queue of only these tasks."""
         return Queue(tasks, self.sequencing, self.options)
 
-    def next(self, answers: Sequence[Answer], rater: str, count: int) -> list[Turn]:
+    def choose_turns(self, answers: Sequence[Answer], rater: str, count: int) -> list[Turn]:
         """Return a rater's next turns; empty if the rater or the study is done."""
         rounds = self._order_rounds(answers)
         return choose_turns(self.tasks, rounds, History(answers), rater, count, self.sequencing)
 
-    def open_tasks(self, answers: Sequence[Answer], rater: str) -> list[Task]:
+    def list_open_tasks(self, answers: Sequence[Answer], rater: str) -> list[Task]:
         """Return the tasks that still need an answer from this rater, without gold questions and repeats."""
         rounds = self._order_rounds(answers)
         return list(find_open_tasks(rounds, History(answers), rater, self.sequencing.raters))
 
-    def evaluate(self, answers: Sequence[Answer], growth: float = GROWTH) -> Snapshot:
+    def evaluate(self, answers: Sequence[Answer], growth: float = MIN_GROWTH) -> Snapshot:
         """Evaluate the answers, or return the last evaluation if they have grown by less than `growth` since then."""
         with self._lock:
             last = self._snapshot
             new = len(answers) - (last.answers if last is not None else 0)
-            if last is None or new < 0 or new >= max(growth * last.answers, MIN_NEW if growth else 1):
+            if last is None or new < 0 or new >= max(growth * last.answers, MIN_NEW_ANSWERS if growth else 1):
                 self._snapshot = last = self._evaluate(answers)
             return last
 

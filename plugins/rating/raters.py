@@ -17,20 +17,20 @@ from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.shares import exact_interval
 from plumbline.plugins.rating.answers import Answer
-from plumbline.plugins.rating.exchange_test import exchange_test
-from plumbline.plugins.rating.numbers import StudyRatings, is_right, is_same
+from plumbline.plugins.rating.exchange_test import run_exchange_test
+from plumbline.plugins.rating.numbers import StudyRatings, agrees_with, is_correct
 
 Floats = NDArray[np.float64]
 
 DRAWS = 1999
 MIN_SECONDS = 1.0
 """Minimum time in seconds for reading a prompt and looking at an image; faster answers are suspicious."""
-MAX_FAST = 0.05
+MAX_FAST_SHARE = 0.05
 """Fraction of a rater's answers that may be faster than MIN_SECONDS, for example because a key was pressed twice."""
 MIN_SLOWNESS = 2.0
 """A rater may be flagged as slow if their median time is at least this many times that of the others."""
-MIN_SAME = 0.95
-"""A rater whose answers are equal in at least this fraction of cases may not be looking at the images."""
+MIN_SAME_SHARE = 0.95
+"""A rater who gives the same answer in at least this fraction of cases may be flagged as inattentive."""
 MIN_ANSWERS = 12
 """Raters with fewer answers than this are not judged."""
 
@@ -43,7 +43,7 @@ class Tally(NamedTuple):
 
     @property
     def interval(self) -> Interval:
-        """The exact 95% interval (Clopper-Pearson); nan if there are no cases."""
+        """The exact 95% interval (Clopper-Pearson); nan if n is 0."""
         return exact_interval(self.hits, self.n - self.hits)
 
     def __str__(self) -> str:
@@ -66,8 +66,8 @@ class Likeness(NamedTuple):
     n: int
     """Number of tasks that another rater answered too."""
     p_unlike: float
-    """Probability, before correction, that a rater who answers like the others agrees so much less with them than they
-    agree with each other; 1 if no task has three answers.
+    """Uncorrected p-value of the test whether the others agree better with each other than with this rater; 1 if no
+    task has three answers.
     """
 
 
@@ -116,10 +116,10 @@ def find_agreement(ratings: StudyRatings, sampling: Sampling) -> list[TemplateAg
 def judge_raters(ratings: StudyRatings, answers: Sequence[Answer], seed: int = 0) -> list[RaterQuality]:
     """Return the quality of each rater of a study, sorted by name; `answers` include repeats and gold questions."""
     by_rater = {str(rater): rows for rater, rows in ratings.answers.groupby("rater")}
-    gold = _tally((answer.rater, is_right(answer)) for answer in answers if answer.gold is not None)
+    gold = _tally((answer.rater, is_correct(answer)) for answer in answers if answer.gold is not None)
     first = {(answer.rater, answer.task_id): answer.answer for answer in answers if not answer.repeat}
     repeated = [answer for answer in answers if answer.repeat and (answer.rater, answer.task_id) in first]
-    repeats = _tally((answer.rater, is_same(answer, first[answer.rater, answer.task_id])) for answer in repeated)
+    repeats = _tally((answer.rater, agrees_with(answer, first[answer.rater, answer.task_id])) for answer in repeated)
     likeness = _compare_with_others(ratings, sorted(by_rater), seed)
     flags = _find_flags(ratings.answers, by_rater, gold, repeats, likeness)
     return [
@@ -153,7 +153,7 @@ def _count_fast(rows: pd.DataFrame) -> Tally:
 
 def _compute_entropy(rows: pd.DataFrame) -> float:
     """Return the mean entropy over the templates, weighted by the number of answers."""
-    by_template = [answers["said"].value_counts() for _, answers in rows.groupby("template")]
+    by_template = [answers["answer"].value_counts() for _, answers in rows.groupby("template")]
     return float(sum(counts.sum() * scipy.stats.entropy(counts, base=2) for counts in by_template) / len(rows))
 
 
@@ -165,8 +165,10 @@ def _compare_with_others(ratings: StudyRatings, raters: Sequence[str], seed: int
     likeness = {}
     for column, rater in enumerate(raters):
         shared = _SharedTasks(values, templates, column)
-        p_value = min(1.0, len(raters) * shared.p_value(seed))
-        likeness[rater] = Likeness(shared.correlation, p_value, shared.n, exchange_test(values, codes, column, seed))
+        p_value = min(1.0, len(raters) * shared.compute_p_value(seed))
+        likeness[rater] = Likeness(
+            shared.correlation, p_value, shared.n, run_exchange_test(values, codes, column, seed)
+        )
     return likeness
 
 
@@ -188,8 +190,11 @@ class _SharedTasks:
             return math.nan
         return float(sum(own @ theirs for own, theirs in self.parts) / self.n)
 
-    def p_value(self, seed: int) -> float:
-        """Return the one-sided p-value of a permutation test within each template; 1 if correlation is undefined."""
+    def compute_p_value(self, seed: int) -> float:
+        """Return the p-value of a permutation test for a positive correlation; 1 if the correlation is undefined.
+
+        Answers are permuted within each template.
+        """
         if math.isnan(self.correlation):
             return 1.0
         random = np.random.default_rng(seed)
@@ -205,7 +210,7 @@ def _standardise(values: Floats) -> Floats:
     return np.zeros_like(values) if spread < 1e-12 else np.asarray((values - values.mean()) / spread)
 
 
-class _Doubt(NamedTuple):
+class _Suspicion(NamedTuple):
     """A sign of unusual behaviour by a rater, and its probability if the rater is like the others."""
 
     rater: str
@@ -220,42 +225,45 @@ def _find_flags(
     repeats: Mapping[str, Tally],
     likeness: Mapping[str, Likeness],
 ) -> dict[str, list[str]]:
-    """Return the doubts about each rater that remain after Holm's correction for all raters and kinds of doubt."""
+    """Return the suspicions about each rater that remain after Holm's correction over all raters and all checks."""
     relative = answers.assign(relative=answers["seconds"] / answers.groupby("template")["seconds"].transform("median"))
-    doubts = [
-        doubt
+    suspicions = [
+        suspicion
         for rater, rows in by_rater.items()
         if len(rows) >= MIN_ANSWERS
-        for doubt in (
-            _doubt_random(rater, likeness[rater], len(by_rater)),
-            _doubt_tally("gold", "right on {} gold questions", rater, gold),
-            _doubt_tally("unsteady", "same answer on {} repeats", rater, repeats),
-            _doubt_hasty(rater, rows),
-            _doubt_slow(rater, relative),
-            _doubt_same(rater, answers),
+        for suspicion in (
+            _suspect_random(rater, likeness[rater], len(by_rater)),
+            _suspect_tally("gold", "correct on {} gold questions", rater, gold),
+            _suspect_tally("unsteady", "same answer on {} repeats", rater, repeats),
+            _suspect_hasty(rater, rows),
+            _suspect_slow(rater, relative),
+            _suspect_same(rater, answers),
         )
-        if doubt is not None
+        if suspicion is not None
     ]
-    corrected = holm([doubt.p_value for doubt in doubts])
+    corrected = holm([suspicion.p_value for suspicion in suspicions])
     flags: dict[str, list[str]] = {rater: [] for rater in by_rater}
-    for doubt, p_value in zip(doubts, corrected, strict=True):
+    for suspicion, p_value in zip(suspicions, corrected, strict=True):
         if p_value < SIGNIFICANCE:
-            flags[doubt.rater].append(f"{doubt.words}; p = {p_value:.2g} for {len(by_rater)} raters")
+            flags[suspicion.rater].append(f"{suspicion.words}; p = {p_value:.2g} for {len(by_rater)} raters")
     return flags
 
 
-def _doubt_random(rater: str, likeness: Likeness, raters: int) -> _Doubt | None:
-    """Return a doubt if the rater may answer at random and agrees less with the others than they do with each other."""
+def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion | None:
+    """Return a suspicion if the rater's answers may be random.
+
+    Its p-value is that of the test whether the others agree better with each other than with this rater.
+    """
     if likeness.p_value <= SIGNIFICANCE:
         return None
     words = (
         f"random: the answers may be random (correlation with the others' {number(likeness.correlation, 2)}, "
         f"permutation p = {likeness.p_value:.2f} for {raters} raters), and the others agree better with each other"
     )
-    return _Doubt(rater, likeness.p_unlike, words)
+    return _Suspicion(rater, likeness.p_unlike, words)
 
 
-def _doubt_tally(kind: str, words: str, rater: str, tallies: Mapping[str, Tally]) -> _Doubt | None:
+def _suspect_tally(kind: str, words: str, rater: str, tallies: Mapping[str, Tally]) -> _Suspicion | None:
     """Compare a rater's tally with that of the others, using Fisher's exact test."""
     own = tallies.get(rater, NOTHING)
     others = [tally for name, tally in tallies.items() if name != rater]
@@ -264,18 +272,18 @@ def _doubt_tally(kind: str, words: str, rater: str, tallies: Mapping[str, Tally]
         return None
     table = [[own.hits, own.n - own.hits], [theirs.hits, theirs.n - theirs.hits]]
     p_value = float(scipy.stats.fisher_exact(table, alternative="less").pvalue)
-    return _Doubt(rater, p_value, f"{kind}: {words.format(own)}, the others on {theirs}")
+    return _Suspicion(rater, p_value, f"{kind}: {words.format(own)}, the others on {theirs}")
 
 
-def _doubt_hasty(rater: str, rows: pd.DataFrame) -> _Doubt | None:
+def _suspect_hasty(rater: str, rows: pd.DataFrame) -> _Suspicion | None:
     fast = _count_fast(rows)
     if not fast.n:
         return None
-    p_value = float(scipy.stats.binomtest(fast.hits, fast.n, MAX_FAST, alternative="greater").pvalue)
-    return _Doubt(rater, p_value, f"hasty: {fast.hits} of {fast.n} answers took less than {MIN_SECONDS:g} s")
+    p_value = float(scipy.stats.binomtest(fast.hits, fast.n, MAX_FAST_SHARE, alternative="greater").pvalue)
+    return _Suspicion(rater, p_value, f"hasty: {fast.hits} of {fast.n} answers took less than {MIN_SECONDS:g} s")
 
 
-def _doubt_slow(rater: str, relative: pd.DataFrame) -> _Doubt | None:
+def _suspect_slow(rater: str, relative: pd.DataFrame) -> _Suspicion | None:
     """Compare the rater's times with the others', relative to their template's median, using the Mann-Whitney test."""
     is_own = relative["rater"] == rater
     own, others = (relative["relative"][rows].dropna() for rows in (is_own, ~is_own))
@@ -283,20 +291,21 @@ def _doubt_slow(rater: str, relative: pd.DataFrame) -> _Doubt | None:
         return None
     p_value = float(scipy.stats.mannwhitneyu(own, others, alternative="greater", method="asymptotic").pvalue)
     seconds = [float(relative["seconds"][rows].median()) for rows in (is_own, ~is_own)]
-    return _Doubt(rater, p_value, f"slow: {seconds[0]:.0f} s per answer in the median, the others {seconds[1]:.0f} s")
+    words = f"slow: the median time per answer is {seconds[0]:.0f} s, but {seconds[1]:.0f} s for the others"
+    return _Suspicion(rater, p_value, words)
 
 
-def _doubt_same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
+def _suspect_same(rater: str, answers: pd.DataFrame) -> _Suspicion | None:
     """Compare how often the rater and the others gave the rater's most common answer, using Fisher's exact test.
 
     Only the template that the rater answered most often is used.
     """
     own = answers[answers["rater"] == rater]
     template = own["template"].mode()[0]
-    own, others = (rows[rows["template"] == template]["said"] for rows in (own, answers[answers["rater"] != rater]))
+    own, others = (rows[rows["template"] == template]["answer"] for rows in (own, answers[answers["rater"] != rater]))
     commonest = own.mode()[0]
     hits = int((own == commonest).sum())
-    if hits < MIN_SAME * len(own) or not len(others):
+    if hits < MIN_SAME_SHARE * len(own) or not len(others):
         return None
     theirs = int((others == commonest).sum())
     table = [[hits, len(own) - hits], [theirs, len(others) - theirs]]
@@ -305,4 +314,4 @@ def _doubt_same(rater: str, answers: pd.DataFrame) -> _Doubt | None:
         f"same: {hits} of {len(own)} answers to {template} are {commonest}, but only "
         f"{theirs / len(others):.0%} of the others'"
     )
-    return _Doubt(rater, p_value, words)
+    return _Suspicion(rater, p_value, words)

@@ -52,18 +52,18 @@ class GeneratorPair(NamedTuple):
         return float(np.nanmean(self.differences))
 
 
-class Rehearsed(NamedTuple):
+class RehearsedDecisions(NamedTuple):
     """Decisions about every pair, in many random orders of the same prompts."""
 
     pairs: Sequence[GeneratorPair]
     prompts: int
-    decided: Decisions
-    """The decisions (orders, pairs)."""
+    decisions: Decisions
+    """Verdicts and numbers of looks (orders, pairs)."""
     indifference: float
 
     def measure_cost(self) -> Floats:
         """Return the fraction of prompts that was needed to decide each pair (orders, pairs); 1 for undecided pairs."""
-        return np.minimum((self.decided.look + 1) * PER_LOOK / self.prompts, 1)
+        return np.minimum((self.decisions.look + 1) * PER_LOOK / self.prompts, 1)
 
     def measure_total_cost(self) -> Floats:
         """Return the fraction of prompts that was needed to decide all pairs (orders,)."""
@@ -76,7 +76,7 @@ class Rehearsed(NamedTuple):
 
     def find_false(self) -> NDArray[np.bool_]:
         """Return True for each decision that the full set of prompts contradicts (orders, pairs)."""
-        return find_false_decisions(self.decided.verdict, self.pairs, self.indifference)
+        return find_false_decisions(self.decisions.verdict, self.pairs, self.indifference)
 
     def measure_false_share(self) -> float:
         """Return the fraction of orders with at least one false decision."""
@@ -116,7 +116,7 @@ def rehearse(
     options: Adaptive,
     indifferences: Sequence[float],
     orders: int,
-) -> list[Rehearsed]:
+) -> list[RehearsedDecisions]:
     """Decide the pairs in random orders that are balanced by the prompts' labels; return a result per indifference."""
     found: list[list[Decisions]] = [[] for _ in indifferences]
     for drawn in _draw_orders(labels, orders, options.seed):
@@ -129,7 +129,9 @@ def rehearse(
             ]
             decided.append(decide(of_pairs, options.alpha))
     return [
-        Rehearsed(pairs, len(labels), Decisions(*map(np.concatenate, zip(*decided, strict=True))), indifference)
+        RehearsedDecisions(
+            pairs, len(labels), Decisions(*map(np.concatenate, zip(*decided, strict=True))), indifference
+        )
         for indifference, decided in zip(indifferences, found, strict=True)
     ]
 

@@ -29,7 +29,7 @@ from plumbline.plugins.rating.rehearsal import (
     MIN_NAIVE_PROMPTS,
     MIN_PROMPTS,
     GeneratorPair,
-    Rehearsed,
+    RehearsedDecisions,
     decide_naively,
     equalise_means,
     find_false_decisions,
@@ -69,7 +69,7 @@ class RehearseConfig(ScoresSource):
             )
 
 
-class Judged(NamedTuple):
+class JudgeScores(NamedTuple):
     """One judge's scores of images: a metric's scores or people's ratings."""
 
     source: str
@@ -79,7 +79,7 @@ class Judged(NamedTuple):
     labels: Sequence[str]
     """Skills of each prompt; the orders are balanced by these."""
     options: Adaptive
-    within: bool
+    in_range: bool
     """True if all scores are within the range that the betting method needs."""
     deviation: float
     """Standard deviation of the scores."""
@@ -89,7 +89,7 @@ class Judged(NamedTuple):
     @property
     def methods(self) -> list[Adaptive]:
         """The methods that can be applied to the scores; betting requires scores within the range."""
-        ways = [replace(self.options, method="betting")] if self.within else []
+        ways = [replace(self.options, method="betting")] if self.in_range else []
         return [*ways, replace(self.options, method="asymptotic")]
 
 
@@ -99,9 +99,7 @@ class Rehearsal(NamedTuple):
     answers: Sequence[str]
     """A sentence for each judge: how many prompts would have been enough."""
     tables: Sequence[ShownTable]
-    """Tables of false decisions, costs by indifference, costs by pair for some judges, and the coverage of published
-    ratings.
-    """
+    """Tables of false decisions, of cost by indifference, of cost by pair for some judges, and of interval coverage."""
 
 
 def rehearse_all(config: RehearseConfig) -> Rehearsal:
@@ -112,10 +110,10 @@ def rehearse_all(config: RehearseConfig) -> Rehearsal:
     judges = list(_read_judges(config))
     if not judges:
         raise ConfigError(f"rehearse: no two generators share {MIN_PROMPTS} scored prompts")
-    outcomes = [[_rehearse_judge(judged, options, config) for options in judged.methods] for judged in judges]
+    outcomes = [[_rehearse_judge(scores, options, config) for options in scores.methods] for scores in judges]
     flat = list(chain.from_iterable(outcomes))
     labels = [measure_coverage(published, config.storage)] if (published := _list_releases(config)) else []
-    by_pair = [_tabulate_pairs(of_judge) for of_judge in outcomes if of_judge[0].judged.by_pair]
+    by_pair = [_tabulate_pairs(of_judge) for of_judge in outcomes if of_judge[0].scores.by_pair]
     tables = [_tabulate_false(flat, config), _tabulate_cost(flat, config), *by_pair, *labels]
     return Rehearsal([_describe_result(of_judge[0], config) for of_judge in outcomes], tables)
 
@@ -125,7 +123,7 @@ def _list_releases(config: RehearseConfig) -> list[ProtocolConfig]:
     return list(config.protocols.values()) if config.reference is not None else []
 
 
-def _read_judges(config: RehearseConfig) -> Iterator[Judged]:
+def _read_judges(config: RehearseConfig) -> Iterator[JudgeScores]:
     for protocol in (*([] if config.protocol is None else [config.protocol]), *_list_releases(config)):
         release = open_release(protocol, config.storage)
         labels = {prompt: "\0".join(skills) for prompt, skills in release.skills.items()}
@@ -145,7 +143,7 @@ def _read_judges(config: RehearseConfig) -> Iterator[Judged]:
 
 def _read_metrics(
     source: str, scores: pa.Table, labels: Mapping[str, str], config: RehearseConfig, *, by_pair: bool
-) -> Iterator[Judged]:
+) -> Iterator[JudgeScores]:
     frame = scores.select(["metric", "generator", "prompt_id", "score"]).to_pandas()
     for metric, of_metric in frame.groupby("metric", sort=False):
         yield from _make_judge(source, str(metric), of_metric, labels, config.adaptive, by_pair=by_pair)
@@ -153,8 +151,8 @@ def _read_metrics(
 
 def _make_judge(
     source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive, *, by_pair: bool
-) -> Iterator[Judged]:
-    """Yield the judge if it scored two generators on enough prompts; several images per prompt are averaged."""
+) -> Iterator[JudgeScores]:
+    """Yield the judge if it scored two generators on enough prompts; a prompt's score is averaged over its images."""
     wide = pivot_by_generator(frame)
     low, high = options.range
     values = wide.to_numpy(np.float64)
@@ -162,39 +160,39 @@ def _make_judge(
     pairs = pair_generators(wide)
     if pairs:
         of_prompts = [labels.get(str(prompt), "") for prompt in wide.index]
-        yield Judged(source, judge, pairs, of_prompts, options, within, float(np.nanstd(values)), by_pair)
+        yield JudgeScores(source, judge, pairs, of_prompts, options, within, float(np.nanstd(values)), by_pair)
 
 
 class _Outcome(NamedTuple):
     """One judge's result under one method."""
 
-    judged: Judged
+    scores: JudgeScores
     options: Adaptive
-    found: Sequence[Rehearsed]
+    results: Sequence[RehearsedDecisions]
     """Results by indifference, starting with an indifference of 0."""
-    of_tied: Rehearsed
+    tied_result: RehearsedDecisions
     """Result for scores that are shifted so that no generator is better."""
 
     @property
     def row(self) -> tuple[str, str, str]:
-        return self.judged.source, self.judged.judge, self.options.method
+        return self.scores.source, self.scores.judge, self.options.method
 
 
-def _rehearse_judge(judged: Judged, options: Adaptive, config: RehearseConfig) -> _Outcome:
-    zones = [0.0, *_name_indifferences(judged, config).values()]
-    found = rehearse(judged.pairs, judged.labels, options, zones, config.orders)
+def _rehearse_judge(scores: JudgeScores, options: Adaptive, config: RehearseConfig) -> _Outcome:
+    zones = [0.0, *_name_indifferences(scores, config).values()]
+    found = rehearse(scores.pairs, scores.labels, options, zones, config.orders)
     low, high = options.range
-    shift = max(abs(pair.difference) for pair in judged.pairs)
+    shift = max(abs(pair.difference) for pair in scores.pairs)
     # Half of the shift is added to one generator's scores and subtracted from the other's, which may leave the range.
     wider = replace(options, range=(low - shift / 2, high + shift / 2))
-    (of_tied,) = rehearse(equalise_means(judged.pairs), judged.labels, wider, [0.0], config.orders)
-    return _Outcome(judged, options, found, of_tied)
+    (tied_result,) = rehearse(equalise_means(scores.pairs), scores.labels, wider, [0.0], config.orders)
+    return _Outcome(scores, options, found, tied_result)
 
 
-def _name_indifferences(judged: Judged, config: RehearseConfig) -> dict[str, float]:
+def _name_indifferences(scores: JudgeScores, config: RehearseConfig) -> dict[str, float]:
     """Return the indifferences above 0, in units of the judge's scores, keyed by their name in the table."""
-    own = config.adaptive.indifference_of(judged.judge)
-    indifferences = {name_spread(spread): spread * judged.deviation for spread in config.spreads}
+    own = config.adaptive.indifference_of(scores.judge)
+    indifferences = {name_spread(spread): spread * scores.deviation for spread in config.spreads}
     return indifferences | ({"given": own} if own else {})
 
 
@@ -205,79 +203,78 @@ def name_spread(spread: float) -> str:
 
 def _describe_result(outcome: _Outcome, config: RehearseConfig) -> str:
     """Describe in a sentence how many prompts would have been enough, and how often decisions were false."""
-    own = config.adaptive.indifference_of(outcome.judged.judge)
-    found = outcome.found[-1 if own else 0]
-    within = f", or as alike as {own:g}" if own else ""
+    own = config.adaptive.indifference_of(outcome.scores.judge)
+    found = outcome.results[-1 if own else 0]
+    within = f" or find them within {own:g} of each other" if own else ""
     wrong = f"In {percent(found.measure_false_share())} of {config.orders} orders a decision was false."
     need = f"{_describe_need(found, within)} ({outcome.options.method})"
-    return f"{outcome.judged.source}, {outcome.judged.judge}: {need}. {wrong}"
+    return f"{outcome.scores.source}, {outcome.scores.judge}: {need}. {wrong}"
 
 
-def _describe_need(found: Rehearsed, within: str) -> str:
+def _describe_need(found: RehearsedDecisions, within: str) -> str:
     """Describe in a sentence how many prompts decide the pairs, and which pairs need all prompts."""
     early = found.find_early_pairs()
     late = [f"{pair.a} and {pair.b}" for pair, known in zip(found.pairs, early, strict=True) if not known]
     needed = math.ceil(found.prompts * float(found.measure_cost()[:, early].max(axis=1, initial=0).mean()))
     pairs = f"{'the other' if late else 'all'} {plural(int(early.sum()), 'pair')}"
-    enough = f"{needed} of {found.prompts} prompts tell {pairs} apart{within}, on average"
+    enough = f"{needed} of {found.prompts} prompts are enough to decide {pairs}{within}, on average"
     if not late:
         return enough
-    lacking = f"it takes all {found.prompts} prompts or more to tell {names(late)} apart{within}"
+    lacking = f"it takes all {found.prompts} prompts or more to decide between {names(late)}{within}"
     return f"{lacking}; {enough}" if early.any() else lacking
 
 
 def _tabulate_false(outcomes: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
     return ShownTable(
         "False decisions",
-        f"Of {config.orders} random orders, those with any false decision, all pairs together, where at most "
-        f"{config.adaptive.alpha:.0%} are promised by betting. As scored: what is not so of all prompts is false. "
-        "Tied: the scores are so shifted that all generators have one mean, and any decision is false. Naive: "
-        "Student's t-test "
-        f"at 5% after every prompt from number {MIN_NAIVE_PROMPTS} on, the first that is significant counts; in "
-        "brackets the share of pairs.",
+        f"Share of {config.orders} random orders with at least one false decision about any pair; betting guarantees "
+        f"at most {config.adaptive.alpha:.0%}. As scored: a decision is false if the scores of all prompts contradict "
+        "it. Tied: scores are shifted to the same mean for all generators, so that every decision is false. Naive: "
+        f"Student's t-test at 5% after every prompt from number {MIN_NAIVE_PROMPTS} on, stopping at the first "
+        "significant result; the share of pairs is in parentheses.",
         ("scores", "judge", "method", "pairs", "prompts", "as scored", "tied", "naive, as scored", "naive, tied"),
-        [_make_false_row(one, config) for one in outcomes],
+        [_make_false_row(outcome, config) for outcome in outcomes],
     )
 
 
-def _make_false_row(one: _Outcome, config: RehearseConfig) -> tuple[str, ...]:
-    judged = one.judged
-    shares = [percent(found.measure_false_share()) for found in (one.found[0], one.of_tied)]
-    looked = [_measure_naive(pairs, judged, config) for pairs in (judged.pairs, equalise_means(judged.pairs))]
-    return (*one.row, str(len(judged.pairs)), str(len(judged.labels)), *shares, *looked)
+def _make_false_row(outcome: _Outcome, config: RehearseConfig) -> tuple[str, ...]:
+    scores = outcome.scores
+    shares = [percent(found.measure_false_share()) for found in (outcome.results[0], outcome.tied_result)]
+    looked = [_measure_naive(pairs, scores, config) for pairs in (scores.pairs, equalise_means(scores.pairs))]
+    return (*outcome.row, str(len(scores.pairs)), str(len(scores.labels)), *shares, *looked)
 
 
-def _measure_naive(pairs: Sequence[GeneratorPair], judged: Judged, config: RehearseConfig) -> str:
-    false = find_false_decisions(decide_naively(pairs, judged.labels, config.orders, config.adaptive.seed), pairs, 0)
+def _measure_naive(pairs: Sequence[GeneratorPair], scores: JudgeScores, config: RehearseConfig) -> str:
+    false = find_false_decisions(decide_naively(pairs, scores.labels, config.orders, config.adaptive.seed), pairs, 0)
     return f"{percent(float(false.any(axis=-1).mean()))} ({percent(float(false.mean()))})"
 
 
 def _tabulate_cost(outcomes: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
-    zones = list(dict.fromkeys(name for one in outcomes for name in _name_indifferences(one.judged, config)))
+    zones = list(dict.fromkeys(name for outcome in outcomes for name in _name_indifferences(outcome.scores, config)))
     return ShownTable(
-        "What it costs, by indifference",
-        "The share of the prompts, and so of the images, after which every pair is decided or found to differ by no "
-        f"more than the indifference: the mean of {config.orders} orders. Indifferences are told in standard "
-        "deviations (sd) of the judge's scores, whose size stands beside. Without any, the closest pair decides.",
+        "Cost by indifference",
+        "Share of the prompts, and so of the images, after which every pair is decided or found to differ by no more "
+        f"than the indifference: mean over {config.orders} orders. Indifferences are in standard deviations of the "
+        "judge's scores (column sd). Without an indifference, the cost is that of the closest pair.",
         ("scores", "judge", "method", "sd", "none", *zones),
-        [_make_cost_row(one, zones, config) for one in outcomes],
+        [_make_cost_row(outcome, zones, config) for outcome in outcomes],
     )
 
 
-def _make_cost_row(one: _Outcome, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
-    shares = [percent(float(found.measure_total_cost().mean())) for found in one.found]
-    by_name = dict(zip(_name_indifferences(one.judged, config), shares[1:], strict=True))
-    return (*one.row, number(one.judged.deviation), shares[0], *(by_name.get(name, EMPTY) for name in zones))
+def _make_cost_row(outcome: _Outcome, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
+    shares = [percent(float(found.measure_total_cost().mean())) for found in outcome.results]
+    by_name = dict(zip(_name_indifferences(outcome.scores, config), shares[1:], strict=True))
+    return (*outcome.row, number(outcome.scores.deviation), shares[0], *(by_name.get(name, EMPTY) for name in zones))
 
 
 def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
     """Return a table of one judge's pairs with their cost under each method."""
-    judged = outcomes[0].judged
-    ordered = sorted(range(len(judged.pairs)), key=lambda place: -abs(judged.pairs[place].difference))
-    used = [one.found[0].measure_cost() for one in outcomes]
+    scores = outcomes[0].scores
+    ordered = sorted(range(len(scores.pairs)), key=lambda place: -abs(scores.pairs[place].difference))
+    used = [outcome.results[0].measure_cost() for outcome in outcomes]
     rows = []
     for rank, place in enumerate(ordered, start=1):
-        pair = judged.pairs[place]
+        pair = scores.pairs[place]
         costs = [
             percent(float(share.mean()))
             for of_method in used
@@ -285,11 +282,11 @@ def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
         ]
         both = str(int(np.isfinite(pair.differences).sum()))
         rows.append((f"{pair.a}, {pair.b}", both, number(abs(pair.difference)), *costs))
-    heads = [name for one in outcomes for name in (f"{one.options.method}: this pair", "with all above it")]
+    heads = [name for outcome in outcomes for name in (f"{outcome.options.method}: this pair", "with all above it")]
     return ShownTable(
-        f"Pair by pair: {' '.join(filter(None, (judged.source, judged.judge)))}",
-        "The share of the prompts after which a pair is decided, without indifference; and after which it and all that "
-        "differ more are.",
+        f"Pair by pair: {' '.join(filter(None, (scores.source, scores.judge)))}",
+        "Share of the prompts after which this pair is decided, without indifference, and after which this pair and "
+        "all pairs with a larger difference are decided.",
         ("pair", "prompts of both", "difference", *heads),
         rows,
     )

@@ -33,10 +33,10 @@ from plumbline.plugins.rating.designs import (
     Design,
     DesignedTasks,
     UnreadableImages,
+    locate_study,
     make_design,
     make_tasks,
     open_originals,
-    study_place,
 )
 from plumbline.plugins.rating.open_queue import open_queue
 from plumbline.plugins.rating.order import Turn, draw_image_order
@@ -48,18 +48,18 @@ from plumbline.plugins.rating.study_files import (
     Revision,
     StudyVersion,
     answer_path,
-    key_of,
+    list_versions,
+    make_key,
     read_revision,
     read_study,
     read_version,
-    study_versions,
     tasks_path,
     version_path,
 )
-from plumbline.plugins.rating.task_images import Pictures
-from plumbline.plugins.rating.tasks import Task, task_table
+from plumbline.plugins.rating.task_images import TaskImages
+from plumbline.plugins.rating.tasks import Task, encode_tasks
 
-MARK = "study.json"
+MARKER_FILE = "study.json"
 """File that marks a study's folder; writing it also checks that the storage supports create-only writes."""
 DESIGN_OPTIONS = ("templates", "run", "images", "generators", "pictures", "questions", "gold", "seed")
 """Options that determine the tasks."""
@@ -72,7 +72,7 @@ REFRESH_SECONDS = 1.0
 MIN_TIMED = 5
 """Minimum number of timed answers for an estimate of the remaining time."""
 Report = Callable[[str], None]
-"""Prints a warning."""
+"""Function that prints a warning."""
 
 
 class RefusedAnswer(PlumblineError):
@@ -82,7 +82,7 @@ class RefusedAnswer(PlumblineError):
         super().__init__(message)
         self.status = status
         self.kept = kept
-        """The answer that is already stored instead."""
+        """The stored answer that the refused answer conflicts with."""
 
 
 @checked(frozen=True, kw_only=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -124,7 +124,7 @@ class OpenVersion(NamedTuple):
     version: int
     tasks: Mapping[str, Task]
     """Tasks by id."""
-    pictures: Pictures
+    images: TaskImages
     queue: Queue
     """The queue of the tasks without missing images."""
 
@@ -133,50 +133,50 @@ class Study:
     """A study as used by its server; other servers may add answers at the same time."""
 
     def __init__(self, place: Place, config: RateConfig, report: Report) -> None:
-        """Open the newest version; raise PlumblineError if it cannot be read."""
+        """Open the study's newest version; raise PlumblineError if it cannot be read."""
         self.place = place
         self.answers = AnswerReader(place)
-        self.gone: dict[str, str] = {}
+        self.omitted: dict[str, str] = {}
         """Tasks with a missing image, and the reason."""
         self._reported: set[str] = set()
         self._config, self._report = config, report
-        self._opened = self._open(read_study(place))
+        self._served = self._open(read_study(place))
         self._changing, self._refreshing = Lock(), Lock()
         self._refreshed_at = -math.inf
         self.refresh()
 
     def _open(self, version: StudyVersion) -> OpenVersion:
         design = read_config(version.design, Design)
-        pictures = Pictures(_retry(lambda: open_originals(design, self.place.storage)))
+        images = TaskImages(_retry(lambda: open_originals(design, self.place.storage)))
         tasks = {task.task_id: task for task in version.tasks}
-        return OpenVersion(version.version, tasks, pictures, open_queue(version.tasks, design, self._config))
+        return OpenVersion(version.version, tasks, images, open_queue(version.tasks, design, self._config))
 
-    def _omit(self, gone: dict[str, str]) -> None:
-        """Serve all tasks except the ones in `gone`."""
-        tasks = [task for task in self._opened.tasks.values() if task.task_id not in gone]
-        self.gone = gone
-        self._opened = self._opened._replace(queue=self._opened.queue.restrict(tasks))
+    def _set_omitted(self, omitted: dict[str, str]) -> None:
+        """Serve all tasks except those in `omitted`."""
+        tasks = [task for task in self._served.tasks.values() if task.task_id not in omitted]
+        self.omitted = omitted
+        self._served = self._served._replace(queue=self._served.queue.restrict(tasks))
 
     @property
-    def opened(self) -> OpenVersion:
+    def served(self) -> OpenVersion:
         """The version that is currently served."""
-        return self._opened
+        return self._served
 
     def refresh(self, rater: str = "") -> None:
         """Read this rater's new answers, or all new answers and versions if `REFRESH_SECONDS` have passed."""
         with self._refreshing:
             if time.monotonic() - self._refreshed_at > REFRESH_SECONDS:
                 self.answers.refresh()
-                newest = study_versions(self.place)[-1:]
-                if newest and newest[0] > self._opened.version:
-                    self._opened = self._open(read_version(self.place, newest[0]))
-                    self.gone = {}
+                newest = list_versions(self.place)[-1:]
+                if newest and newest[0] > self._served.version:
+                    self._served = self._open(read_version(self.place, newest[0]))
+                    self.omitted = {}
                     self._report(f"the study was edited: version {newest[0]} is served from now on")
                 self._refreshed_at = time.monotonic()
             elif rater:
                 self.answers.refresh(rater)
         for name, problem in list(self.answers.problems.items()):
-            self._report_once(name, f"not among the answers: {problem}")
+            self._report_once(name, f"an answer file was ignored: {problem}")
 
     def _report_once(self, key: str, line: str) -> None:
         if key not in self._reported:
@@ -189,40 +189,40 @@ class Study:
         If no other task is left, these tasks are tried again, because the images may be back.
         """
         self.refresh(rater)
-        answers = [answer for answer in self.answers.all() if answer.task_id in self._opened.tasks]
+        answers = [answer for answer in self.answers.list_answers() if answer.task_id in self._served.tasks]
         opened, turns = self._find_complete_turns(answers, rater, count)
-        if not turns and self.gone:
+        if not turns and self.omitted:
             with self._changing:
-                self._omit({})
+                self._set_omitted({})
             opened, turns = self._find_complete_turns(answers, rater, count)
         own = [answer for answer in answers if answer.rater == rater]
-        left = len(opened.queue.open_tasks(answers, rater))
+        left = len(opened.queue.list_open_tasks(answers, rater))
         return RaterProgress(opened.version, turns, len(own), len(own) + left, _estimate_minutes(own, left))
 
     def _find_complete_turns(self, answers: Sequence[Answer], rater: str, count: int) -> tuple[OpenVersion, list[Turn]]:
         """Return the next turns whose images all exist, and the version they belong to."""
         while True:
-            opened = self._opened
-            turns = opened.queue.next(answers, rater, count)
-            if not any(self._is_gone(opened, turn.task) for turn in turns):
+            opened = self._served
+            turns = opened.queue.choose_turns(answers, rater, count)
+            if not any(self._omit_if_incomplete(opened, turn.task) for turn in turns):
                 return opened, turns
 
-    def _is_gone(self, opened: OpenVersion, task: Task) -> bool:
-        """Return True if an image of the task is missing; in that case, omit the task from now on."""
-        problem = opened.pictures.problem(task)
+    def _omit_if_incomplete(self, opened: OpenVersion, task: Task) -> bool:
+        """Omit the task if one of its images is missing; return True if so."""
+        problem = opened.images.find_problem(task)
         if problem is None:
             return False
         with self._changing:
-            if self._opened.version == opened.version and task.task_id not in self.gone:
-                self._omit({**self.gone, task.task_id: problem})
+            if self._served.version == opened.version and task.task_id not in self.omitted:
+                self._set_omitted({**self.omitted, task.task_id: problem})
                 self._report_once(
                     task.task_id, f"task {task.task_id} is left out because an image is missing: {problem}"
                 )
         return True
 
-    def image_order(self, task: Task, rater: str, repeat: int) -> tuple[int, ...]:
+    def order_images(self, task: Task, rater: str, repeat: int) -> tuple[int, ...]:
         """Return the indices of a task's images from left to right, as shown to this rater."""
-        return draw_image_order(self._opened.queue.sequencing.seed, rater, task, repeat)
+        return draw_image_order(self._served.queue.sequencing.seed, rater, task, repeat)
 
     def add(self, sent: SentAnswer) -> StoredAnswer:
         """Store an answer with one create-only write; repeating the request has no effect.
@@ -231,7 +231,7 @@ class Study:
         written.
         """
         self.refresh(sent.rater)
-        opened = self._opened
+        opened = self._served
         task = self._check(sent, opened)
         answer = Answer(
             version=opened.version,
@@ -240,7 +240,7 @@ class Study:
             prompt_id=task.prompt_id,
             image_ids=task.image_ids,
             generators=task.generators,
-            shown=self.image_order(task, sent.rater, sent.repeat),
+            shown=self.order_images(task, sent.rater, sent.repeat),
             repeat=sent.repeat,
             gold=task.gold,
             rater=sent.rater,
@@ -249,8 +249,8 @@ class Study:
             seconds=sent.seconds,
             at=_now(),
         )
-        key, place = key_of(answer), self.place / answer_path(key_of(answer), sent.revision)
-        if sent.revision > (following := self.answers.next_revision(key)):
+        key, place = make_key(answer), self.place / answer_path(make_key(answer), sent.revision)
+        if sent.revision > (following := self.answers.find_next_revision(key)):
             raise RefusedAnswer(400, f"revision: expected at most {following}, got {sent.revision}")
         new = place.create(encode_answer(answer))
         try:
@@ -258,20 +258,20 @@ class Study:
         except BadAnswer as error:
             self.answers.note_revision(key, sent.revision)
             message = f"revision {sent.revision} is already stored but damaged; send revision"
-            raise RefusedAnswer(409, f"{message} {self.answers.next_revision(key)}") from error
+            raise RefusedAnswer(409, f"{message} {self.answers.find_next_revision(key)}") from error
         self.answers.add(stored)
-        if not _are_same(stored.answer, answer):
+        if not _are_equal(stored.answer, answer):
             message = f"another answer is already stored as revision {sent.revision}; to change it, send revision"
-            raise RefusedAnswer(409, f"{message} {self.answers.next_revision(key)}", self.answers.last(key))
+            raise RefusedAnswer(409, f"{message} {self.answers.find_next_revision(key)}", self.answers.find_last(key))
         return StoredAnswer(stored, new)
 
     def add_imported(self, answer: Answer) -> bool:
         """Store an answer from another tool as the next revision; return False if the last one is equal or newer."""
-        key = key_of(answer)
-        last = self.answers.last(key)
-        if last is not None and (last.answer.at >= answer.at or _are_same(last.answer, answer)):
+        key = make_key(answer)
+        last = self.answers.find_last(key)
+        if last is not None and (last.answer.at >= answer.at or _are_equal(last.answer, answer)):
             return False
-        revision = self.answers.next_revision(key)
+        revision = self.answers.find_next_revision(key)
         while not (self.place / answer_path(key, revision)).create(encode_answer(answer)):
             revision += 1
         self.answers.add(Revision(revision, answer))
@@ -283,11 +283,11 @@ class Study:
         task = opened.tasks.get(sent.task_id)
         if task is None and sent.version != version:
             raise RefusedAnswer(
-                409, f"version {sent.version} of the study asked this, but the current version is {version}"
+                409, f"version {sent.version} of the study asked this task, but the current version is {version}"
             )
         if task is None:
-            raise RefusedAnswer(404, f"task {sent.task_id}: version {version} of the study has no such task")
-        if task.task_id in self.gone:
+            raise RefusedAnswer(404, f"version {version} of the study does not contain task {sent.task_id}")
+        if task.task_id in self.omitted:
             raise RefusedAnswer(410, IMAGE_MISSING)
         if (problem := find_problem(TEMPLATES[task.template], sent.answer, task.scope)) is not None:
             raise RefusedAnswer(400, problem)
@@ -299,13 +299,13 @@ def open_study(config: RateConfig, report: Report) -> Study:
 
     Raises ConfigError if there is nothing to ask, SourceError if a file of the study is damaged.
     """
-    place = study_place(config)
+    place = locate_study(config)
     with readable_errors(place, "study"):
-        (place / MARK).create_mark(b'{"plumbline_study": 1}\n')
-    versions = study_versions(place)
+        (place / MARKER_FILE).create_mark(b'{"plumbline_study": 1}\n')
+    versions = list_versions(place)
     own = read_version(place, versions[-1]) if versions else None
     if own is None or any(getattr(config, name) is not None for name in DESIGN_OPTIONS):
-        design, designed = _retry(lambda: _make(config, None if own is None else own.design))
+        design, designed = _retry(lambda: _make_tasks(config, None if own is None else own.design))
         for note in designed.notes:
             report(note)
         if own is None or not (_has_design(own, design) and own.tasks == designed.tasks):
@@ -315,7 +315,7 @@ def open_study(config: RateConfig, report: Report) -> Study:
     return Study(place, config, report)
 
 
-def _make(config: RateConfig, own: Mapping[str, Any] | None) -> tuple[Design, DesignedTasks]:
+def _make_tasks(config: RateConfig, own: Mapping[str, Any] | None) -> tuple[Design, DesignedTasks]:
     design = make_design(config, own)
     return design, make_tasks(design, open_originals(design, config.storage), config.storage)
 
@@ -330,16 +330,16 @@ def _retry(read: Callable[[], Result]) -> Result:
 
 def _has_design(version: StudyVersion, design: Design) -> bool:
     """Return True if a version has this design; options missing from its file have their default values."""
-    return read_config(version.design, Design).as_json() == design.as_json()
+    return read_config(version.design, Design).to_json() == design.to_json()
 
 
 def _write_version(place: Place, design: Design, tasks: Sequence[Task], version: int) -> int:
     """Write a version with create-only writes and return its number; another server may have written the same one."""
-    data = encode_table("tasks", task_table(tasks))
+    data = encode_table("tasks", encode_tasks(tasks))
     while True:
         table, file = place / tasks_path(version), place / version_path(version)
         if table.create(data) or table.read() == data:
-            content = {"version": version, "made": _now(), "design": design.as_json()}
+            content = {"version": version, "made": _now(), "design": design.to_json()}
             if file.create(encode_json(content).encode()) or _has_design(read_version(place, version), design):
                 return version
         version += 1
@@ -349,7 +349,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _are_same(first: Answer, second: Answer) -> bool:
+def _are_equal(first: Answer, second: Answer) -> bool:
     """Return True if two answers differ only in their times and versions."""
     return replace(first, at=second.at, version=second.version, seconds=second.seconds) == second
 

@@ -13,7 +13,7 @@ from plumbline.pipelines.base.storage import Place, first_line, readable_errors
 from plumbline.pipelines.metaeval.releases.sheets import list_files, read_content, read_sheet, read_text
 from plumbline.pipelines.store.checksums import DamagedError, decode_json
 from plumbline.plugins.rating.answers import REMEDY, TASK_ID, Answer, parse_answer
-from plumbline.plugins.rating.tasks import Task, tasks_of
+from plumbline.plugins.rating.tasks import Task, decode_tasks
 
 ANSWERS = "answers"
 VERSION = re.compile(r"study\.([1-9]\d*)\.json")
@@ -55,7 +55,7 @@ def answer_path(key: AnswerKey, revision: int) -> str:
     return f"{ANSWERS}/{key.rater}/{key.task_id}.{key.repeat}.{revision}.json"
 
 
-def study_versions(place: Place) -> list[int]:
+def list_versions(place: Place) -> list[int]:
     """Return the version numbers of a study in ascending order; empty if the folder has none."""
     found = (VERSION.fullmatch(file.name) for file in list_files(place, ".json"))
     return sorted(int(match[1]) for match in found if match is not None)
@@ -63,7 +63,7 @@ def study_versions(place: Place) -> list[int]:
 
 def read_study(place: Place) -> StudyVersion:
     """Return the newest version of a study; raise SourceError if the folder has none or a file is damaged."""
-    versions = study_versions(place)
+    versions = list_versions(place)
     if not versions:
         raise SourceError(f"{place}: expected a study's folder with {version_path(1)}, found none; check the path")
     return read_version(place, versions[-1])
@@ -83,7 +83,7 @@ def read_tasks(place: Place, version: int) -> list[Task]:
     """Return the tasks of a version; raise SourceError if the task table is damaged."""
     file = place / tasks_path(version)
     try:
-        return tasks_of(read_sheet(file).table)
+        return decode_tasks(read_sheet(file).table)
     except SourceError as error:
         if isinstance(error.__cause__, DamagedError | pa.ArrowException):
             problem = first_line(error.__cause__)
@@ -100,7 +100,7 @@ def read_answers(place: Place) -> list[Answer]:
     answers.refresh()
     for problem in answers.problems.values():
         raise SourceError(problem)
-    return answers.all()
+    return answers.list_answers()
 
 
 class AnswerReader:
@@ -112,7 +112,7 @@ class AnswerReader:
         self._place = place / ANSWERS
         self._seen: set[str] = set()
         self._newest: dict[AnswerKey, int] = {}
-        """Highest revision that has a file, including damaged files."""
+        """Number of the highest revision that has a file, including damaged files."""
         self._last: dict[AnswerKey, Revision] = {}
         self._refreshing, self._adding = Lock(), Lock()
 
@@ -135,17 +135,17 @@ class AnswerReader:
 
     def add(self, stored: Revision) -> None:
         """Add an answer that has just been written or read."""
-        key = key_of(stored.answer)
+        key = make_key(stored.answer)
         self.note_revision(key, stored.revision)
         with self._adding:
             if key not in self._last or self._last[key].revision < stored.revision:
                 self._last[key] = stored
 
-    def next_revision(self, key: AnswerKey) -> int:
+    def find_next_revision(self, key: AnswerKey) -> int:
         """Return the number of the first revision that has no file."""
         return self._newest.get(key, -1) + 1
 
-    def last(self, key: AnswerKey) -> Revision | None:
+    def find_last(self, key: AnswerKey) -> Revision | None:
         return self._last.get(key)
 
     def note_revision(self, key: AnswerKey, revision: int) -> None:
@@ -153,10 +153,10 @@ class AnswerReader:
         with self._adding:
             self._newest[key] = max(revision, self._newest.get(key, -1))
 
-    def all(self) -> list[Answer]:
+    def list_answers(self) -> list[Answer]:
         """Return the last revision of each answer, ordered by time."""
         answers = [stored.answer for stored in list(self._last.values())]
-        return sorted(answers, key=lambda answer: (answer.at, key_of(answer)))
+        return sorted(answers, key=lambda answer: (answer.at, make_key(answer)))
 
     def _read(self, name: str) -> Revision | str | None:
         """Return the answer in a file, or the file's problem, or None if the file is still being written."""
@@ -172,9 +172,9 @@ class AnswerReader:
             stored = read_revision(place, revision)
         except SourceError as error:
             return str(error)
-        if key != (found := key_of(stored.answer)):
-            whose = f"rater {found.rater!r} to task {found.task_id}, repeat {found.repeat}"
-            return f"{place}: holds the answer of {whose}; {REMEDY}"
+        if key != (found := make_key(stored.answer)):
+            other = f"rater {found.rater!r} to task {found.task_id}, repeat {found.repeat}"
+            return f"{place}: contains the answer of {other}; {REMEDY}"
         return stored
 
 
@@ -183,5 +183,5 @@ def read_revision(place: Place, revision: int) -> Revision:
     return Revision(revision, parse_answer(read_content(place), place.url))
 
 
-def key_of(answer: Answer) -> AnswerKey:
+def make_key(answer: Answer) -> AnswerKey:
     return AnswerKey(answer.rater, answer.task_id, answer.repeat)

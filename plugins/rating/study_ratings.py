@@ -10,8 +10,8 @@ from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import LIKERT, Part, Release, Word, released, split_words
 from plumbline.plugins.rating import study_files
 from plumbline.plugins.rating.answers import Answer
-from plumbline.plugins.rating.numbers import Parts, parts_of
-from plumbline.plugins.rating.question_templates import INVALID, TEMPLATES, WHOLE
+from plumbline.plugins.rating.numbers import PartNumbers, convert_to_numbers
+from plumbline.plugins.rating.question_templates import INVALID, TEMPLATES, WHOLE_ANSWERS
 from plumbline.plugins.rating.tasks import Task
 
 RATED = {
@@ -32,9 +32,9 @@ def read_study(place: Place) -> Release:
     - `questions` becomes the fraction of questions answered yes (dsg_h).
     - `side_by_side` and `vote` become choices; a tie counts as unsure.
 
-    Words and questions that the rater was unsure about do not count; answers that are unsure as a whole are null. Only
-    the last revision of an answer counts. Answers to gold questions, to repeats, and to tasks that are not in the
-    newest version are left out. The notes contain the number of answers in each of these groups.
+    Words and questions that the rater was unsure about do not count; an answer that is unsure as a whole is null. Only
+    the last revision of an answer counts. Answers to gold questions, repeats, and tasks that are not in the newest
+    version are left out, and the notes contain their numbers.
 
     Raises SourceError if a file is damaged or the study has no answers.
     """
@@ -50,12 +50,14 @@ def read_study(place: Place) -> Release:
     counts[f"of earlier versions of the study, kept: version {study.version} asks the same"] = earlier
     notes = [f"{plural(count, 'answer')} {reason}" for reason, count in counts.items() if count]
     whole = Counter(answer.answer for answer in used if isinstance(answer.answer, str))
-    notes += [f"{plural(whole[name], 'answer')} {name.replace('_', ' ')}: no rating" for name in WHOLE if whole[name]]
-    rows = [(answer, tasks[answer.task_id], parts_of(answer, tasks[answer.task_id])) for answer in used]
+    notes += [
+        f"{plural(whole[name], 'answer')} {name.replace('_', ' ')}: no rating" for name in WHOLE_ANSWERS if whole[name]
+    ]
+    rows = [(answer, tasks[answer.task_id], convert_to_numbers(answer, tasks[answer.task_id])) for answer in used]
     return released(
-        parts=[part for row in rows if row[0].template in RATED for part in _parts(*row, place)],
-        preferences=[_choice(answer, parts) for answer, _, parts in rows if answer.template not in RATED],
-        words=[word for row in rows if row[0].template == "words" for word in _words(*row, place)],
+        parts=[part for row in rows if row[0].template in RATED for part in _make_parts(*row, place)],
+        preferences=[_make_choice(answer, parts) for answer, _, parts in rows if answer.template not in RATED],
+        words=[word for row in rows if row[0].template == "words" for word in _make_words(*row, place)],
         skills={task.prompt_id: task.skills for task in study.tasks},
         notes=notes,
     )
@@ -69,7 +71,7 @@ def _explain_omission(answer: Answer, tasks: Container[str], version: int) -> st
     return None if answer.task_id in tasks else f"to tasks that version {version} no longer asks, left out"
 
 
-def _parts(answer: Answer, task: Task, parts: Parts, place: Place) -> Iterator[Part]:
+def _make_parts(answer: Answer, task: Task, parts: PartNumbers, place: Place) -> Iterator[Part]:
     """Yield a Part for each word or question, or for the whole image; its rating is None if the rater is unsure.
 
     Questions that the rater calls invalid are left out; if all are invalid, one Part without a rating is yielded.
@@ -81,13 +83,13 @@ def _parts(answer: Answer, task: Task, parts: Parts, place: Place) -> Iterator[P
         yield Part(*ids, name, parts.get(name), _describe(answer, place))
 
 
-def _words(answer: Answer, task: Task, parts: Parts, place: Place) -> Iterator[Word]:
+def _make_words(answer: Answer, task: Task, parts: PartNumbers, place: Place) -> Iterator[Word]:
     ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater)
     for number, (word, start, end) in enumerate(split_words(task.prompt)):
         yield Word(*ids, word, start, end, parts.get(str(number)), _describe(answer, place))
 
 
-def _choice(answer: Answer, parts: Parts) -> dict[str, Any]:
+def _make_choice(answer: Answer, parts: PartNumbers) -> dict[str, Any]:
     columns = ("image_a", "image_b", "generator_a", "generator_b")
     return {
         **dict(zip(columns, (*answer.image_ids, *answer.generators), strict=True)),

@@ -15,47 +15,47 @@ from plumbline.plugins.rating.tasks import Task
 SIDE, MAX_BYTES = 1024, 400_000
 MAX_CACHED = 200
 """Maximum number of cached images, and of cached lists of sources: at most 160 MB."""
-MAX_DECODING = 4
+MAX_CONCURRENT_DECODES = 4
 """Maximum number of images decoded at the same time."""
 
 
-class _Missing(Exception):
-    """Raised for an image that cannot be read now. It is an exception because the cache does not store exceptions."""
+class _ImageMissing(Exception):
+    """Raised for an image that cannot be read now. An exception is used because `lru_cache` does not store it."""
 
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
         self.error = error
 
 
-class Pictures:
+class TaskImages:
     """Reader for the images of tasks."""
 
     def __init__(self, originals: Originals) -> None:
         self._originals = originals
-        self._decoding = BoundedSemaphore(MAX_DECODING)
-        picture = partial(encode_thumbnail, side=SIDE, max_bytes=MAX_BYTES)
+        self._decoding = BoundedSemaphore(MAX_CONCURRENT_DECODES)
+        thumbnail = partial(encode_thumbnail, side=SIDE, max_bytes=MAX_BYTES)
         sources = partial(encode_sources, side=SIDE, max_bytes=MAX_BYTES)
-        self._image = lru_cache(MAX_CACHED)(partial(self._make, picture))
+        self._image = lru_cache(MAX_CACHED)(partial(self._make, thumbnail))
         self._sources = lru_cache(MAX_CACHED)(partial(self._make, sources, edited=True))
 
-    def image(self, task: Task, number: int) -> bytes | RowError:
+    def read_image(self, task: Task, number: int) -> bytes | RowError:
         """Return an image of a task as WebP, or an error."""
         try:
             return self._image(*_locate(task, number))
-        except _Missing as missing:
+        except _ImageMissing as missing:
             return missing.error
 
-    def sources(self, task: Task) -> Sequence[bytes | RowError]:
+    def read_sources(self, task: Task) -> Sequence[bytes | RowError]:
         """Return the source images of a task's edited images, each as WebP or an error; empty if nothing was edited."""
         try:
             return self._sources(*_locate(task, 0))
-        except _Missing:
+        except _ImageMissing:
             return []
 
-    def problem(self, task: Task) -> str | None:
+    def find_problem(self, task: Task) -> str | None:
         """Return the reason why an image or source image of the task cannot be shown, or None."""
-        shown = [*(self.image(task, number) for number in range(len(task.places))), *self.sources(task)]
-        return next((picture.message for picture in shown if isinstance(picture, RowError)), None)
+        shown = [*(self.read_image(task, number) for number in range(len(task.places))), *self.read_sources(task)]
+        return next((image.message for image in shown if isinstance(image, RowError)), None)
 
     def _make(
         self, make: MakeImage[Made], key: ImageKey, prompt_id: str, shard: str, row: int, *, edited: bool = False
@@ -65,7 +65,7 @@ class Pictures:
             image = PlacedImage(key, prompt_id, shard, row)
             result = show_row(image, self._originals, make, edits.get(prompt_id, {}))
         if isinstance(result, RowError):
-            raise _Missing(result)
+            raise _ImageMissing(result)
         return result
 
 

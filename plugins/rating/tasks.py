@@ -20,7 +20,7 @@ class TaskQuestion(NamedTuple):
     text: str
 
 
-class ImagePlace(NamedTuple):
+class ImageLocation(NamedTuple):
     """Location of an image: its shard among those of its generator, and its row in the shard."""
 
     shard: str
@@ -44,7 +44,7 @@ class Task:
     questions: tuple[TaskQuestion, ...] = ()
     gold: Any = None
     """The correct answer to a gold question."""
-    places: tuple[ImagePlace, ...]
+    places: tuple[ImageLocation, ...]
     """Location of each image."""
 
     @property
@@ -53,7 +53,7 @@ class Task:
         return Scope(len(self.words), [question.question_id for question in self.questions])
 
 
-def task_id_of(
+def hash_task(
     template: str,
     prompt_id: str,
     prompt: str,
@@ -66,7 +66,7 @@ def task_id_of(
     return hashlib.sha256(json.dumps(shown, ensure_ascii=False).encode()).hexdigest()[:16]
 
 
-def task_table(tasks: Sequence[Task]) -> pa.Table:
+def encode_tasks(tasks: Sequence[Task]) -> pa.Table:
     """Return the tasks as a table (schema TASKS)."""
     return rows.table([_encode_task(task) for task in tasks], TASKS)
 
@@ -78,7 +78,7 @@ def _encode_task(task: Task) -> dict[str, Any]:
     return {**asdict(task), "questions": questions, "places": places, "gold": gold}
 
 
-def tasks_of(table: pa.Table) -> list[Task]:
+def decode_tasks(table: pa.Table) -> list[Task]:
     """Return the tasks in a table (schema TASKS)."""
     return [_decode_task(row) for row in table.to_pylist()]
 
@@ -86,6 +86,6 @@ def tasks_of(table: pa.Table) -> list[Task]:
 def _decode_task(row: dict[str, Any]) -> Task:
     lists = {name: tuple(row[name]) for name in ("skills", "image_ids", "generators", "words")}
     questions = tuple(TaskQuestion(**question) for question in row["questions"])
-    places = tuple(ImagePlace(**place) for place in row["places"])
+    places = tuple(ImageLocation(**place) for place in row["places"])
     gold = None if row["gold"] is None else json.loads(row["gold"])
     return Task(**{**row, **lists, "questions": questions, "places": places, "gold": gold})

@@ -1,4 +1,4 @@
-"""The embedded world is made in steps that are all checked before the first runs; its README has the measurements."""
+"""All steps that make the embedded models are checked before the first one runs; the README has the measurements."""
 
 import json
 from pathlib import Path

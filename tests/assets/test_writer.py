@@ -29,9 +29,7 @@ from plumbline.plugins.training.loop import Course, TrainingStage, train
 
 ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"
-RETRAIN = (
-    "a metric's instructions changed: train the embedded world's writer again (make train ARGS=steps=[writer,accuracy])"
-)
+RETRAIN = "a metric's instructions changed: train the question writer again (make train ARGS=steps=[writer,accuracy])"
 
 
 @cache

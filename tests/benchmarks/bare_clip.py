@@ -1,4 +1,4 @@
-"""Script without Plumbline that computes CLIP's cosine for every image of the embedded world.
+"""Script without Plumbline that computes CLIP's cosine for every image of the embedded benchmark.
 
 It corresponds to `metric=[clipscore]`: python -m tests.benchmarks.bare_clip [GENERATOR ...]
 """

@@ -1,4 +1,4 @@
-"""Finetuning on the embedded world's raters with the shipped settings improves agreement on held-out prompts."""
+"""Finetuning on the embedded benchmark's raters with the shipped settings improves agreement on held-out prompts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A high-quality JPEG changes scores little: the embedded world is scored as PNG and as JPEG."""
+"""A high-quality JPEG changes scores little: the embedded benchmark is scored as PNG and as JPEG."""
 
 import io
 from itertools import combinations

@@ -21,7 +21,7 @@ NAMES = {1: "better", 0: "as good", -1: "worse"}
 
 
 def requirements_met() -> dict[str, float]:
-    """Return, for every image of the embedded world by id, the fraction of requirements that it truly meets."""
+    """Return, for every image of the embedded benchmark by id, the fraction of requirements that it truly meets."""
     expect = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
     images = pd.read_parquet(PACK / "truth.parquet")
     return {row.image_id: 1 - len(row.broken) / expect[row.prompt_id] for row in images.itertuples()}

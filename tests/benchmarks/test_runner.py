@@ -60,7 +60,7 @@ def time_calls(phases: Phases, name: str, function: Callable[..., Any]) -> Calla
 def test_the_phases_of_a_small_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`metric=[clipscore]` on the embedded world takes a few seconds of work."""
+    """`metric=[clipscore]` on the embedded benchmark takes a few seconds of work."""
     phases: Phases = {}
     with time_phase(phases, "imports"):
         run_module("tests.benchmarks.sweep_imports")
@@ -114,7 +114,7 @@ def test_a_small_sweep_in_this_process_takes_little_more_than_a_bare_loop(
     bare, ours = (min(each) for each in seconds.values())
     with capsys.disabled():
         print(
-            f"\nclipscore on the embedded world: a bare loop {bare:.1f} s, the sweep with judging and report "
+            f"\nclipscore on the embedded benchmark: a bare loop {bare:.1f} s, the sweep with judging and report "
             f"{ours:.1f} s ({MAX_ADDED_SECONDS:.0f} more at most); modules: the loop {bare_modules}, a worker without "
             f"a model {worker['alone']}, with this one {worker['with a model']}"
         )

@@ -64,7 +64,7 @@ def scorer(one_thread: None) -> Scorer:
 
 
 def save_clip_of_common_size(folder: Path) -> Path:
-    """Save the embedded world's CLIP with a random image tower in the shape of ViT-B/32 at 224 pixels."""
+    """Save the embedded CLIP with a random image tower in the shape of ViT-B/32 at 224 pixels."""
     copytree(ROOT / "assets" / "clip-shapes", folder)
     config = CLIPConfig.from_pretrained(folder)
     config.vision_config = CLIPVisionConfig(projection_dim=config.projection_dim)
@@ -76,7 +76,7 @@ def save_clip_of_common_size(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[Pair]:
-    """Yield pairs that are never cached: the embedded world's images with the prompts of others."""
+    """Yield pairs that are never cached: the embedded benchmark's images with the prompts of others."""
     known = pack_pairs(sized(256, 16), ("atlas", "flint", "garnet"))
     return (
         Pair(image.image, text.prompt)

@@ -19,7 +19,7 @@ BROKEN = b"this is no image"
 
 @cache
 def pictures(generator: str) -> dict[str, bytes]:
-    """Return a generator's images in the embedded world, keyed by prompt."""
+    """Return a generator's images in the embedded benchmark, keyed by prompt."""
     table = pq.read_table(PACK / "images" / generator, columns=["prompt_id", "image"])
     return dict(zip(table.column("prompt_id").to_pylist(), table.column("image").to_pylist(), strict=True))
 
@@ -39,7 +39,7 @@ class Bench:
     """Number of changes so far."""
 
     def begin(self, count: int, generators: int) -> None:
-        """Start with this number of the embedded world's prompts, and with some generators' images."""
+        """Start with this number of the embedded benchmark's prompts, and with some generators' images."""
         self.spare = self.chance.sample(prompts(256), 256)
         self.prompts = [self.spare.pop() for _ in range(count)]
         for name in GENERATORS[:generators]:

@@ -36,7 +36,7 @@ CHOICES = {name: file.stem for file in FILES for name in read_choice(file)}
 """The choice in conf/ that configures each metric."""
 NAMES = sorted(CHOICES)
 FORM = ("metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512")
-"""Options for the reply format of VPEval, which the embedded world's writer has not learned."""
+"""Options for the reply format of VPEval, which the embedded question writer has not learned."""
 PACKS = {"dsg_1k": "dsg_1k", "tifa_v1": "tifa_v1"}
 """Question packs, by the metric that uses the benchmark's own questions."""
 VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xclip"))}
@@ -44,8 +44,8 @@ VIDEOS = {name: "videos" for name in NAMES if name.startswith(("videoalign", "xc
 SCORELESS = {"vq2_released", "text"}
 """Metrics that give no scores in this test.
 
-The embedded world's writer gives unreadable replies at vq2_released's temperature of 1, and its prompts request no text
-in the image.
+The embedded question writer gives unreadable replies at vq2_released's temperature of 1, and the prompts request no
+text in the image.
 """
 EDITS = {"editreward": "edits"}
 """Kind of input for metrics that compare with a source; in this test every image is its own source."""

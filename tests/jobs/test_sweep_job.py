@@ -92,7 +92,7 @@ def test_every_image_has_a_score_by_every_metric(run: Path) -> None:
 
 def test_vqascore_ranks_every_truly_different_pair_like_the_truth(run: Path, truth: Correct) -> None:
     pairs = clear_pairs(truth)
-    assert len(pairs) >= 12, "the embedded world is meant to make most differences clear"
+    assert len(pairs) >= 12, "the embedded benchmark is meant to make most differences clear"
     means = {generator: values.mean() for generator, values in scores(run, "vqascore").items()}
     assert [pair for pair in pairs if means[pair[0]] <= means[pair[1]]] == []
 

@@ -3,8 +3,8 @@
 from plumbline.extending import Format, Sample
 
 
-def _rows(sample: Sample) -> list[dict[str, str]]:
+def _make_rows(sample: Sample) -> list[dict[str, str]]:
     return [{"prompt": sample.prompt, "better": sample.best.generator, "worse": sample.worst.generator}]
 
 
-FORMAT = Format(unit="pair", container="jsonl", images="none", rows=_rows)
+FORMAT = Format(unit="pair", container="jsonl", images="none", rows=_make_rows)

@@ -26,7 +26,7 @@ class DoubtConfig(VqaScoreConfig):
 
     @property
     def score_range(self) -> tuple[float, float]:
-        """The lowest and the highest possible score, which gates rely on."""
+        """The lowest and the highest possible score; gates need this range."""
         return 0.0, self.scale
 
     @property

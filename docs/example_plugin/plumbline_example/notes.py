@@ -4,5 +4,5 @@ from plumbline.plugins.exports.sinks.run_contents import RunStory
 
 
 def publish(run: RunStory) -> str:
-    """Return how many numbers the run has."""
+    """Return a sentence with the number of scores in the run."""
     return f"{len(run.numbers)} numbers of {run.run_id}"

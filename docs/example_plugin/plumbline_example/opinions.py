@@ -39,9 +39,9 @@ class OpinionsStage(Stage):
         return tables
 
     def compute(self, prepared: Mapping[str, list[dict[str, Any]]]) -> Mapping[str, pa.Table]:
-        return {name: self._table(described) for name, described in prepared.items()}
+        return {name: self._make_table(described) for name, described in prepared.items()}
 
-    def _table(self, described: list[dict[str, Any]]) -> pa.Table:
+    def _make_table(self, described: list[dict[str, Any]]) -> pa.Table:
         pairs = [(row["description"], row["text"]) for row in described if row["error"] is None]
         results = iter(isolate(self.model.entailment, pairs))
         records = []

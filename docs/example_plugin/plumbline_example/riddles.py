@@ -18,9 +18,9 @@ from plumbline.extending import (
 
 def read(place: Place, convention: Convention) -> PackRows:
     """Return each question with its prompt; a line that cannot be parsed becomes an error row."""
-    return read_rows(read_lines(place), _question)
+    return read_rows(read_lines(place), _parse_question)
 
 
-def _question(line: Row) -> Iterator[PackRow]:
+def _parse_question(line: Row) -> Iterator[PackRow]:
     question = WrittenQuestion("1", the_text(line.values, "asks"), ("yes", "no"), "yes")
     yield PackRow(line.where, the_id(line.values, "id"), the_text(line.values, "says"), question)

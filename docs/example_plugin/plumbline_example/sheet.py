@@ -24,12 +24,12 @@ class Sheet:
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
         """Write the first run; raise NotImplementedError for any other."""
         if not fresh:
-            raise NotImplementedError("a sheet takes one run")
+            raise NotImplementedError("a sheet contains a single run; write to another path")
         csv.write_csv(rows, self.path)
 
     def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Raise NotImplementedError; never called for a table with a single run."""
-        raise NotImplementedError("a sheet takes one run")
+        """Raise NotImplementedError; this is never called for a table with a single run."""
+        raise NotImplementedError("a sheet contains a single run; write to another path")
 
 
 def open_table(target: Target, schema: pa.Schema) -> Sheet:

@@ -1,4 +1,4 @@
-"""Sketched, an example metric: whether a model's description of an image entails the prompt."""
+"""Sketched, an example metric: the probability that a model's description of an image entails the prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

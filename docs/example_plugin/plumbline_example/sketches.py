@@ -1,4 +1,4 @@
-"""The sketches stage: has a model describe what an image shows."""
+"""The sketches stage: a model describes each image."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -19,8 +19,8 @@ class DescribingMetric(Protocol):
         """Return the request that is sent to the model."""
 
 
-class ScoreRequest(NamedTuple):
-    """The request for a description, which is the same for every image."""
+class DescriptionRequest(NamedTuple):
+    """Request for a description; it is the same for every image."""
 
     text: str
 
@@ -41,14 +41,14 @@ class SketchesStage(ImagesStage):
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         return {"describing": metric.description_request()}
 
-    def read_questions(self, inputs: Inputs) -> Mapping[str, ScoreRequest]:
-        return {name: ScoreRequest(self.metrics[name].description_request()) for name in inputs.metrics}
+    def read_questions(self, inputs: Inputs) -> Mapping[str, DescriptionRequest]:
+        return {name: DescriptionRequest(self.metrics[name].description_request()) for name in inputs.metrics}
 
-    def measure(self, images: PreparedImages, questions: Mapping[str, ScoreRequest]) -> Mapping[str, pa.Table]:
+    def measure(self, images: PreparedImages, questions: Mapping[str, DescriptionRequest]) -> Mapping[str, pa.Table]:
         features = self.model.encode(images.pixels)
-        return {name: self._table(images, features, request) for name, request in questions.items()}
+        return {name: self._make_table(images, features, request) for name, request in questions.items()}
 
-    def _table(self, images: PreparedImages, features: Any, request: ScoreRequest) -> pa.Table:
+    def _make_table(self, images: PreparedImages, features: Any, request: DescriptionRequest) -> pa.Table:
         questions = [Question(image, request.text, ()) for image in range(len(images.pixels))]
         replies = isolate(lambda batch: self.model.reply(features, batch), questions)
         return self.tabulate(images, request, replies, lambda of_row: {"description": of_row[0]})

@@ -10,7 +10,7 @@ from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
-from plumbline.plugins.benchmark_builder.building import Built, build, plan_build, write
+from plumbline.plugins.benchmark_builder.building import BuiltBenchmark, build_benchmark, plan_build, write_texts
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
 
 COMMAND = Command(
@@ -37,20 +37,20 @@ def _run(console: Console, config: BuildConfig) -> int:
     repeated = len(planned.read.left_out)
     if config.prompts is not None:
         say(console, f"{len(planned.read.kept) + repeated} prompts read, {repeated} of them near-duplicates")
-    for sweep in planned.writings.values():
+    for sweep in planned.writer_sweeps.values():
         show_plan(console, sweep)
     if config.dry_run:
         return 0
     written = {}
-    for kind, sweep in planned.writings.items():
+    for kind, sweep in planned.writer_sweeps.items():
         with ProgressDisplay(console) as display:
-            written[kind] = write(sweep, display.update)
-    built = build(planned, written)
+            written[kind] = write_texts(sweep, display.update)
+    built = build_benchmark(planned, written)
     _show(console, built)
     return built.exit_code
 
 
-def _show(console: Console, built: Built) -> None:
+def _show(console: Console, built: BuiltBenchmark) -> None:
     """Show the statistics, the number of prompts left out, and the files."""
     show_table(console, built.table.title, built.table.names, built.table.rows, numbers=slice(1, None))
     say(console, built.table.caption)

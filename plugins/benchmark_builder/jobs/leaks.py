@@ -14,7 +14,7 @@ from plumbline.operators.report.marked_words import shorten
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.store.store import open_store
 from plumbline.plugins.benchmark_builder.leaking import Board, FoundLeaks, LeaksConfig, find_leaks
-from plumbline.plugins.benchmark_builder.leaks import KINDS, PICTURES, TEXTS, Kind, Match, Share, Target
+from plumbline.plugins.benchmark_builder.leaks import IMAGE_KINDS, KINDS, TEXT_KINDS, Kind, Match, Share, Target
 
 COMMAND = Command(
     "leaks",
@@ -26,7 +26,7 @@ COMMAND = Command(
 MAX_EXAMPLES = 8
 MAX_SKILLS = 24
 MAX_CHARACTERS = 120
-"""Number of characters to which displayed texts are shortened."""
+"""Maximum number of characters of a displayed text."""
 
 
 def main(config: LeaksConfig) -> int:
@@ -35,13 +35,13 @@ def main(config: LeaksConfig) -> int:
     store = open_store(config)
     found = find_leaks(store, config)
     for scan in found.scanned:
-        _warn_of(console, scan.rejections, scan.n_rejected, "row", "of the training set could not be read")
-    _warn_of(console, found.unread, len(found.unread), "picture", "of the benchmark cannot be compared")
-    _show_shares(console, found, [*config.select_kinds(TEXTS), *config.select_kinds(PICTURES)])
+        _warn_about(console, scan.rejections, scan.n_rejected, "row", "of the training set could not be read")
+    _warn_about(console, found.unread, len(found.unread), "image", "of the benchmark cannot be compared")
+    _show_shares(console, found, [*config.select_kinds(TEXT_KINDS), *config.select_kinds(IMAGE_KINDS)])
     if found.image_shares:
-        columns = ("generator", "pictures", "leaked", "share")
+        columns = ("generator", "images", "leaked", "share")
         cells = [_list_counts(share) for share in found.image_shares]
-        show_table(console, "Pictures in the training set", columns, cells, numbers=slice(1, None))
+        show_table(console, "Images in the training set", columns, cells, numbers=slice(1, None))
     _show_examples(console, found)
     for board in found.boards:
         _show_board(console, board)
@@ -51,7 +51,7 @@ def main(config: LeaksConfig) -> int:
     return 0
 
 
-def _warn_of(console: Console, rejections: Sequence[Rejection], count: int, what: str, problem: str) -> None:
+def _warn_about(console: Console, rejections: Sequence[Rejection], count: int, what: str, problem: str) -> None:
     for rejection in rejections[:MAX_EXAMPLES]:
         warn(console, f"{rejection.file}{f', line {rejection.line}' if rejection.line else ''}: {rejection.message}")
     if count:
@@ -81,7 +81,7 @@ def _show_examples(console: Console, found: FoundLeaks) -> None:
     """Show the first leaks, each with the training row that matches it best."""
     for scan in found.scanned:
         columns, make_row = EXAMPLES[scan.what]
-        cells = [make_row(target, match) for _, target, (match, *_) in islice(scan.result.leaked(), MAX_EXAMPLES)]
+        cells = [make_row(target, match) for _, target, (match, *_) in islice(scan.result.list_leaked(), MAX_EXAMPLES)]
         if cells:
             show_table(console, f"First leaks found in {scan.what}s", columns, cells)
 
@@ -99,9 +99,9 @@ def _make_image_row(target: Target, match: Match) -> list[str]:
 
 EXAMPLES: Mapping[str, tuple[Sequence[str], Callable[[Target, Match], list[str]]]] = {
     "caption": (("prompt_id", "kind", "similarity", "prompt", "caption", "where"), _make_caption_row),
-    "image": (("prompt_id", "prompt", "picture", "similarity", "training image", "where"), _make_image_row),
+    "image": (("prompt_id", "prompt", "image", "similarity", "training image", "where"), _make_image_row),
 }
-"""Columns of the table of examples, and a function that makes its rows, by what was searched."""
+"""Column names and a function that makes the rows of the table of examples, for captions and for images."""
 
 
 def _show_board(console: Console, board: Board) -> None:

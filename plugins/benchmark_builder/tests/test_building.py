@@ -16,7 +16,7 @@ from plumbline.operators.stages import programs
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.plugins.benchmark_builder import CONF
-from plumbline.plugins.benchmark_builder.building import Built, build, plan_build, write
+from plumbline.plugins.benchmark_builder.building import BuiltBenchmark, build_benchmark, plan_build, write_texts
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
 from plumbline.plugins.benchmark_builder.generation import PromptGeneration, PromptRequest, make_requests
 from plumbline.plugins.benchmark_builder.jobs.build_benchmark import main
@@ -34,12 +34,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv(VARIABLE, KEY)
     monkeypatch.setenv("REFERENCE_DATA", "")
     started = Server()
-    started.script, started.trial = scripted, said("yes")
+    started.script, started.trial = script_replies, said("yes")
     yield started
     started.close()
 
 
-def scripted(number: int, body: dict[str, Any]) -> Answer:
+def script_replies(number: int, body: dict[str, Any]) -> Answer:
     """Reply with tags that fit the words of a prompt, or with a caption that fits the controls of a request.
 
     For one prompt and one value of a control, reply with something that cannot be parsed.
@@ -53,7 +53,7 @@ def scripted(number: int, body: dict[str, Any]) -> Answer:
     return said("lemurs" if wanted == "4" else f"Caption: {wanted} lemurs on a bus")
 
 
-def config_of(server: Server, folder: Path, *overrides: str) -> BuildConfig:
+def make_config(server: Server, folder: Path, *overrides: str) -> BuildConfig:
     (folder / "prompts.txt").write_text("\n".join(PROMPTS))
     model = ["model@models.llm=api", f"models.llm.endpoint={server.url}", f"models.llm.key_variable={VARIABLE}"]
     where = [f"prompts={folder}/prompts.txt", f"output={folder}/mine", f"store={folder}/store", "name=mine"]
@@ -63,12 +63,14 @@ def config_of(server: Server, folder: Path, *overrides: str) -> BuildConfig:
     return read_config(values, BuildConfig)
 
 
-def run_build(config: BuildConfig) -> Built:
+def run_build(config: BuildConfig) -> BuiltBenchmark:
     planned = plan_build(config)
-    return build(planned, {kind: write(sweep, lambda progress: None) for kind, sweep in planned.writings.items()})
+    return build_benchmark(
+        planned, {kind: write_texts(sweep, lambda progress: None) for kind, sweep in planned.writer_sweeps.items()}
+    )
 
 
-def rows(folder: Path, table: str) -> list[dict[str, Any]]:
+def read_rows(folder: Path, table: str) -> list[dict[str, Any]]:
     return [dict(row) for row in pq.read_table(folder / "mine" / f"{table}.parquet").to_pylist()]
 
 
@@ -76,94 +78,94 @@ TAGGED = ("tagging=llm",)
 WRITTEN = ("generation=llm", "generation.sub_skills=['att/count:simple_numeric']", "generation.per_sub_skill=10")
 
 
-def test_prompts_are_tagged_and_one_that_could_not_be_stays_with_its_error(server: Server, tmp_path: Path) -> None:
-    built = run_build(config_of(server, tmp_path, *TAGGED))
-    prompts = {row["text"]: row["skills"] for row in rows(tmp_path, "prompts")}
+def test_prompts_are_tagged_and_an_untagged_prompt_keeps_its_error(server: Server, tmp_path: Path) -> None:
+    built = run_build(make_config(server, tmp_path, *TAGGED))
+    prompts = {row["text"]: row["skills"] for row in read_rows(tmp_path, "prompts")}
     assert prompts["3 cats above a dog"] == [
         "att/count", "att/count:simple_numeric", "rel/spatial", "rel/spatial:spatial_basic",
     ]  # fmt: skip
     assert prompts["no tags for this one"] == [] and "a blue cup" not in prompts and len(prompts) == 4
-    (failed,) = [row for row in rows(tmp_path, "tags") if row["error"] is not None]
+    (failed,) = [row for row in read_rows(tmp_path, "tags") if row["error"] is not None]
     assert failed["error"]["kind"] == "unreadable_reply" and built.exit_code == 1 and len(built.failed) == 1
-    (repeated,) = rows(tmp_path, "left_out")
+    (repeated,) = read_rows(tmp_path, "left_out")
     assert (repeated["text"], repeated["reason"]) == ("a blue cup", "near_duplicate")
     assert repeated["repeats"] == next(
-        row["prompt_id"] for row in rows(tmp_path, "prompts") if row["text"] == "A blue cup."
+        row["prompt_id"] for row in read_rows(tmp_path, "prompts") if row["text"] == "A blue cup."
     )
-    (tag,) = [row for row in rows(tmp_path, "tags") if row["skill"] == "att/count"]
+    (tag,) = [row for row in read_rows(tmp_path, "tags") if row["skill"] == "att/count"]
     assert (tag["sub_skill"], tag["words"], tag["start"], tag["end"]) == ("simple_numeric", "3", 0, 1)
 
 
-def test_no_call_is_paid_twice(server: Server, tmp_path: Path) -> None:
-    run_build(config_of(server, tmp_path, *TAGGED, *WRITTEN))
+def test_no_call_is_paid_for_twice(server: Server, tmp_path: Path) -> None:
+    run_build(make_config(server, tmp_path, *TAGGED, *WRITTEN))
     paid = len(server.bodies)
     assert paid == 4 + 1 + 10 + 1  # an unreadable reply is requested once more
-    again = run_build(config_of(server, tmp_path, *TAGGED, *WRITTEN, "drawing=balanced", "drawing.count=2"))
+    again = run_build(make_config(server, tmp_path, *TAGGED, *WRITTEN, "drawing=balanced", "drawing.count=2"))
     assert len(server.bodies) == paid and not again.usage
     (tmp_path / "more.txt").write_text("\n".join([*PROMPTS, "9 owls"]))
     run_build(
-        config_of(server, tmp_path, *TAGGED, *WRITTEN, f"prompts={tmp_path}/more.txt", "generation.per_sub_skill=12")
+        make_config(server, tmp_path, *TAGGED, *WRITTEN, f"prompts={tmp_path}/more.txt", "generation.per_sub_skill=12")
     )
     assert len(server.bodies) == paid + 1 + 2
 
 
-def test_prompts_are_written_from_templates_and_one_that_was_not_is_told(server: Server, tmp_path: Path) -> None:
-    built = run_build(config_of(server, tmp_path, "prompts=null", *WRITTEN))
-    prompts = rows(tmp_path, "prompts")
+def test_prompts_are_written_from_templates_and_failures_are_reported(server: Server, tmp_path: Path) -> None:
+    built = run_build(make_config(server, tmp_path, "prompts=null", *WRITTEN))
+    prompts = read_rows(tmp_path, "prompts")
     assert sorted(row["text"] for row in prompts) == sorted(f"{n} lemurs on a bus" for n in range(1, 11) if n != 4)
     assert {tuple(row["skills"]) for row in prompts} == {("att/count", "att/count:simple_numeric")}
     assert {row["origin"] for row in prompts} == {"written"}
-    (failed,) = rows(tmp_path, "left_out")
+    (failed,) = read_rows(tmp_path, "left_out")
     assert failed["reason"] == "failed" and "has not the words '4' of Number" in failed["error"]["message"]
     assert built.left_out == {"failed": 1} and "has not the words '4'" in built.failed[0]
 
 
-def test_a_sweep_reads_what_was_built(server: Server, tmp_path: Path) -> None:
-    run_build(config_of(server, tmp_path, *TAGGED))
+def test_a_sweep_reads_the_built_benchmark(server: Server, tmp_path: Path) -> None:
+    run_build(make_config(server, tmp_path, *TAGGED))
     benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/mine/prompts.parquet", images=None, generators={})
     sources = sources_of(benchmark)
-    ids = {row["text"]: row["prompt_id"] for row in rows(tmp_path, "prompts")}
+    ids = {row["text"]: row["prompt_id"] for row in read_rows(tmp_path, "prompts")}
     assert sources.skills.find(ids["5 mice and 2 rats"]) == ("rel/spatial", "rel/spatial:spatial_basic")
 
 
-def test_what_is_not_drawn_is_left_out_and_failed_prompts_are_told_apart(server: Server, tmp_path: Path) -> None:
-    built = run_build(config_of(server, tmp_path, *TAGGED, "drawing=balanced", "drawing.count=2"))
+def test_undrawn_and_failed_prompts_are_left_out_with_different_reasons(server: Server, tmp_path: Path) -> None:
+    built = run_build(make_config(server, tmp_path, *TAGGED, "drawing=balanced", "drawing.count=2"))
     assert built.left_out == {"near_duplicate": 1, "not_drawn": 1, "failed": 1} and built.prompts == 2
-    assert "3 cats above a dog" in {row["text"] for row in rows(tmp_path, "prompts")}  # the one with a rare skill
+    assert "3 cats above a dog" in {row["text"] for row in read_rows(tmp_path, "prompts")}  # the one with a rare skill
 
 
-def test_prompts_without_a_skill_are_left_out_by_that_reason(server: Server, tmp_path: Path) -> None:
+def test_prompts_without_a_skill_are_left_out_with_that_reason(server: Server, tmp_path: Path) -> None:
     (tmp_path / "mixed.csv").write_text("text,skills\ntwo cats,count\nfog,\na red cup,colour\nrain,\n")
     built = run_build(
-        config_of(server, tmp_path, f"prompts={tmp_path}/mixed.csv", "drawing=balanced", "drawing.count=1")
+        make_config(server, tmp_path, f"prompts={tmp_path}/mixed.csv", "drawing=balanced", "drawing.count=1")
     )
     assert built.left_out == {"no_skill": 2, "not_drawn": 1} and built.prompts == 1
 
 
-def test_an_endpoint_that_is_busy_is_asked_again_by_the_next_run(server: Server, tmp_path: Path) -> None:
-    config = config_of(server, tmp_path, *TAGGED, "models.llm.max_retries=0")
+def test_the_next_run_repeats_calls_to_a_busy_endpoint(server: Server, tmp_path: Path) -> None:
+    config = make_config(server, tmp_path, *TAGGED, "models.llm.max_retries=0")
     server.script = lambda number, body: Answer(503, {"error": {"message": "busy"}})
     assert run_build(config).exit_code == 1
-    assert {row["error"]["retryable"] for row in rows(tmp_path, "tags")} == {True}
-    server.script = scripted
+    assert {row["error"]["retryable"] for row in read_rows(tmp_path, "tags")} == {True}
+    server.script = script_replies
     run_build(config)
-    assert sum(row["error"] is not None for row in rows(tmp_path, "tags")) == 1
+    assert sum(row["error"] is not None for row in read_rows(tmp_path, "tags")) == 1
 
 
-def test_a_dry_run_asks_nobody_and_tells_what_it_would_ask(
+def test_a_dry_run_calls_no_model_and_shows_the_planned_calls(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(config_of(server, tmp_path, *TAGGED, *WRITTEN, "dry_run=true")) == 0
+    assert main(make_config(server, tmp_path, *TAGGED, *WRITTEN, "dry_run=true")) == 0
     said = capsys.readouterr().out
     assert "5 prompts read, 1 of them near-duplicates" in said and not server.bodies
     assert said.count("│ questions:llm") == 2 and "questions:llm: 10 calls of a service" in said
     assert not (tmp_path / "mine" / "prompts.parquet").exists()
 
 
-def test_the_job_shows_statistics_failures_and_where_all_is(
+def test_the_job_shows_statistics_failures_and_the_output_folder(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(config_of(server, tmp_path, *TAGGED)) == 1
+    assert main(make_config(server, tmp_path, *TAGGED)) == 1
     said = capsys.readouterr().out
     assert "att/count:simple_numeric" in said and "1 prompts could not be tagged or written" in said
     assert "4 prompts; left out: 1 near duplicate" in said and f"{tmp_path}/mine/" in said
@@ -175,13 +177,13 @@ def test_the_job_shows_statistics_failures_and_where_all_is(
     assert manifest["prompts"] == 4 and "storage" not in manifest["config"] and KEY not in json.dumps(manifest)
 
 
-def test_a_bucket_is_as_good_as_a_folder(bucket: str, tmp_path: Path, server: Server) -> None:
+def test_a_benchmark_can_be_read_from_and_written_to_a_bucket(bucket: str, tmp_path: Path, server: Server) -> None:
     import fsspec
 
     file = tmp_path / "prompts.csv"
     file.write_text("prompt_id,text,skills\na,two cats,count\nb,a dog,object;animal\n")
     fsspec.filesystem("s3").put_file(str(file), f"{bucket}/prompts.csv")
-    config = config_of(server, tmp_path, f"prompts={bucket}/prompts.csv", f"output={bucket}/mine")
+    config = make_config(server, tmp_path, f"prompts={bucket}/prompts.csv", f"output={bucket}/mine")
     assert (run_build(config).prompts, run_build(config).exit_code) == (2, 0)
     with fsspec.open(f"{bucket}/mine/prompts.parquet") as stream:
         assert pq.read_table(stream).column("skills").to_pylist() == [["count"], ["object", "animal"]]
@@ -191,7 +193,7 @@ TAXONOMIES = sorted(file.stem for file in (CONF / "taxonomy").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", TAXONOMIES)
-def test_every_tagged_example_of_a_taxonomy_is_tagged_as_it_says(name: str) -> None:
+def test_the_tags_of_every_example_are_in_its_taxonomy(name: str) -> None:
     """All tags of the taxonomy's examples are in the taxonomy, and their words are in the prompt."""
     values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
@@ -199,11 +201,11 @@ def test_every_tagged_example_of_a_taxonomy_is_tagged_as_it_says(name: str) -> N
         tags = example.tags
         reply = "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, 1)) or "0 | none"
 
-        def answer(round_of: list[programs.ProgramRequest], reply: str = reply) -> list[calls.Generation]:
-            return [calls.Generation(reply, True, Usage(1)) for _ in round_of]
+        def generate(requests: list[programs.ProgramRequest], reply: str = reply) -> list[calls.Generation]:
+            return [calls.Generation(reply, True, Usage(1)) for _ in requests]
 
         program = Tagging(options=WriterOptions(), taxonomy=taxonomy).write(example.prompt)
-        (rows,) = programs.run_programs([program], answer).results  # type: ignore[arg-type]
+        (rows,) = programs.run_programs([program], generate).results  # type: ignore[arg-type]
         assert not isinstance(rows, RowError), (example, rows)
         assert [f"{row.kind} ({row.span})" for row in rows if row.kind] == list(tags)
         assert all(example.prompt[row.start : row.end] == row.span for row in rows if row.kind)
@@ -219,19 +221,19 @@ def test_the_compositions_of_genai_bench_are_basic_or_advanced() -> None:
 
 
 @pytest.mark.parametrize("name", TAXONOMIES)
-def test_every_example_of_a_taxonomy_is_as_its_template_asks(name: str) -> None:
+def test_every_example_of_a_template_passes_its_checks(name: str) -> None:
     """A template's examples pass its own checks; otherwise they would teach the model to fail them."""
     values = load_values(command_of("build_benchmark"), [f"taxonomy={name}", "output=o", "models=shapes"])
     taxonomy = read_config(values["taxonomy"], Taxonomy)
-    for tag, template in taxonomy.templates().items():
+    for tag, template in taxonomy.select_templates().items():
         assert list(make_requests({tag: template}, 3, {}, seed=0)) and template.examples
         for example in template.examples:
             asked = PromptRequest(tag.names[-1], 1, {one: example[one] for one in template.controls}, template)
             reply = "\n".join(f"{one}: {example[one]}" for one in template.fields)
 
-            def answer(round_of: list[programs.ProgramRequest], reply: str = reply) -> list[calls.Generation]:
-                return [calls.Generation(reply, True, Usage(1)) for _ in round_of]
+            def generate(requests: list[programs.ProgramRequest], reply: str = reply) -> list[calls.Generation]:
+                return [calls.Generation(reply, True, Usage(1)) for _ in requests]
 
-            program = PromptGeneration(options=WriterOptions()).write(asked.text())
-            (result,) = programs.run_programs([program], answer).results  # type: ignore[arg-type]
+            program = PromptGeneration(options=WriterOptions()).write(asked.to_json())
+            (result,) = programs.run_programs([program], generate).results  # type: ignore[arg-type]
             assert not isinstance(result, RowError), (tag, result)

@@ -38,30 +38,30 @@ def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowErro
     """Return the result of a request for which the model gives these replies, and the requests it received."""
     said, asked = iter(replies), []
 
-    def answer(round_of: "list[programs.ProgramRequest]") -> list[calls.Generation]:
-        asked.extend(one.request for one in round_of)
-        return [calls.Generation(next(said), True, Usage(1)) for _ in round_of]
+    def generate(requests: "list[programs.ProgramRequest]") -> list[calls.Generation]:
+        asked.extend(one.request for one in requests)
+        return [calls.Generation(next(said), True, Usage(1)) for _ in requests]
 
-    program = PromptGeneration(options=WriterOptions(replies=form)).write(ASKED.text())
-    (result,) = programs.run_programs([program], answer).results  # type: ignore[arg-type]
+    program = PromptGeneration(options=WriterOptions(replies=form)).write(ASKED.to_json())
+    (result,) = programs.run_programs([program], generate).results  # type: ignore[arg-type]
     return result if isinstance(result, RowError) else result[0].text, asked
 
 
-def test_every_combination_is_asked_for_as_often_as_the_others_and_more_begin_with_the_same() -> None:
+def test_all_combinations_are_equally_frequent_and_larger_counts_start_the_same() -> None:
     ten, four = (list(make_requests({TEXT: TEMPLATE}, count, {}, seed=0)) for count in (10, 4))
     assert Counter(one.values["Length"] for one in ten) == {"3-8": 5, "9-20": 5} and ten[:4] == four
-    assert len({one.text() for one in ten}) == 10  # the store tells all of them apart
-    assert [read_prompt_request(one.text()) for one in ten] == ten
+    assert len({one.to_json() for one in ten}) == 10  # the store tells all of them apart
+    assert [read_prompt_request(one.to_json()) for one in ten] == ten
 
 
-def test_controls_take_the_place_of_the_templates() -> None:
+def test_configured_controls_replace_those_of_the_template() -> None:
     asked = make_requests({TEXT: TEMPLATE}, 3, {"Words": ("20-40",)}, seed=0)
     assert {one.values["Words"] for one in asked} == {"20-40"}
     with pytest.raises(ConfigError, match="no template has 'Wrods'; they have Length, Words"):
         list(make_requests({TEXT: TEMPLATE}, 3, {"Wrods": (1,)}, seed=0))
 
 
-def test_a_request_is_the_papers_form_with_the_first_field_left_open() -> None:
+def test_a_request_has_the_papers_form_and_ends_with_the_first_field() -> None:
     text, (request,) = request_prompt('"go home"\nCaption: a wall with "go home" on it')
     assert text == 'a wall with "go home" on it'
     assert request.messages[0].text == (
@@ -84,7 +84,7 @@ def test_a_request_is_the_papers_form_with_the_first_field_left_open() -> None:
         ('"stop"', "Caption is missing"),
     ],
 )
-def test_a_prompt_that_is_not_as_asked_is_asked_for_again_and_then_an_error(reply: str, problem: str) -> None:
+def test_an_invalid_prompt_is_requested_once_more_and_then_an_error(reply: str, problem: str) -> None:
     good = 'Text: "stop"\nCaption: a red sign that says "stop"'
     text, asked = request_prompt(reply, good)
     assert text == 'a red sign that says "stop"' and problem in asked[1].messages[-1].text
@@ -92,12 +92,12 @@ def test_a_prompt_that_is_not_as_asked_is_asked_for_again_and_then_an_error(repl
     assert isinstance(text, RowError) and problem in text.message
 
 
-def test_talk_around_a_prompt_is_not_in_it() -> None:
+def test_remarks_around_a_prompt_are_removed() -> None:
     text, _ = request_prompt('Sure!\n**Text:** "stop"\n**Caption:** a red sign that says "stop"\n\nI hope that helps.')
     assert text == 'a red sign that says "stop"'
 
 
-def test_json_is_held_to_the_fields() -> None:
+def test_the_json_schema_requires_all_fields() -> None:
     text, (request,) = request_prompt('{"Text": "stop", "Caption": "a red sign that says \\"stop\\""}', form="json")
     assert text == 'a red sign that says "stop"'
     assert request.schema is not None and json.loads(request.schema)["required"] == ["Text", "Caption"]
@@ -112,7 +112,7 @@ def test_json_is_held_to_the_fields() -> None:
         ({"controls": {"Words": ()}}, "control 'Words': expected some values, got none"),
     ],
 )
-def test_a_template_that_does_not_hold_together_is_refused(change: dict[str, object], problem: str) -> None:
+def test_an_inconsistent_template_is_refused(change: dict[str, object], problem: str) -> None:
     whole = {"instructions": "", "controls": TEMPLATE.controls, "fields": TEMPLATE.fields}
     with pytest.raises(ConfigError) as refusal:
         Template(**{**whole, **change})  # type: ignore[arg-type]

@@ -22,35 +22,35 @@ LIMIT = "limits.max_pixels=100000"
 """Option that limits the size of training images."""
 
 
-def scene(seed: int) -> Image.Image:
+def draw_scene(seed: int) -> Image.Image:
     """Draw blurred blocks of random colours, different for each seed."""
     blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((96, 96), Image.Resampling.BICUBIC)
 
 
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+def encode_image(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def picture(number: int) -> bytes:
+def encode_picture(number: int) -> bytes:
     if number == BROKEN:
         return b"no picture"
-    return encoded(fine_pattern() if number == PLAIN else scene(number))
+    return encode_image(draw_fine_pattern() if number == PLAIN else draw_scene(number))
 
 
-def fine_pattern() -> Image.Image:
+def draw_fine_pattern() -> Image.Image:
     """Draw a chequerboard whose squares are smaller than the compared blocks, so all blocks have the same mean."""
     return Image.fromarray((np.indices((64, 64)) // 2).sum(axis=0).astype(np.uint8) % 2 * 255).convert("RGB")
 
 
-def source_of(prompt: int) -> list[bytes]:
+def make_source(prompt: int) -> list[bytes]:
     """Return the source image of a prompt's edits."""
-    return [encoded(scene(200 + prompt))]
+    return [encode_image(draw_scene(200 + prompt))]
 
 
-def score(generator: str, metric: str, prompt: int) -> float:
+def make_score(generator: str, metric: str, prompt: int) -> float:
     """Let borealis score higher than atlas only on the two prompts whose images are leaked."""
     return 0.55 if generator == "atlas" else 0.9 if prompt in (1, 3) else 0.5
 
@@ -60,28 +60,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("picture_leaks")
     prompts = [f"a red star beside {number} blue cups" for number in range(8)]
     make_run(folder, prompts=prompts, generators=("atlas", "borealis"), metrics=("gecko",), question_metrics=(),
-             score=score, image=picture, sources=source_of)  # fmt: skip
+             score=make_score, image=encode_picture, sources=make_source)  # fmt: skip
     training = folder / "training"
     training.mkdir()
     rows = [
-        ("unrelated", encoded(scene(300))),
-        ("again", encoded(scene(101).resize((150, 140)), "JPEG", quality=40)),
-        ("grey", encoded(scene(2).convert("L"))),
-        ("large", encoded(scene(102).resize((400, 400)))),
-        ("broken", encoded(scene(104))[:-3000]),
+        ("unrelated", encode_image(draw_scene(300))),
+        ("again", encode_image(draw_scene(101).resize((150, 140)), "JPEG", quality=40)),
+        ("grey", encode_image(draw_scene(2).convert("L"))),
+        ("large", encode_image(draw_scene(102).resize((400, 400)))),
+        ("broken", encode_image(draw_scene(104))[:-3000]),
         ("absent", None),
     ]
     table = {"id": [name for name, _ in rows], "image": [{"bytes": content, "path": None} for _, content in rows]}
     pq.write_table(pa.table(table), training / "a.parquet")
     with tarfile.open(training / "b.tar", "w") as tar:
-        for name, content in (("0001.txt", b"a cup"), ("0001.webp", encoded(scene(203).resize((48, 48)), "WEBP"))):
+        for name, content in (
+            ("0001.txt", b"a cup"),
+            ("0001.webp", encode_image(draw_scene(203).resize((48, 48)), "WEBP")),
+        ):
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     whole = io.BytesIO()
-    pq.write_table(pa.table({"image": [encoded(scene(4))] * 2}), whole)
+    pq.write_table(pa.table({"image": [encode_image(draw_scene(4))] * 2}), whole)
     (training / "c.parquet").write_bytes(whole.getvalue()[:-50])
-    (training / "named.png").write_bytes(encoded(scene(301)))
+    (training / "named.png").write_bytes(encode_image(draw_scene(301)))
     named = [str(training / "named.png"), str(folder / "bench/prompts.parquet")]
     pq.write_table(pa.table({"uri": named}), training / "d.parquet")
     return folder
@@ -93,7 +96,7 @@ class Leaks(NamedTuple):
     leaks: pd.DataFrame
 
 
-def find(folder: Path, *more: str) -> Leaks:
+def find_leaks(folder: Path, *more: str) -> Leaks:
     ended = run("leaks", f"images={folder}/training", f"store={folder}/store", "cluster=here", LIMIT, *more)
     assert ended.code == 0, ended
     newest = max((folder / "store/leaks").iterdir())
@@ -105,10 +108,10 @@ def find(folder: Path, *more: str) -> Leaks:
 def report(folder: Path) -> Leaks:
     captions = folder / "captions.txt"
     captions.write_text("A red star beside 0 blue cups!\n")
-    return find(folder, f"captions={captions}")
+    return find_leaks(folder, f"captions={captions}")
 
 
-def test_only_copies_are_found_each_in_its_row(report: Leaks) -> None:
+def test_only_copies_are_found_with_their_rows(report: Leaks) -> None:
     """Unrelated images, and images that differ only in colour, are not found."""
     columns = ["prompt_id", "kind", "generator", "image_id", "row", "text"]
     assert report.leaks[columns].to_numpy(dtype=object, na_value=None).tolist() == [
@@ -122,7 +125,7 @@ def test_only_copies_are_found_each_in_its_row(report: Leaks) -> None:
     assert report.content["pictures"]["sources"] == {"pictures": 8, "leaked": 1}
 
 
-def test_what_cannot_be_read_is_counted_and_named(report: Leaks) -> None:
+def test_unreadable_rows_are_counted_and_reported(report: Leaks) -> None:
     for line in (
         "a.parquet, row 3: 400x400 pixels is over limits.max_pixels=100000",
         "a.parquet, row 4: ",
@@ -132,38 +135,38 @@ def test_what_cannot_be_read_is_counted_and_named(report: Leaks) -> None:
         "5 rows of the training set could not be read",
         "00000.parquet, row 6, image: expected an image",
         "00000.parquet, row 7, image: hardly varies in brightness",
-        "2 pictures of the benchmark cannot be compared",
+        "2 images of the benchmark cannot be compared",
     ):
         assert line in report.said
     assert (report.content["rejected"], report.content["unread_pictures"]) == (5, 2)
 
 
-def test_the_leaderboard_leaves_out_the_prompts_of_leaked_pictures(folder: Path) -> None:
+def test_the_leaderboard_leaves_out_the_prompts_of_leaked_images(folder: Path) -> None:
     """On eight prompts borealis scores (2 x 0.9 + 6 x 0.5) / 8 = 0.6, and 0.5 without leaks; atlas scores 0.55."""
-    alone = find(folder)
+    alone = find_leaks(folder)
     assert alone.content["boards"]["gecko"] == [
         ["borealis", pytest.approx(0.6), pytest.approx(0.5)],
         ["atlas", pytest.approx(0.55), pytest.approx(0.55)],
     ]
     assert "gecko: the order changes to atlas, borealis." in alone.said
-    assert set(find(folder, "kinds=[source]").leaks.prompt_id) == {"p0003"}
+    assert set(find_leaks(folder, "kinds=[source]").leaks.prompt_id) == {"p0003"}
 
 
-def test_the_sources_of_a_benchmark_are_looked_for_before_it_has_images(folder: Path) -> None:
-    rows = [{"prompt_id": str(at), "text": f"add {at} cups", "before": source_of(at)[0]} for at in range(2, 5)]
+def test_source_images_are_found_for_a_benchmark_without_generated_images(folder: Path) -> None:
+    rows = [{"prompt_id": str(at), "text": f"add {at} cups", "before": make_source(at)[0]} for at in range(2, 5)]
     pq.write_table(pa.Table.from_pylist(rows), folder / "edits.parquet")
     named = (f"benchmark.prompts={folder}/edits.parquet", "benchmark=own", "benchmark.images=none")
-    edits = find(folder, *named, "benchmark.columns.source=before", "kinds=[source]")
+    edits = find_leaks(folder, *named, "benchmark.columns.source=before", "kinds=[source]")
     assert edits.leaks[["prompt_id", "kind"]].to_numpy().tolist() == [["3", "source"]]
 
 
-def test_the_sources_of_a_benchmark_are_found_in_its_images_tables(folder: Path) -> None:
+def test_source_images_are_found_in_the_image_tables_of_a_benchmark(folder: Path) -> None:
     named = (f"benchmark.prompts={folder}/bench/prompts.parquet", "benchmark=own")
     images = (f"benchmark.images={folder}/bench/images", "benchmark.columns.source=before", "kinds=[source]")
-    assert set(find(folder, *named, *images).leaks.prompt_id) == {"p0003"}
+    assert set(find_leaks(folder, *named, *images).leaks.prompt_id) == {"p0003"}
 
 
-def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> None:
+def test_an_impossible_search_is_refused_in_one_line(folder: Path) -> None:
     for words, complaint in (
         ((), "captions, images: expected at least one of them"),
         (

@@ -36,7 +36,7 @@ PLANTED = {
 }
 
 
-def score(generator: str, metric: str, prompt: int) -> float:
+def make_score(generator: str, metric: str, prompt: int) -> float:
     """Let borealis beat atlas (0.6) only on leaked prompts: it scores 0.9 on these five of eight prompts, else 0.5."""
     return 0.6 if generator == "atlas" else 0.9 if prompt < len(PLANTED) else 0.5
 
@@ -45,7 +45,7 @@ def score(generator: str, metric: str, prompt: int) -> float:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("leaks")
     make_run(
-        folder, prompts=PROMPTS, generators=("atlas", "borealis"), metrics=("gecko",), question_metrics=(), score=score
+        folder, prompts=PROMPTS, generators=("atlas", "borealis"), metrics=("gecko",), question_metrics=(), score=make_score
     )
     training = folder / "training"
     training.mkdir()
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def words(folder: Path, *more: str) -> list[str]:
+def list_arguments(folder: Path, *more: str) -> list[str]:
     return [f"captions={folder}/training", f"store={folder}/store", "cluster=here", *more]
 
 
@@ -83,9 +83,9 @@ def read_leaks(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     return json.loads((newest / "leaks.json").read_text()), pd.read_parquet(newest / "leaks.parquet")
 
 
-def test_only_the_planted_prompts_are_found_each_in_its_row(folder: Path) -> None:
+def test_only_the_planted_prompts_are_found_with_their_rows(folder: Path) -> None:
     """Paraphrases, and prompts with a different number, are not found."""
-    said = " ".join(printed("leaks", *words(folder)).split())
+    said = " ".join(printed("leaks", *list_arguments(folder)).split())
     content, leaks = read_leaks(folder)
     first = leaks.drop_duplicates("prompt_id")
     where = zip(first.kind, first.file.map(lambda file: Path(file).name), first.row, strict=True)
@@ -103,43 +103,43 @@ def test_only_the_planted_prompts_are_found_each_in_its_row(folder: Path) -> Non
 
 def test_the_leaderboards_with_and_without_leaked_prompts_are_compared(folder: Path) -> None:
     """On eight prompts borealis scores (5 x 0.9 + 3 x 0.5) / 8 = 0.75, and 0.5 without leaks; atlas scores 0.6."""
-    said = " ".join(printed("leaks", *words(folder)).split())
+    said = " ".join(printed("leaks", *list_arguments(folder)).split())
     content, _ = read_leaks(folder)
     assert content["boards"]["gecko"] == [["borealis", 0.75, 0.5], ["atlas", pytest.approx(0.6), pytest.approx(0.6)]]
     assert "gecko: the order changes to atlas, borealis." in said
-    printed("leaks", *words(folder, "kinds=[exact]"))
+    printed("leaks", *list_arguments(folder, "kinds=[exact]"))
     content, leaks = read_leaks(folder)
     assert content["leaked"] == 2 and set(leaks.kind) == {"exact"}
 
 
-def test_a_benchmarks_prompts_are_looked_for_without_a_run(folder: Path) -> None:
+def test_the_prompts_of_a_benchmark_are_found_without_a_run(folder: Path) -> None:
     named = (f"benchmark.prompts={folder}/bench/prompts.parquet", "benchmark=own", "benchmark.images=none")
-    said = printed("leaks", *words(folder, *named))
+    said = printed("leaks", *list_arguments(folder, *named))
     assert "5 of 8 prompts" in said and "leave out benchmark to see a run's leaderboards" in said
 
 
-def test_what_cannot_be_looked_through_is_refused_in_a_line(folder: Path) -> None:
+def test_an_impossible_search_is_refused_in_one_line(folder: Path) -> None:
     for more, complaint in (
         ((f"captions={folder}/store/bridges",), "no file there ends in .parquet, .csv"),
         (("column=alt",), "expected a column alt, found"),
         (("near=0",), "near: expected a fraction above 0 and at most 1"),
     ):
-        assert complaint in refusal("leaks", *words(folder), *more)
+        assert complaint in refusal("leaks", *list_arguments(folder), *more)
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_what_is_held_does_not_grow_with_the_captions(count: int) -> None:
+def test_memory_does_not_grow_with_the_number_of_captions(count: int) -> None:
     finder = LeakFinder([Target(str(number), f"a red star beside {number} blue cups") for number in range(50)], 0.8)
 
-    def captions(last: int) -> Iterator[Caption]:
+    def make_captions(last: int) -> Iterator[Caption]:
         return (Caption("f", str(row), f"A red star beside {row % 90} blue cups!") for row in range(last))
 
-    def peak(last: int) -> int:
+    def measure_peak(last: int) -> int:
         tracemalloc.start()
-        found = finder.find(captions(last))
+        found = finder.find(make_captions(last))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert found.scanned == last and len(found.surest) == 50
+        assert found.scanned == last and len(found.best) == 50
         return most
 
-    assert peak(count) < peak(600) + 20_000
+    assert measure_peak(count) < measure_peak(600) + 20_000

@@ -17,22 +17,22 @@ WANTED = [DraftPrompt("a", "two cats", ("count", "count:simple"), "read"), Draft
 RECORDS = [{"prompt_id": p.prompt_id, "text": p.text, "skills": [*p.skills]} for p in WANTED]
 
 
-def read(path: Path, **columns: str) -> list[DraftPrompt]:
+def read_file(path: Path, **columns: str) -> list[DraftPrompt]:
     return read_prompts(StorageConfig().locate(str(path)), PromptColumnsConfig(**columns))
 
 
-def test_every_kind_of_file_gives_the_same_prompts(tmp_path: Path) -> None:
+def test_the_same_prompts_are_read_from_every_file_format(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "p.parquet")
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(one) + "\n" for one in RECORDS))
     (tmp_path / "p.json").write_text(json.dumps(RECORDS))
     (tmp_path / "p.csv").write_text("prompt_id,text,skills\na,two cats,count;count:simple\nb,a dog,\n")
-    assert [read(tmp_path / f"p.{kind}") for kind in ("parquet", "jsonl", "json", "csv")] == [WANTED] * 4
+    assert [read_file(tmp_path / f"p.{kind}") for kind in ("parquet", "jsonl", "json", "csv")] == [WANTED] * 4
 
 
-def test_a_line_is_a_prompt_whose_id_is_a_hash_of_it(tmp_path: Path) -> None:
+def test_each_line_of_a_text_file_is_a_prompt_with_a_hash_as_id(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("two cats\n\n  a dog \ntwo cats\n")
     cats, dog = text_id("two cats"), text_id("a dog")
-    assert [(p.prompt_id, p.text) for p in read(tmp_path / "p.txt")] == [
+    assert [(p.prompt_id, p.text) for p in read_file(tmp_path / "p.txt")] == [
         (cats, "two cats"),
         (dog, "a dog"),
         (f"{cats}-2", "two cats"),
@@ -63,26 +63,30 @@ def test_a_line_is_a_prompt_whose_id_is_a_hash_of_it(tmp_path: Path) -> None:
         ("p.xlsx", "", "save the sheet as .csv"),
     ],
 )
-def test_what_is_no_prompt_is_told_by_file_and_row(tmp_path: Path, name: str, content: str, problem: str) -> None:
+def test_an_invalid_prompt_is_reported_with_its_file_and_row(
+    tmp_path: Path, name: str, content: str, problem: str
+) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(PlumblineError) as error:
-        read(tmp_path / name)
+        read_file(tmp_path / name)
     assert problem in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_release_is_read_as_it_is_and_only_line_feeds_and_carriage_returns_end_a_line(tmp_path: Path) -> None:
+def test_a_release_is_read_unchanged_and_only_line_feeds_and_carriage_returns_end_a_line(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("item_id,caption\na,two cats\na,two cats\nb,a dog\n")
-    assert [prompt[:2] for prompt in read(tmp_path / "p.csv")] == [("a", "two cats"), ("b", "a dog")]
+    assert [prompt[:2] for prompt in read_file(tmp_path / "p.csv")] == [("a", "two cats"), ("b", "a dog")]
     (tmp_path / "p.txt").write_text("two\u2028cats\x0c!\r\na dog\ra\x85bird\n", newline="")
-    assert [prompt.text for prompt in read(tmp_path / "p.txt")] == ["two\u2028cats\x0c!", "a dog", "a\x85bird"]
+    assert [prompt.text for prompt in read_file(tmp_path / "p.txt")] == ["two\u2028cats\x0c!", "a dog", "a\x85bird"]
 
 
-def test_columns_may_be_called_otherwise(tmp_path: Path) -> None:
+def test_column_names_can_be_configured(tmp_path: Path) -> None:
     pq.write_table(pa.table({"caption": ["two cats"], "n": [7]}), tmp_path / "p.parquet")
-    assert read(tmp_path / "p.parquet", text="caption", prompt_id="n") == [DraftPrompt("7", "two cats", (), "read")]
+    assert read_file(tmp_path / "p.parquet", text="caption", prompt_id="n") == [
+        DraftPrompt("7", "two cats", (), "read")
+    ]
 
 
-def test_geckos_prompts_have_their_sub_skills(tmp_path: Path) -> None:
+def test_prompts_of_gecko2k_have_their_sub_skills(tmp_path: Path) -> None:
     (tmp_path / "gecko_prompts.csv").write_text(
         "dataset_id,prompt,prompt_type,prompt_id,reliable\n"
         "att/count:additive_2,1 cat and 2 dogs,Gecko(S),0,True\ntifa_45,A bus,Gecko(R),1,True\n"

@@ -8,11 +8,11 @@ import pytest
 from plumbline.operators.results.prompt_properties import properties
 from plumbline.plugins.benchmark_builder.prompt_sets import (
     ALL,
+    compute_evenness,
     draw_balanced,
-    evenness,
     find_near_duplicates,
+    make_shingles,
     make_statistics_table,
-    shingles,
     summarize_skills,
 )
 
@@ -33,35 +33,36 @@ LONG = (
         ("★", "★ ★", False),
     ],
 )
-def test_spelling_makes_no_other_prompt_and_another_requirement_does(first: str, second: str, repeats: bool) -> None:
+def test_near_duplicates_may_differ_in_spelling_but_not_in_requirements(first: str, second: str, repeats: bool) -> None:
     assert find_near_duplicates([first, second], 0.8) == [None, 0 if repeats else None]
 
 
-def test_near_duplicates_are_those_that_comparing_every_pair_finds() -> None:
+def test_the_near_duplicates_are_those_of_an_exhaustive_comparison() -> None:
     rng = random.Random(0)
     words = [f"w{number}" for number in range(60)]
     texts = [" ".join(rng.choices(words, k=30)) for _ in range(40)]
     texts += [" ".join([*text.split()[:29], "end"]) for text in texts[:20]]  # 27 of 29 runs in common
     expected: list[int | None] = []
     for place, text in enumerate(texts):
-        own = shingles(text)
+        own = make_shingles(text)
         firsts = [
             other
             for other in range(place)
-            if expected[other] is None and len(own & shingles(texts[other])) / len(own | shingles(texts[other])) >= 0.8
+            if expected[other] is None
+            and len(own & make_shingles(texts[other])) / len(own | make_shingles(texts[other])) >= 0.8
         ]
         expected.append(min(firsts, default=None))
     assert find_near_duplicates(texts, 0.8) == expected and sum(one is not None for one in expected) == 20
 
 
-def test_drawing_evens_skills_and_lengths_and_follows_from_ids_and_seed_alone() -> None:
+def test_drawing_balances_skills_and_lengths_and_depends_only_on_ids_and_seed() -> None:
     ids = [f"p{number}" for number in range(1000)]
     skills = [["rare" if number % 20 == 0 else "common"] for number in range(1000)]
     lengths = [300 if number % 10 == 1 else 40 for number in range(1000)]
     places = draw_balanced(ids, skills, lengths, 100, [50, 200], seed=0)
     assert len(places) == 100 == len(set(places))
     counts = Counter(skills[place][0] for place in places)
-    assert counts["rare"] > 30 and evenness(list(counts.values())) > evenness([50, 950])
+    assert counts["rare"] > 30 and compute_evenness(list(counts.values())) > compute_evenness([50, 950])
     assert sum(lengths[place] == 300 for place in places) > 20
     order = list(reversed(range(1000)))
     again = draw_balanced(
@@ -71,11 +72,11 @@ def test_drawing_evens_skills_and_lengths_and_follows_from_ids_and_seed_alone() 
     assert draw_balanced(ids, skills, lengths, 100, [50, 200], seed=1) != places
 
 
-def test_prompts_without_skills_are_not_drawn_and_of_few_prompts_all_are() -> None:
+def test_all_prompts_with_skills_are_drawn_if_there_are_few() -> None:
     assert draw_balanced(["a", "b", "c"], [["x"], [], ["x"]], [1, 1, 1], 10, [], seed=0) == [0, 2]
 
 
-def test_statistics_stand_by_skill_beside_published_ones() -> None:
+def test_statistics_are_listed_by_skill_next_to_published_statistics() -> None:
     own = summarize_skills(
         ["A cat.", "3 dogs run."], [["att/count", "att/count:additive"], ["att/count"]], properties({})
     )
@@ -98,6 +99,6 @@ def test_a_skill_is_covered_if_more_than_two_percent_of_the_prompts_have_it() ->
     )
 
 
-def test_statistics_of_no_prompts_are_no_numbers() -> None:
+def test_statistics_of_an_empty_benchmark_are_dashes() -> None:
     table = make_statistics_table(summarize_skills([], [], properties({})), {})
     assert table.rows == [[ALL, "0", "–", "–", "0", "–", "–"]]

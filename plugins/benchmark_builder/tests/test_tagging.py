@@ -26,23 +26,23 @@ TAXONOMY = Taxonomy(
 PROMPT = "2 cats and 3 dogs are running"
 
 
-def tag(
+def request_tags(
     script: Callable[[Request], str], replies: Replies = "text"
 ) -> tuple[list[WrittenQuestion] | RowError, list[Request]]:
     """Return the tags of one prompt, and the messages sent to the model."""
     asked: list[Request] = []
 
-    def answer(make_requests: "list[ProgramRequest]") -> list[Generation]:
-        asked.extend(one.request for one in make_requests)
-        return [Generation(script(one.request), True, Usage(1)) for one in make_requests]
+    def generate(requests: "list[ProgramRequest]") -> list[Generation]:
+        asked.extend(one.request for one in requests)
+        return [Generation(script(one.request), True, Usage(1)) for one in requests]
 
     tagging = Tagging(options=WriterOptions(replies=replies), taxonomy=TAXONOMY)
-    ran = run_programs([tagging.write(PROMPT)], answer)  # type: ignore[arg-type]
+    ran = run_programs([tagging.write(PROMPT)], generate)  # type: ignore[arg-type]
     return ran.results[0], asked
 
 
-def test_tags_are_rows_with_the_words_that_they_are_about() -> None:
-    rows, (request,) = tag(
+def test_each_tag_becomes_a_row_with_the_words_it_applies_to() -> None:
+    rows, (request,) = request_tags(
         lambda request: "1 | count - additive (3 dogs)\n2 | Count - Simple (2 cats)\n3 | action - run (dogs)"
     )
     assert not isinstance(rows, RowError)
@@ -55,29 +55,29 @@ def test_tags_are_rows_with_the_words_that_they_are_about() -> None:
     assert request.messages[0].text.endswith(f"input: {PROMPT}\noutput:")
 
 
-def test_a_tag_that_is_not_of_the_taxonomy_is_asked_for_again_and_then_an_error() -> None:
-    rows, asked = tag(lambda request: "1 | count - subtractive (2 cats)")
+def test_a_tag_outside_the_taxonomy_is_requested_once_more_and_then_an_error() -> None:
+    rows, asked = request_tags(lambda request: "1 | count - subtractive (2 cats)")
     assert isinstance(rows, RowError) and rows.kind == "unreadable_reply" and not rows.retryable
     assert "'count - subtractive' is not a tag of the taxonomy tiny; did you mean" in rows.message
     assert len(asked) == 2 and "is not a tag of the taxonomy" in asked[1].messages[-1].text
 
 
 @pytest.mark.parametrize("reply", ["I cannot do that.", "1 |", ""])
-def test_a_reply_without_tags_is_no_prompt_without_skills(reply: str) -> None:
-    assert isinstance(tag(lambda request: reply)[0], RowError)
+def test_a_reply_without_tags_is_an_error(reply: str) -> None:
+    assert isinstance(request_tags(lambda request: reply)[0], RowError)
 
 
 @pytest.mark.parametrize(
     ("replies", "reply"), [("text", "0 | none"), ("json", '{"tags": [{"tag": "none", "words": "none"}]}')]
 )
-def test_a_prompt_may_take_none_of_the_skills(replies: Replies, reply: str) -> None:
-    (row,), _ = tag(lambda request: reply, replies)
+def test_a_prompt_may_require_none_of_the_skills(replies: Replies, reply: str) -> None:
+    (row,), _ = request_tags(lambda request: reply, replies)
     assert row.kind is None and row.span is None
 
 
-def test_json_is_held_to_the_tags_that_there_are() -> None:
+def test_the_json_schema_allows_only_tags_of_the_taxonomy() -> None:
     reply = '{"tags": [{"tag": "count - simple", "words": "2 cats"}]}'
-    (row,), (request,) = tag(lambda request: reply, "json")
+    (row,), (request,) = request_tags(lambda request: reply, "json")
     assert (row.kind, row.span) == ("count - simple", "2 cats")
     assert (
         request.schema is not None
@@ -86,7 +86,7 @@ def test_json_is_held_to_the_tags_that_there_are() -> None:
     assert '{"tags": [{"tag": "count - simple", "words": "two"}]}' in request.messages[0].text
 
 
-def test_examples_and_other_options_are_other_tags() -> None:
+def test_the_key_depends_on_the_taxonomy_and_the_options() -> None:
     def asking(taxonomy: Taxonomy = TAXONOMY, **options: object) -> object:
         return Tagging(options=WriterOptions(**options), taxonomy=taxonomy).question_options()  # type: ignore[arg-type]
 
@@ -104,11 +104,11 @@ def test_an_example_with_an_unknown_tag_is_refused() -> None:
         )
 
 
-def test_a_skill_is_named_as_gecko2k_names_it() -> None:
+def test_a_sub_skill_has_the_name_it_has_in_gecko2k() -> None:
     assert Tag("att/count", "additive").names == ("att/count", "att/count:additive")
     assert TAXONOMY.find("count:additive") == TAXONOMY.find("Count -  additive") == Tag("count", "additive")
 
 
-def test_a_long_reply_is_read_to_its_end_in_linear_time() -> None:
+def test_a_long_reply_is_parsed_in_linear_time() -> None:
     (tag,) = parse_text_tags("1 | x(" + ")" * (MAX_REPLY - 10) + "a")
     assert tag.words == ""

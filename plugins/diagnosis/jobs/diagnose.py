@@ -1,4 +1,4 @@
-"""Shows what a sweep's metrics measure: their correlations, their questions, and their scores if inputs are missing."""
+"""Diagnoses a sweep's metrics: shows their correlations, their questions, and their scores without some inputs."""
 
 import sys
 
@@ -31,7 +31,7 @@ COMMAND = Command(
 
 
 def main(config: DiagnoseConfig) -> int:
-    """Call `_run`, writing a log."""
+    """Diagnose the sweep, writing a log."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 

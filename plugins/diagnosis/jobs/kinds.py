@@ -17,14 +17,14 @@ def main(config: KindsConfig) -> int:
     generators = sorted({row.generator for row in pooled})
     cells = {(row.level, row.kind, row.generator): row for row in pooled}
     rows = [
-        [str(level), kind, *(_cell(cells.get((level, kind, generator))) for generator in generators)]
+        [str(level), kind, *(_format_cell(cells.get((level, kind, generator))) for generator in generators)]
         for level, kind in dict.fromkeys((row.level, row.kind) for row in pooled)
     ]
     show_table(console, f"{config.of} by kind", ("level", "kind", *generators), rows, numbers=slice(2, None))
     return 0
 
 
-def _cell(row: KindScore | None) -> str:
+def _format_cell(row: KindScore | None) -> str:
     return EMPTY if row is None else f"{row.mean:.4f} ({row.n})"
 
 

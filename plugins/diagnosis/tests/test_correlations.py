@@ -10,12 +10,12 @@ from plumbline.operators.base.sentences import WHY_NO_INTERVAL
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
-from plumbline.plugins.diagnosis.prompt_correlations import correlate_properties, prompt_numbers
+from plumbline.plugins.diagnosis.prompt_correlations import correlate_properties, make_prompt_numbers
 from tests.operators.results.test_metric_correlations import PROMPTS, draw_scores, make_scores, table
 from tests.operators.tallied import of_table
 
 
-def test_the_difference_that_an_ablation_makes_has_an_interval_that_holds_whatever_resamples_are_drawn() -> None:
+def test_the_interval_of_an_ablations_difference_holds_for_any_resamples() -> None:
     random, studies = np.random.default_rng(4), 200
     missed = 0
     for _ in range(studies):
@@ -28,7 +28,7 @@ def test_the_difference_that_an_ablation_makes_has_an_interval_that_holds_whatev
     assert missed / studies <= 0.07
 
 
-def test_a_refused_interval_is_named_as_such_with_the_reason() -> None:
+def test_a_missing_interval_is_explained() -> None:
     ones, others = dict.fromkeys(PROMPTS, 1.0), dict.fromkeys(PROMPTS, 0.0) | {"p7": 0.5}
     found = measure_effect(
         of_table(table(make_scores("a", "x", ones), make_scores("a:blank", "x", others))), "a", "blank", "a:blank"
@@ -37,9 +37,9 @@ def test_a_refused_interval_is_named_as_such_with_the_reason() -> None:
     assert "no interval" in shown.rows[0] and shown.caption.endswith(WHY_NO_INTERVAL)
 
 
-def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the_interval() -> None:
+def test_images_of_a_prompt_are_averaged_and_do_not_narrow_the_interval() -> None:
     scores, lengths = draw_scores(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPTS)}
-    known = prompt_numbers(hash_ids(PROMPTS[1:]), [lengths[prompt] for prompt in PROMPTS[1:]])
+    known = make_prompt_numbers(hash_ids(PROMPTS[1:]), [lengths[prompt] for prompt in PROMPTS[1:]])
     once, thrice = (
         next(correlate_properties(of_table(table(make_scores("a", "x", scores, copies))), {"a": {"length": known}}))
         for copies in (1, 3)
@@ -49,13 +49,13 @@ def test_images_of_a_prompt_are_averaged_before_a_property_and_do_not_narrow_the
     assert thrice[:4] == once[:4] and thrice[4:] == pytest.approx(once[4:])
 
 
-def test_what_is_the_same_everywhere_goes_with_nothing() -> None:
-    known = prompt_numbers(hash_ids(PROMPTS), [1.0] * len(PROMPTS))
+def test_a_constant_property_has_no_correlation() -> None:
+    known = make_prompt_numbers(hash_ids(PROMPTS), [1.0] * len(PROMPTS))
     (one,) = correlate_properties(of_table(table(make_scores("a", "x", draw_scores(1)))), {"a": {"questions": known}})
     assert math.isnan(one.rho) and math.isnan(one.low) and one.n == 40
 
 
-def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
+def test_an_effect_is_measured_on_the_images_with_both_scores() -> None:
     whole = draw_scores(1)
     left = {prompt: None if prompt == "p3" else (score or 0) - 0.25 for prompt, score in whole.items()}
     better = {prompt: (score or 0) + 1 for prompt, score in whole.items()}
@@ -76,6 +76,6 @@ def test_an_effect_is_of_the_images_that_have_both_scores() -> None:
     assert found.order == 1, "y stays above x"
 
 
-def test_of_nothing_there_is_no_effect() -> None:
+def test_an_effect_without_images_is_nan() -> None:
     found = measure_effect(of_table(table(make_scores("a", "x", draw_scores(1)))), "a", "blank", "a:blank")
     assert (found.n, found.n_null) == (0, 40) and all(math.isnan(value) for value in found[2:9])

@@ -29,7 +29,7 @@ PROMPTS = 6
 ABLATIONS = {"shuffled_images", "blank_images", "shuffled_words"}
 
 
-def diagnose_config(folder: Path, *overrides: str) -> DiagnoseConfig:
+def make_config(folder: Path, *overrides: str) -> DiagnoseConfig:
     values = load_values(
         command_of("diagnose"),
         [
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(folder: Path) -> Store:
-    config = diagnose_config(folder)
+    config = make_config(folder)
     rated = WordRatings(path=str(folder.parent / "words.csv"), word="Word", rating="Conc.M")
     config = replace(config, diagnosis=replace(config.diagnosis, word_ratings={"concreteness": rated}))
     assert main(config) == 0
@@ -86,7 +86,7 @@ def test_vpevals_ablations_cover_word_order_and_vqa_model_and_statements_are_cou
     models = [f"+models.{role}={{family: {ROLES[role].family}, checkpoint: '{path}'}}" for role, path in saved.items()]
     metric = ["metric=[vpeval]", "metrics.vpeval.replies=json", "metrics.vpeval.max_tokens=512"]
     folder = write_benchmark(tmp_path / "small", ["atlas"], count=4)
-    config = diagnose_config(folder, *metric, *models, "diagnosis.ablations=[shuffled_words]")
+    config = make_config(folder, *metric, *models, "diagnosis.ablations=[shuffled_words]")
     assert main(config) == 0
     store = store_at(config.store)
     found = read_diagnosis(store, (store.read_text("runs/latest") or "").strip())
@@ -115,7 +115,7 @@ def test_questions_and_answers_come_from_the_cells(diagnosis: Diagnosis) -> None
     assert own.answers == 2 * asked.questions and own.wanted == 1 and own.right == own.yes
 
 
-def test_the_report_of_the_run_has_the_diagnosis_and_the_run_has_only_the_metrics(store: Store) -> None:
+def test_the_report_contains_the_diagnosis_and_the_run_contains_no_variants(store: Store) -> None:
     run = Path(store.place.url) / "runs" / (store.read_text("runs/latest") or "").strip()
     page = (run / "report.html").read_text()
     assert "How good the metrics are" in page and "shuffled_images" in page
@@ -126,7 +126,7 @@ def test_the_report_of_the_run_has_the_diagnosis_and_the_run_has_only_the_metric
 
 
 def test_a_second_diagnosis_computes_nothing(folder: Path, store: Store) -> None:
-    assert not plan_diagnosis(diagnose_config(folder)).sweep.plan.missing
+    assert not plan_diagnosis(make_config(folder)).sweep.plan.missing
 
 
 def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
@@ -136,13 +136,13 @@ def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_impossible_diagnoses_are_refused_before_anything_is_computed(folder: Path) -> None:
-    planned = plan_diagnosis(diagnose_config(folder, "metric=[vqascore]"))
+    planned = plan_diagnosis(make_config(folder, "metric=[vqascore]"))
     assert len(planned.notes) == 1 and "without vqascore:answered by clip: vqascore model" in planned.notes[0]
     with pytest.raises(ConfigError, match="no model has the role 'clap'; roles are"):
-        plan_diagnosis(diagnose_config(folder, "diagnosis.vqa_models=[clap]"))
+        plan_diagnosis(make_config(folder, "diagnosis.vqa_models=[clap]"))
 
 
-def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
+def test_word_lists_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
     """Measure the fraction of ImageNet-21k classes, Yngve depth, and the variants in footnote 3 (Ross et al.)."""
     texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(PROMPTS)}
     (tmp_path / "classes.csv").write_text('classes\n"square, Circle,traffic_light"\nstar\n')
@@ -155,7 +155,7 @@ def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp
     (tmp_path / "parses.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "rated.csv").write_text("word,rating\nsquare,4.2\ncircle,4.5\n")
     planned = plan_diagnosis(
-        diagnose_config(
+        make_config(
             folder,
             f"+diagnosis.word_ratings.imagenet={{path: {tmp_path}/classes.csv, word: classes, rating: null}}",
             *(
@@ -167,9 +167,9 @@ def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp
     )
     for name, text in texts.items():
         found = {key: float(one.look_up(hash_ids([name]))[0]) for key, one in planned.measured.items()}
-        listed = [word in ("square", "circle", "star") for word in content(text)]
+        listed = [word in ("square", "circle", "star") for word in list_content_words(text)]
         assert found["imagenet"] == pytest.approx(sum(listed) / len(listed))
-        rated = [{"square": 4.2, "circle": 4.5}.get(word) for word in content(text)]
+        rated = [{"square": 4.2, "circle": 4.5}.get(word) for word in list_content_words(text)]
         assert found["zero"] == pytest.approx(sum(one or 0 for one in rated) / len(rated))
         assert found["lowest"] == pytest.approx(sum(one or 4.2 for one in rated) / len(rated))
         known = [one for one in rated if one is not None]
@@ -183,14 +183,14 @@ def test_words_of_a_list_parses_and_unrated_words_are_measured(folder: Path, tmp
     assert f"diagnosis.parses: 3 of {PROMPTS} prompts have no valid parse" in notes
 
 
-def content(text: str) -> list[str]:
+def list_content_words(text: str) -> list[str]:
     return [text[start:end].casefold() for start, end in content_words(text)]
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("+diagnosis.word_ratings.a={path: x.csv, rating: null, unrated: left_out}", "always count as 0"),
+        ("+diagnosis.word_ratings.a={path: x.csv, rating: null, unrated: left_out}", "without ratings count as 0"),
         ("diagnosis.parses={path: FOLDER/words.csv}", "set diagnosis.parses.prompt_id and diagnosis.parses.parse"),
         (
             "diagnosis.parses={path: FOLDER/words.csv, prompt_id: Word, parse: Word}",
@@ -198,13 +198,13 @@ def content(text: str) -> list[str]:
         ),
     ],
 )
-def test_a_list_or_parses_that_cannot_be_used_are_refused(folder: Path, option: str, message: str) -> None:
+def test_unusable_word_lists_and_parses_are_refused(folder: Path, option: str, message: str) -> None:
     with pytest.raises((ConfigError, SourceError), match=message):
-        plan_diagnosis(diagnose_config(folder, option.replace("FOLDER", str(folder.parent))))
+        plan_diagnosis(make_config(folder, option.replace("FOLDER", str(folder.parent))))
 
 
-def test_a_list_of_words_without_its_columns_is_refused_with_the_remedy(folder: Path) -> None:
-    config = diagnose_config(folder)
+def test_a_word_list_without_its_columns_is_refused_with_the_remedy(folder: Path) -> None:
+    config = make_config(folder)
     rated = WordRatings(path=str(folder.parent / "words.csv"))
     config = replace(config, diagnosis=replace(config.diagnosis, word_ratings={"concreteness": rated}))
     with pytest.raises(SourceError, match=r"set diagnosis\.word_ratings\.concreteness\.word and"):

@@ -19,10 +19,10 @@ def test_kinds_are_shown_with_their_counts(swept: Swept) -> None:
 
 
 def test_a_metric_that_the_run_lacks_is_refused_by_name(swept: Swept) -> None:
-    with pytest.raises(ConfigError, match=r"of=tifa_v1: run .* has no such metric; it has dsg_1k"):
+    with pytest.raises(ConfigError, match=r"of=tifa_v1: run .* does not contain this metric; it has dsg_1k"):
         pool_kinds(swept.plan.store, swept.finished.run_id, "tifa_v1")
 
 
-def test_a_missing_store_is_named(tmp_path: Path) -> None:
+def test_a_missing_store_is_reported(tmp_path: Path) -> None:
     line = refusal("kinds", f"store={tmp_path}/sotre", "of=gecko", code=1)
     assert f"store {tmp_path}/sotre: there is no store here; correct the address" in line

@@ -7,55 +7,55 @@ from typing import TypeAlias
 
 import pytest
 
-from plumbline.plugins.diagnosis.parses import MAX_DEPTH, MAX_PARSE, BadParse, mean_yngve_depth
+from plumbline.plugins.diagnosis.parses import MAX_DEPTH, MAX_PARSE, BadParse, compute_mean_yngve_depth
 
 Tree: TypeAlias = "str | Sequence[Tree]"
 """A word, or a sequence of branches."""
 
 
-def bracketed(tree: Tree, rng: random.Random) -> str:
+def write_brackets(tree: Tree, rng: random.Random) -> str:
     """Write a tree in bracket notation, inserting punctuation and traces, which must be ignored."""
     if isinstance(tree, str):
         return f"(NN {tree})"
-    parts = [bracketed(child, rng) for child in tree]
+    parts = [write_brackets(child, rng) for child in tree]
     for extra in ("(, ,)", "(-NONE- *T*-1)", "(-LRB- -LRB-)", "(NP (-NONE- *))"):
         if rng.random() < 0.3:
             parts.insert(rng.randrange(len(parts) + 1), extra)
     return f"(X {' '.join(parts)})"
 
 
-def words(tree: Tree) -> list[str]:
-    return [tree] if isinstance(tree, str) else [word for child in tree for word in words(child)]
+def list_words(tree: Tree) -> list[str]:
+    return [tree] if isinstance(tree, str) else [word for child in tree for word in list_words(child)]
 
 
-def depths(tree: Tree, above: int = 0) -> list[int]:
+def compute_depths(tree: Tree, above: int = 0) -> list[int]:
     """Compute each word's depth from the definition, by counting the branches to the right along its path."""
     if isinstance(tree, str):
         return [above]
-    return [depth for place, child in enumerate(tree) for depth in depths(child, above + len(tree) - 1 - place)]
+    return [depth for place, child in enumerate(tree) for depth in compute_depths(child, above + len(tree) - 1 - place)]
 
 
-def grown(rng: random.Random, height: int) -> Tree:
+def grow_tree(rng: random.Random, height: int) -> Tree:
     if height == 0 or rng.random() < 0.2:
         return rng.choice(["dog", "Runs", "n't", "7"])
-    return [grown(rng, height - 1) for _ in range(rng.randint(1, 4))]
+    return [grow_tree(rng, height - 1) for _ in range(rng.randint(1, 4))]
 
 
 def test_a_words_depth_is_the_sum_of_its_branches_numbered_from_the_right() -> None:
     """By Yngve's definition "a" has depth 2, "dog" 1, "runs" 1 and "fast" 0 in a tree of binary branches."""
     parse = "(ROOT (S (NP (DT A) (NN dog)) (VP (VBZ runs) (ADVP (RB fast))) (. .)))"
-    assert mean_yngve_depth(parse, "A dog runs fast.") == pytest.approx((2 + 1 + 1 + 0) / 4)
-    assert mean_yngve_depth("(NN dog)", "dog") == 0 and math.isnan(mean_yngve_depth("(X (. .))", "."))
-    assert mean_yngve_depth("( (S (NP a) (VP b)) )", "a b") == mean_yngve_depth("(S a b)", "a b") == 0.5
+    assert compute_mean_yngve_depth(parse, "A dog runs fast.") == pytest.approx((2 + 1 + 1 + 0) / 4)
+    assert compute_mean_yngve_depth("(NN dog)", "dog") == 0 and math.isnan(compute_mean_yngve_depth("(X (. .))", "."))
+    assert compute_mean_yngve_depth("( (S (NP a) (VP b)) )", "a b") == compute_mean_yngve_depth("(S a b)", "a b") == 0.5
 
 
-def test_punctuation_and_traces_move_no_word_whatever_the_tree() -> None:
+def test_punctuation_and_traces_do_not_change_any_depth() -> None:
     rng = random.Random(0)
     for _ in range(100):
-        trees = [grown(rng, 4) for _ in range(rng.randint(1, 3))]
-        parse = " ".join(bracketed(tree, rng) for tree in trees)
-        found = mean_yngve_depth(parse, " , ".join(word for tree in trees for word in words(tree)).upper())
-        every = [depth for tree in trees for depth in depths(tree)]
+        trees = [grow_tree(rng, 4) for _ in range(rng.randint(1, 3))]
+        parse = " ".join(write_brackets(tree, rng) for tree in trees)
+        found = compute_mean_yngve_depth(parse, " , ".join(word for tree in trees for word in list_words(tree)).upper())
+        every = [depth for tree in trees for depth in compute_depths(tree)]
         assert found == pytest.approx(sum(every) / len(every))
 
 
@@ -72,6 +72,6 @@ def test_punctuation_and_traces_move_no_word_whatever_the_tree() -> None:
         ("(NP a dog)" + " " * MAX_PARSE, "expected at most 100000 characters"),
     ],
 )
-def test_what_is_no_parse_of_its_text_is_refused(parse: str, message: str) -> None:
+def test_a_parse_that_does_not_match_its_text_is_refused(parse: str, message: str) -> None:
     with pytest.raises(BadParse, match=message):
-        mean_yngve_depth(parse, "a dog")
+        compute_mean_yngve_depth(parse, "a dog")

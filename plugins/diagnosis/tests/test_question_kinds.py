@@ -16,19 +16,25 @@ def make_row(generator: str, **columns: Any) -> dict[str, Any]:
     return {"image_id": "i", "prompt_id": "p", "generator": generator, "metric": "m", "score": 0.5, **columns}
 
 
-def element(question_id: str, score: float | None) -> dict[str, Any]:
+def make_element(question_id: str, score: float | None) -> dict[str, Any]:
     return {"question_id": question_id, "text": "?", "score": score}
 
 
-def table(*records: dict[str, Any]) -> pa.Table:
+def make_table(*records: dict[str, Any]) -> pa.Table:
     return rows.table(records, schemas.ELEMENT_SCORES)
 
 
 def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
     pool = KindPool()
-    pool.add(table(make_row("a", elements=[element("1", 1.0), element("2", 0.0), element("3", 1.0)])), KINDS)
-    pool.add(table(make_row("a", elements=[element("1", 0.0), element("2", None), element("4", 1.0)])), KINDS)
-    assert pool.mean_scores() == [
+    pool.add(
+        make_table(make_row("a", elements=[make_element("1", 1.0), make_element("2", 0.0), make_element("3", 1.0)])),
+        KINDS,
+    )
+    pool.add(
+        make_table(make_row("a", elements=[make_element("1", 0.0), make_element("2", None), make_element("4", 1.0)])),
+        KINDS,
+    )
+    assert pool.compute_means() == [
         KindScore("a", 1, "attribute", pytest.approx(1 / 3), 3),
         KindScore("a", 1, "global", 1.0, 1),
         KindScore("a", 2, "attribute - color", 0.5, 2),
@@ -41,8 +47,8 @@ def test_ratings_of_checkpoints_are_pooled_by_the_names_of_their_questions() -> 
     pool = KindPool()
     rated = [("Attribute - Color", 1.0), ("Attribute - Color 2", 0.0), ("Style", 1.0)]
     ratings = [{"name": name, "value": value} for name, value in rated]
-    pool.add(table(make_row("a", ratings=ratings), make_row("b", ratings=ratings[2:])), {})
-    assert pool.mean_scores() == [
+    pool.add(make_table(make_row("a", ratings=ratings), make_row("b", ratings=ratings[2:])), {})
+    assert pool.compute_means() == [
         KindScore("a", 1, "Attribute", 0.5, 2),
         KindScore("a", 1, "Style", 1.0, 1),
         KindScore("b", 1, "Style", 1.0, 1),
@@ -53,5 +59,5 @@ def test_ratings_of_checkpoints_are_pooled_by_the_names_of_their_questions() -> 
 def test_a_row_with_an_error_does_not_count() -> None:
     failed = make_row("a", score=None, error=rows.error_value(RowError("corrupt_image", "it is")))
     pool = KindPool()
-    pool.add(table(failed), KINDS)
-    assert pool.mean_scores() == []
+    pool.add(make_table(failed), KINDS)
+    assert pool.compute_means() == []

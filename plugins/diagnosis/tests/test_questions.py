@@ -16,7 +16,7 @@ from plumbline.plugins.diagnosis.questions import AnswerCounts, QuestionCounts
 YES_NO = ["yes", "no"]
 
 
-def question(
+def make_question(
     name: str, prompt: str, text: str, choices: list[str], answer: str | None, **more: object
 ) -> dict[str, object]:
     return {"question_id": name, "prompt_id": prompt, "text": text, "choices": choices, "answer": answer, **more}
@@ -24,13 +24,13 @@ def question(
 
 QUESTIONS = rows.table(
     [
-        question("1", "p", "Is there a dog?", YES_NO, "yes", kind="entity"),
-        question("2", "p", "Is the dog there?", YES_NO, "yes", kind="entity"),
-        question("3", "p", "What color is the dog?", ["red", "blue", "green", "black"], "blue", kind="color"),
-        question("4", "q", "Is there a cat?", ["Yes", "No"], "No", kind="entity"),
-        question("5", "q", "How many cats?", ["two", "three"], "two"),
-        question("6", "q", "Is there a cat?", YES_NO, "yes", keep=False),
-        question("7", "q", "whole", ["Yes"], None),
+        make_question("1", "p", "Is there a dog?", YES_NO, "yes", kind="entity"),
+        make_question("2", "p", "Is the dog there?", YES_NO, "yes", kind="entity"),
+        make_question("3", "p", "What color is the dog?", ["red", "blue", "green", "black"], "blue", kind="color"),
+        make_question("4", "q", "Is there a cat?", ["Yes", "No"], "No", kind="entity"),
+        make_question("5", "q", "How many cats?", ["two", "three"], "two"),
+        make_question("6", "q", "Is there a cat?", YES_NO, "yes", keep=False),
+        make_question("7", "q", "whole", ["Yes"], None),
         {"prompt_id": "r", "error": {"kind": "unreadable_reply", "message": "", "retryable": True}},
     ],
     schemas.QUESTIONS,
@@ -46,14 +46,14 @@ def counts() -> QuestionCounts:
 
 
 def test_questions_are_counted_by_their_choices_and_right_answers(counts: QuestionCounts) -> None:
-    found = counts.statistics()
+    found = counts.compute_statistics()
     assert (found.metric, found.prompts, found.questions) == ("tifa", 2, 5)
     assert found.yes_no == 3 / 5 and found.yes == pytest.approx(2 / 3) and found.first == 1 / 2
     assert found.repeated == 1 / 5, "the second says what the first does"
     assert found.majority == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert found.chance == pytest.approx(((0.5 + 0.5 + 0.25) / 3 + (0.5 + 0.5) / 2) / 2)
-    assert [(one.kind, one.questions) for one in counts.kinds()] == [("entity", 3), ("color", 1)]
-    assert sorted(counts.per_prompt().values.tolist()) == [2, 3]
+    assert [(one.kind, one.questions) for one in counts.list_kinds()] == [("entity", 3), ("color", 1)]
+    assert sorted(counts.count_per_prompt().values.tolist()) == [2, 3]
 
 
 @pytest.mark.parametrize("zeroing", [None, "direct", "recursive", "in_order"])
@@ -65,7 +65,7 @@ def test_chance_is_the_mean_score_of_every_way_to_answer(zeroing: PackZeroing | 
         parents = {name: random.sample([*names, "dropped"], random.randint(0, 2)) for name in names}
         sizes = {name: random.randint(2, 3) for name in names}
         asked += [
-            question(name, prompt, name, list("abc")[: sizes[name]], "a", parents=parents[name]) for name in names
+            make_question(name, prompt, name, list("abc")[: sizes[name]], "a", parents=parents[name]) for name in names
         ]
         ways = [dict(zip(names, way, strict=True)) for way in product(*(range(sizes[name]) for name in names))]
         right = [{name: said == 0 for name, said in way.items()} for way in ways]
@@ -81,24 +81,24 @@ def test_chance_is_the_mean_score_of_every_way_to_answer(zeroing: PackZeroing | 
     random.shuffle(asked) if zeroing != "in_order" else None
     counts = QuestionCounts("dsg", zeroing)
     counts.add(rows.table(asked, schemas.QUESTIONS))
-    assert counts.statistics().chance == pytest.approx(fmean(scores))
+    assert counts.compute_statistics().chance == pytest.approx(fmean(scores))
 
 
-def test_of_no_question_every_share_is_undefined() -> None:
-    found = QuestionCounts("vqascore").statistics()
+def test_all_fractions_of_zero_questions_are_undefined() -> None:
+    found = QuestionCounts("vqascore").compute_statistics()
     assert found.questions == 0 and all(math.isnan(value) for value in found[3:])
 
 
-def elements(*given: tuple[str, str, str | None]) -> pa.ChunkedArray:
+def make_elements(*given: tuple[str, str, str | None]) -> pa.ChunkedArray:
     each = [{"question_id": name, "wanted": wanted, "given": said} for name, wanted, said in given]
     return pa.chunked_array([pa.array([each, None], pa.list_(schemas.ELEMENT))])
 
 
-def test_answers_are_counted_by_what_they_say_and_whether_that_is_right(counts: QuestionCounts) -> None:
+def test_answers_are_counted_by_choice_and_correctness(counts: QuestionCounts) -> None:
     answers = AnswerCounts("tifa", "blank_images", counts.known)
-    answers.add(elements(("1", "yes", "yes"), ("3", "blue", "red"), ("4", "No", "Yes"), ("9", "yes", "yes")))
-    answers.add(elements(("1", "yes", "no"), ("3", "blue", "blue"), ("5", "two", "two"), ("2", "yes", None)))
-    found = answers.statistics()
+    answers.add(make_elements(("1", "yes", "yes"), ("3", "blue", "red"), ("4", "No", "Yes"), ("9", "yes", "yes")))
+    answers.add(make_elements(("1", "yes", "no"), ("3", "blue", "blue"), ("5", "two", "two"), ("2", "yes", None)))
+    found = answers.compute_statistics()
     assert (found.metric, found.denied, found.answers) == ("tifa", "blank_images", 6)
     assert found.right == 3 / 6
     assert (found.yes_no, found.yes, found.wanted) == (3, 2 / 3, 2 / 3)

@@ -16,7 +16,7 @@ from tests.bench_of import write_rows
 from tests.commands import newest, run
 
 
-def png(level: int) -> bytes:
+def encode_grey(level: int) -> bytes:
     encoded = io.BytesIO()
     Image.new("RGB", (12, 12), (level, level, level)).save(encoded, "png")
     return encoded.getvalue()
@@ -25,18 +25,18 @@ def png(level: int) -> bytes:
 def write_image(path: Path, level: int) -> None:
     """Write a uniformly grey image."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(png(level))
+    path.write_bytes(encode_grey(level))
 
 
-def gedit_row(key: str, kind: str, language: str, source: int | None) -> dict[str, Any]:
-    picture = None if source is None else {"bytes": png(source), "path": f"{key}.png"}
+def make_gedit_row(key: str, kind: str, language: str, source: int | None) -> dict[str, Any]:
+    picture = None if source is None else {"bytes": encode_grey(source), "path": f"{key}.png"}
     records = {"task_type": kind, "key": key, "instruction": f"{language}: {key}", "instruction_language": language}
     return {**records, "input_image": picture, "input_image_raw": picture, "Intersection_exist": True}
 
 
 def write_gedit(folder: Path) -> Path:
     """Write three edits in two languages, one of them without a source, to two files in no particular order."""
-    rows = [gedit_row(key, kind, language, source) for language in ("cn", "en") for key, kind, source in GEDIT]
+    rows = [make_gedit_row(key, kind, language, source) for language in ("cn", "en") for key, kind, source in GEDIT]
     write_rows(folder / "data/train-00001-of-00002.parquet", rows[4:])
     write_rows(folder / "data/train-00000-of-00002.parquet", rows[:4])
     for language, level in (("en", 51), ("cn", 102)):
@@ -76,7 +76,7 @@ def write_magicbrush(folder: Path) -> Path:
     return folder / "test/edit_sessions.json"
 
 
-def scored(benchmark: str, prompts: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def score_results(benchmark: str, prompts: Path, folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     given = [f"images={folder}/results", f"benchmark={benchmark}", f"benchmark.prompts={prompts}", "metric=[source_l1]"]
     ended = run("score", *given, "cluster=here", f"store={folder}/store", "max_failed=0.4")
     assert ended.code == 2, ended.err
@@ -93,10 +93,10 @@ def scored(benchmark: str, prompts: Path, folder: Path) -> tuple[pd.DataFrame, p
         ("magicbrush", write_magicbrush, {"139_1": 0.2, "30_1": 0.0, "139_inde_2": None}, "results", set()),
     ],
 )
-def test_results_are_scored_by_the_names_that_the_benchmarks_code_gives_them(
+def test_results_are_found_by_the_file_names_of_the_benchmarks_own_code(
     benchmark: str, write: Any, expected: dict[str, float | None], generator: str, kinds: set[str], tmp_path: Path
 ) -> None:
-    scores, summary = scored(benchmark, write(tmp_path), tmp_path)
+    scores, summary = score_results(benchmark, write(tmp_path), tmp_path)
     found = scores.set_index("prompt_id")
     assert set(found.index) == set(expected) and len(found) == len(expected)
     assert set(found["generator"]) == {generator}

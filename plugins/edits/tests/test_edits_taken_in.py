@@ -21,7 +21,7 @@ METRICS = "metric=[source_l1,saturation]"
 PROMPTS = "make it red\nremove the dog\nadd a hat\n"
 
 
-def grey(value: int) -> bytes:
+def draw_grey(value: int) -> bytes:
     """Draw a uniformly grey image; the l1 distance between two such images is the difference of their grey levels."""
     file = io.BytesIO()
     Image.new("RGB", (16, 16), (value, value, value)).save(file, "PNG")
@@ -33,7 +33,7 @@ def score(images: object, store: Path, *more: str, code: int = 0) -> str:
     return printed("score", *words, code=code)
 
 
-def distances(store: Path) -> dict[str, int | None]:
+def read_distances(store: Path) -> dict[str, int | None]:
     """Return source_l1 in grey levels by image, or None if it failed; check that no other metric failed."""
     scores = pd.read_parquet(newest(store) / "scores.parquet")
     assert scores[scores["metric"] == "saturation"]["score"].notna().all()
@@ -42,40 +42,40 @@ def distances(store: Path) -> dict[str, int | None]:
     return dict(zip(found["generator"] + " " + found["image_id"], greys, strict=True))
 
 
-def errors(store: Path) -> list[str]:
+def read_errors(store: Path) -> list[str]:
     return sorted(pd.read_parquet(newest(store) / "errors.parquet")["message"])
 
 
-def test_a_folder_of_sources_beside_the_editors_is_matched_by_name(tmp_path: Path) -> None:
+def test_a_folder_of_sources_is_matched_to_the_editors_folders_by_name(tmp_path: Path) -> None:
     folder = put(
         tmp_path / "edits",
         {
             "prompts.txt": PROMPTS,
-            "source/0.jpg": grey(10),
-            "source/1.png": grey(20),
+            "source/0.jpg": draw_grey(10),
+            "source/1.png": draw_grey(20),
             "source/2.png": b"no picture",
-            "kind/0.png": grey(15),
-            "kind/1_1.png": grey(22),
-            "bold/2.png": grey(90),
-            "bold/1.png": grey(70),
+            "kind/0.png": draw_grey(15),
+            "kind/1_1.png": draw_grey(22),
+            "bold/2.png": draw_grey(90),
+            "bold/1.png": draw_grey(70),
         },
     )
     said = score(folder, tmp_path / "store", code=1)
     assert "sources: 3, from source/, by name" in said and said.index("sources: 3") < said.index("cells to compute")
-    assert distances(tmp_path / "store") == {
+    assert read_distances(tmp_path / "store") == {
         "kind kind/0.png": 5, "kind kind/1_1.png": 2, "bold bold/1.png": 50, "bold bold/2.png": None
     }  # fmt: skip
-    assert errors(tmp_path / "store")[0].startswith("the source of the edit: expected an image")
-    (folder / "source/0.jpg").write_bytes(grey(12))
+    assert read_errors(tmp_path / "store")[0].startswith("the source of the edit: expected an image")
+    (folder / "source/0.jpg").write_bytes(draw_grey(12))
     score(folder, tmp_path / "store", code=1)
-    assert distances(tmp_path / "store")["kind kind/0.png"] == 3
+    assert read_distances(tmp_path / "store")["kind kind/0.png"] == 3
 
 
-def test_metrics_that_rank_nothing_show_images_and_distributions_and_name_no_leader(tmp_path: Path) -> None:
+def test_a_report_of_metrics_without_ranking_shows_images_and_distributions_but_no_leader(tmp_path: Path) -> None:
     rng = random.Random(6)
-    sources = {f"source/{number}.png": grey(rng.randrange(256)) for number in range(7)}
-    edits = {f"kind/{number}.png": grey(rng.randrange(256)) for number in range(7)}
-    edits |= {f"bold/{number}.png": grey(rng.randrange(256)) for number in rng.sample(range(7), 4)}
+    sources = {f"source/{number}.png": draw_grey(rng.randrange(256)) for number in range(7)}
+    edits = {f"kind/{number}.png": draw_grey(rng.randrange(256)) for number in range(7)}
+    edits |= {f"bold/{number}.png": draw_grey(rng.randrange(256)) for number in rng.sample(range(7), 4)}
     texts = "\n".join(f"make it {number}" for number in range(7))
     folder = put(tmp_path / "edits", {"prompts.txt": texts, **sources, **edits})
     given = [f"images={folder}", "metric=[source_l1,source_ssim]", f"store={tmp_path}/store", *SMALL]
@@ -92,18 +92,18 @@ def test_metrics_that_rank_nothing_show_images_and_distributions_and_name_no_lea
     assert not re.search(r"\b(leads?|leader|best|worst|better than|tied)\b", re.sub(r"<[^>]*>", " ", body))
 
 
-def test_each_editor_may_have_sources_of_its_own_and_an_edit_without_one_keeps_its_other_scores(tmp_path: Path) -> None:
+def test_editors_can_have_different_sources_and_an_edit_without_a_source_keeps_its_other_scores(tmp_path: Path) -> None:
     folder = put(
         tmp_path / "edits",
         {
-            "kind/result/make it red.png": grey(15),
-            "kind/result/add a hat.png": grey(15),
-            "kind/source/make it red.png": grey(10),
-            "bold/result/make it red.png": grey(90),
-            "bold/result/remove the dog.png": grey(90),
-            "bold/source/make it red.png": grey(20),
-            "bold/source/remove the dog.png": grey(20),
-            "bold/source/remove the dog.jpg": grey(30),
+            "kind/result/make it red.png": draw_grey(15),
+            "kind/result/add a hat.png": draw_grey(15),
+            "kind/source/make it red.png": draw_grey(10),
+            "bold/result/make it red.png": draw_grey(90),
+            "bold/result/remove the dog.png": draw_grey(90),
+            "bold/source/make it red.png": draw_grey(20),
+            "bold/source/remove the dog.png": draw_grey(20),
+            "bold/source/remove the dog.jpg": draw_grey(30),
         },
     )
     said = score(folder, tmp_path / "store", "prompts_from=names", code=1)
@@ -111,80 +111,84 @@ def test_each_editor_may_have_sources_of_its_own_and_an_edit_without_one_keeps_i
     assert "images with several sources of their name: 1, such as bold/result/remove the dog.png" in " ".join(
         said.split()
     )
-    assert distances(tmp_path / "store") == {
+    assert read_distances(tmp_path / "store") == {
         "kind kind/result/make it red.png": 5, "kind kind/result/add a hat.png": None,
         "bold bold/result/make it red.png": 70, "bold bold/result/remove the dog.png": None,
     }  # fmt: skip
-    assert set(errors(tmp_path / "store")) == {"the source of the edit: the row has none; fill it in"}
+    assert set(read_errors(tmp_path / "store")) == {"the source of the edit: the row has none; fill it in"}
 
 
-def test_a_table_names_image_files_and_their_sources(tmp_path: Path) -> None:
+def test_a_table_can_contain_paths_of_images_and_their_sources(tmp_path: Path) -> None:
     folder = put(
         tmp_path / "edits",
         {
             "edits.csv": "file,prompt,model,before\nb.png,add a hat,bold,gone.png\na.png,make it red,kind,s.png\n",
-            "a.png": grey(15),
-            "b.png": grey(15),
-            "s.png": grey(10),
+            "a.png": draw_grey(15),
+            "b.png": draw_grey(15),
+            "s.png": draw_grey(10),
         },
     )
     score(folder / "edits.csv", tmp_path / "store", "benchmark.columns.source=before", code=1)
-    assert distances(tmp_path / "store") == {"kind a.png": 5, "bold b.png": None}
-    assert errors(tmp_path / "store")[0].startswith("the source of the edit: nothing at ")
+    assert read_distances(tmp_path / "store") == {"kind a.png": 5, "bold b.png": None}
+    assert read_errors(tmp_path / "store")[0].startswith("the source of the edit: nothing at ")
 
 
 @pytest.mark.parametrize("source", ["source.png", "original_image.jpg"])
-def test_a_tars_samples_have_their_sources(tmp_path: Path, source: str) -> None:
+def test_sources_are_read_from_the_samples_of_a_tar(tmp_path: Path, source: str) -> None:
     result = {"source.png": "png", "original_image.jpg": "edited_image.jpg"}[source]
     members = [
-        ("b.txt", b"add a hat"), (f"b.{result}", grey(40)), ("a.txt", b"make it red"), (f"a.{source}", grey(10)),
-        (f"a.{result}", grey(15)),
+        ("b.txt", b"add a hat"), (f"b.{result}", draw_grey(40)),
+        ("a.txt", b"make it red"), (f"a.{source}", draw_grey(10)), (f"a.{result}", draw_grey(15)),
     ]  # fmt: skip
     put(tmp_path, {"kind.tar": as_tar(members)})
     said = score(tmp_path / "kind.tar", tmp_path / "store", code=1)
     assert f"sources: .{source} of each sample" in said
-    assert distances(tmp_path / "store") == {"kind kind/b": None, "kind kind/a": 5}
+    assert read_distances(tmp_path / "store") == {"kind kind/b": None, "kind kind/a": 5}
 
 
 def write_rows_of_editors(path: str, **more: Any) -> None:
     """Write rows as in Hugging Face datasets: an image is {bytes, path}, and several sources are a list."""
     rows = [
-        {"prompt": prompt, "model": model, "image": {"bytes": grey(15), "path": None}, "before": before}
+        {"prompt": prompt, "model": model, "image": {"bytes": draw_grey(15), "path": None}, "before": before}
         for prompt, model, before in (
-            ("add a hat", "bold", [{"bytes": grey(60), "path": "b.png"}]),
-            ("make it red", "kind", [{"bytes": grey(10), "path": "a.png"}]),
-            ("remove the dog", "kind", [{"bytes": grey(1), "path": None}, {"bytes": grey(2), "path": None}]),
+            ("add a hat", "bold", [{"bytes": draw_grey(60), "path": "b.png"}]),
+            ("make it red", "kind", [{"bytes": draw_grey(10), "path": "a.png"}]),
+            ("remove the dog", "kind", [{"bytes": draw_grey(1), "path": None}, {"bytes": draw_grey(2), "path": None}]),
             ("remove the cat", "kind", [{"bytes": b"", "path": "gone.png"}]),
         )
     ]
     pq.write_table(pa.Table.from_pylist(rows), path, **more)
 
 
-def test_rows_of_several_editors_bring_one_or_several_sources(tmp_path: Path) -> None:
+def test_rows_of_several_editors_can_have_one_or_several_sources(tmp_path: Path) -> None:
     write_rows_of_editors(f"{tmp_path}/train.parquet")
     score(tmp_path / "train.parquet", tmp_path / "store", "benchmark.columns.source=before", code=1)
-    assert distances(tmp_path / "store") == {
+    assert read_distances(tmp_path / "store") == {
         "bold train/1": 45, "kind train/2": 5, "kind train/3": None, "kind train/4": None
     }  # fmt: skip
-    several, none = errors(tmp_path / "store")
+    several, none = read_errors(tmp_path / "store")
     assert several.startswith("the source of the edit: 2 images in the row")
     assert none == "the source of the edit: the row has none; fill it in"
 
 
-def test_an_ingest_from_s3_holds_the_sources_that_a_sweep_reads(tmp_path: Path, bucket: str) -> None:
-    for name, content in {"source/0.png": grey(10), "kind/0.png": grey(15), "prompts.txt": b"make it red"}.items():
+def test_a_sweep_reads_the_sources_that_were_ingested_from_s3(tmp_path: Path, bucket: str) -> None:
+    for name, content in {
+        "source/0.png": draw_grey(10),
+        "kind/0.png": draw_grey(15),
+        "prompts.txt": b"make it red",
+    }.items():
         StorageConfig().locate(f"{bucket}/edits/{name}").write(content)
     said = printed("ingest", f"images={bucket}/edits", f"output={tmp_path}/own")
     assert "sources: 1, from source/, by name" in said
     (row,) = pq.read_table(tmp_path / "own/kind/00000.parquet").to_pylist()
-    assert row["source"] == [grey(10)]
+    assert row["source"] == [draw_grey(10)]
     words = [f"benchmark.prompts={tmp_path}/own/prompts.parquet", f"benchmark.images={tmp_path}/own", METRICS]
     words += ["sweep=own_images", f"store={tmp_path}/store", *SMALL]
     assert "sources: 1, from source/, by name" in printed("sweep", *words)
-    assert distances(tmp_path / "store") == {"kind kind/0.png": 5}
+    assert read_distances(tmp_path / "store") == {"kind kind/0.png": 5}
 
 
-def test_edits_without_sources_are_refused_where_a_metric_wants_them(tmp_path: Path) -> None:
-    folder = put(tmp_path / "edits", {"kind/make it red.png": grey(15), "kind/add a hat.png": grey(15)})
+def test_edits_without_sources_are_refused_if_a_metric_needs_sources(tmp_path: Path) -> None:
+    folder = put(tmp_path / "edits", {"kind/make it red.png": draw_grey(15), "kind/add a hat.png": draw_grey(15)})
     line = refusal("score", f"images={folder}", METRICS, "models=shapes", f"store={tmp_path}/store", *SMALL)
     assert "metrics.source_l1" in line and "benchmark.columns.source" in line

@@ -33,46 +33,46 @@ case.
 """
 
 
-def reply(**rated: int) -> str:
+def write_reply(**rated: int) -> str:
     return json.dumps({**rated, "rationale": "So."})
 
 
-def evidence(verdict: Any) -> Evidence:
+def make_evidence(verdict: Any) -> Evidence:
     return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
 
 
-def editing(success: int, overediting: int) -> str:
-    return reply(editing_success=success, overediting=overediting)
+def rate_editing(success: int, overediting: int) -> str:
+    return write_reply(editing_success=success, overediting=overediting)
 
 
-def quality(naturalness: int, artifacts: int) -> str:
-    return reply(naturalness=naturalness, artifacts=artifacts)
+def rate_quality(naturalness: int, artifacts: int) -> str:
+    return write_reply(naturalness=naturalness, artifacts=artifacts)
 
 
-def test_viescore_asks_about_the_edit_and_about_the_edited_image_alone() -> None:
-    ran = run(VieScoreEditConfig().inspect("paint\n {it} red"), [editing(8, 6), quality(9, 3)])
+def test_viescore_asks_one_question_about_the_edit_and_one_about_the_edited_image() -> None:
+    ran = run(VieScoreEditConfig().inspect("paint\n {it} red"), [rate_editing(8, 6), rate_quality(9, 3)])
     ((edit, perceptual),) = ran.rounds
     assert (edit.view, perceptual.view) == (0, 1) and VieScoreEditConfig().views == ("edit", "result")
     assert "\npaint {it} red\n" in edit.messages[0].text and "paint" not in perceptual.messages[0].text
-    scores = {part: VieScoreEditConfig(part=part).score(evidence(ran.result)).score
+    scores = {part: VieScoreEditConfig(part=part).score(make_evidence(ran.result)).score
               for part in ("consistency", "quality", "overall")}  # fmt: skip
     assert scores == {"consistency": 6, "quality": 3, "overall": math.sqrt(6 * 3)}
 
 
-def test_a_reply_about_an_edit_that_cannot_be_read_is_asked_for_again_about_the_same_pictures() -> None:
-    ran = run(VieScoreEditConfig().inspect("a"), [editing(8, 6), "Well."], [quality(10, 10)])
+def test_an_unreadable_reply_is_requested_once_more_for_the_same_images() -> None:
+    ran = run(VieScoreEditConfig().inspect("a"), [rate_editing(8, 6), "Well."], [rate_quality(10, 10)])
     ((again,),) = ran.rounds[1:]
     assert again.view == 1 and "could not be read" in again.messages[-1].text
     with pytest.raises(UnreadableReply):
-        run(VieScoreEditConfig().inspect("a"), ["Well.", quality(1, 1)], [editing(11, 0)])
+        run(VieScoreEditConfig().inspect("a"), ["Well.", rate_quality(1, 1)], [rate_editing(11, 0)])
 
 
-def test_editscore_is_the_mean_over_its_passes_of_roots_out_of_25() -> None:
+def test_editscore_is_the_mean_over_its_replies_of_roots_of_ratings_out_of_25() -> None:
     metric = EditScoreConfig(repeats=2, seed=7)
     ran = run(
         ask_repeatedly(partial(metric.inspect, "a"), 2),
-        [editing(25, 10), quality(20, 15)],
-        [editing(5, 25), quality(25, 20)],
+        [rate_editing(25, 10), rate_quality(20, 15)],
+        [rate_editing(5, 25), rate_quality(25, 20)],
     )
     assert [[(one.view, one.seed, one.temperature) for one in asked] for asked in ran.rounds] == [
         [(0, 7, 0.7), (1, 7, 0.7)], [(0, 8, 0.7), (1, 8, 0.7)],
@@ -80,36 +80,39 @@ def test_editscore_is_the_mean_over_its_passes_of_roots_out_of_25() -> None:
     first, second = math.sqrt(min(10, 4) * min(8, 6)), math.sqrt(min(2, 10) * min(10, 8))
     expected = {"prompt_following": 6, "consistency": 7, "perceptual_quality": 7, "overall": (first + second) / 2}
     for rating, number in expected.items():
-        by_pass = [EditScoreConfig(rating=rating).score(evidence(one)) for one in ran.result]
+        by_pass = [EditScoreConfig(rating=rating).score(make_evidence(one)) for one in ran.result]
         scored = average_images(by_pass, "Ask")
         assert scored.score == pytest.approx(number) and len(scored.ratings) == 4
 
 
-def test_editscore_that_would_be_told_the_same_each_time_is_refused() -> None:
+def test_repeats_of_editscore_are_refused_at_temperature_0() -> None:
     with pytest.raises(ConfigError, match="editscore repeats: at temperature 0 all 4 replies are the same"):
         EditScoreConfig(repeats=4, temperature=0)
 
 
 @pytest.mark.parametrize("kind", RELEASED_RESPECTS)
-def test_imgedit_rates_each_kind_of_edit_in_its_own_respects(kind: str) -> None:
+def test_imgedit_rates_each_kind_of_edit_by_its_own_criteria(kind: str) -> None:
     names = RELEASED_RESPECTS[kind]
     ran = run(
         ImgEditConfig().inspect("do it", skills=("animal", kind.title())),
-        [reply(**dict(zip(names, (2, 4, 5), strict=True)))],
+        [write_reply(**dict(zip(names, (2, 4, 5), strict=True)))],
     )
     ((asked,),) = ran.rounds
     assert all(f"\n{name}: from 1 (" in asked.messages[0].text for name in names)
     assert "No rating may be higher than the first one." in asked.messages[0].text, "and yet 4 and 5 are kept"
-    assert ImgEditConfig().score(evidence(ran.result)).score == pytest.approx((2 + 4 + 5) / 3)
-    assert run(ImgEditConfig(edit_kind=kind).inspect("do it"), [reply(**dict.fromkeys(names, 3))]).rounds == ran.rounds
+    assert ImgEditConfig().score(make_evidence(ran.result)).score == pytest.approx((2 + 4 + 5) / 3)
+    assert (
+        run(ImgEditConfig(edit_kind=kind).inspect("do it"), [write_reply(**dict.fromkeys(names, 3))]).rounds
+        == ran.rounds
+    )
 
 
 @pytest.mark.parametrize("skills", [(), ("animal",), ("add", "remove")])
-def test_imgedit_without_one_kind_of_edit_is_an_error_that_says_what_was_found(skills: tuple[str, ...]) -> None:
+def test_imgedit_reports_the_skills_it_found_unless_exactly_one_is_a_kind_of_edit(skills: tuple[str, ...]) -> None:
     ran = run(ImgEditConfig().inspect("do it", skills=skills))
     assert isinstance(ran.result, RowError) and ran.result.kind == "no_edit_kind"
     assert all(repr(skill) in ran.result.message for skill in skills) and "edit_kind" in ran.result.message
 
 
-def test_every_kind_of_edit_has_three_respects() -> None:
+def test_every_kind_of_edit_has_three_criteria() -> None:
     assert set(read_kinds(prompt_template("imgedit_kinds"))) == set(RELEASED_RESPECTS)

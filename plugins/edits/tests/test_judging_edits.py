@@ -44,7 +44,7 @@ def summarise_requests(server: Server) -> list[tuple[int, bool]]:
     return sorted((len(content) - 1, "paint it red" in content[-1]["text"]) for content in contents)
 
 
-def test_a_table_of_edits_is_judged_and_a_bad_source_costs_only_what_looks_at_it(
+def test_a_table_of_edits_is_judged_and_a_bad_source_only_affects_metrics_that_read_it(
     server: Server, tmp_path: Path
 ) -> None:
     sources = [SOURCES[0], b"no image", SOURCES[2]]
@@ -68,7 +68,7 @@ def test_a_table_of_edits_is_judged_and_a_bad_source_costs_only_what_looks_at_it
     assert summarise_requests(server) == [(1, False)] * 2 + [(1, True)] * 3 + [(2, True)] * 2
 
 
-def test_the_scorer_shows_a_judge_the_source_and_then_the_image(server: Server) -> None:
+def test_the_scorer_sends_a_judge_the_source_followed_by_the_image(server: Server) -> None:
     metrics = {"imgedit": ImgEditConfig(edit_kind="add"), "by_skill": ImgEditConfig()}
     scorer = Scorer(ScorerConfig(models={"vlm": model_config(**judge(server))}, metrics=metrics))
     scored = scorer.score_table(MADE, "paint it red", sources=[SOURCES[0], [SOURCES[1], SOURCES[2]], None]).to_pylist()

@@ -116,12 +116,12 @@ COMPLAINTS: Mapping[str, list[tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
+def test_every_layout_is_read_into_the_expected_tables(name: str, tmp_path: Path) -> None:
     check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
 
 
 @pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
-def test_what_does_not_fit_is_named_with_its_file_and_row(
+def test_an_invalid_release_is_refused_with_its_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
     check_complaint(LAYOUTS[name], complaint, tmp_path)
@@ -133,7 +133,7 @@ PAIRS = [[0, 0], [0, 1], [0.5, 0.5], [1, 1], [1, 0], [0.5, 0], [0, 0.5]]
 EDITORS = ("SDEdit", "Glide")
 
 
-def imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[str, list[dict[str, list[int]]]]]:
+def write_imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[str, list[dict[str, list[int]]]]]:
     """Write a release with 12 edits by each of two editors; return three raters' pairs and the judge's replies."""
     draws = np.random.default_rng(7)
     people = {name: [[PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}
@@ -154,9 +154,9 @@ def imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[st
     return people, replies
 
 
-def test_edits_are_judged_as_viescores_notebook_does(tmp_path: Path) -> None:
+def test_correlations_with_ratings_equal_those_of_viescores_notebook(tmp_path: Path) -> None:
     """Reimplement the released computation: correlations per editor, averaged through a hyperbolic tangent."""
-    people, replies = imagenhub(tmp_path)
+    people, replies = write_imagenhub(tmp_path)
     found = run_metaeval(config(tmp_path, "protocol=imagenhub", f"protocol.path={tmp_path}", "sampling.resamples=2"))
     judged = {(one.metric, one.template, one.subset): one for one in found.judgements if one.statistic == VIESCORE}
 
@@ -180,7 +180,7 @@ def test_edits_are_judged_as_viescores_notebook_does(tmp_path: Path) -> None:
     assert judged["people", "SC", "overall"].n == 24  # there are no ratings by people for Imagic's 12 edits
 
 
-def test_a_model_that_chooses_among_edits_is_right_as_often_as_genai_benchs_release_says(tmp_path: Path) -> None:
+def test_the_accuracy_of_models_equals_that_of_genai_benchs_release(tmp_path: Path) -> None:
     path = LAYOUTS["genai_arena"].write(tmp_path)
     found = run_metaeval(config(tmp_path, "protocol=genai_arena", f"protocol.path={path}"))
     judged = {one.metric: one for one in found.judgements if one.statistic == "binary_accuracy"}

@@ -1,4 +1,4 @@
-"""On the built-in edits, four editors are ranked as expected; the one that changes nothing is last, yet keeps most."""
+"""Four editors of the built-in edits are ranked as expected; the editor that changes nothing is last but keeps most."""
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -21,7 +21,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pd.DataFrame]:
     return shown, pd.merge(scores, truth, on=["image_id", "prompt_id", "generator"])
 
 
-def test_editors_come_out_in_the_known_order_and_every_comparison_is_clear(swept: tuple[str, pd.DataFrame]) -> None:
+def test_editors_are_ranked_in_the_known_order_and_every_comparison_is_clear(swept: tuple[str, pd.DataFrame]) -> None:
     shown, scores = swept
     assert len(scores) == 3 * len(KINDS) * EACH * len(EDITORS) and scores["score"].notna().all()
     means = scores.groupby(["metric", "generator"])["score"].mean().unstack()
@@ -29,7 +29,7 @@ def test_editors_come_out_in_the_known_order_and_every_comparison_is_clear(swept
     assert "6 of 6 comparisons of two generators by one metric are clear" in " ".join(shown.split())
 
 
-def test_the_questions_see_nearly_what_is_true(swept: tuple[str, pd.DataFrame]) -> None:
+def test_the_answers_to_the_questions_are_nearly_always_true(swept: tuple[str, pd.DataFrame]) -> None:
     asked = swept[1][swept[1]["metric"] == "dsg_1k"]
     assert (asked["score"] - asked["true"]).abs().lt(1e-6).mean() > 0.95
     means = asked.groupby("generator")[["score", "true"]].mean()
@@ -46,7 +46,7 @@ def test_the_editor_that_changes_nothing_keeps_everything(swept: tuple[str, pd.D
     assert means.loc["source_l1"].drop("glass").min() > 0.01
 
 
-def test_the_tables_are_those_that_the_seed_makes() -> None:
+def test_the_stored_tables_can_be_reproduced_from_the_seed() -> None:
     made = edit_tables(0)
     assert {str(file.relative_to(EDITS)) for file in EDITS.rglob("*.parquet")} == set(made)
     for name in ("prompts.parquet", "truth.parquet"):

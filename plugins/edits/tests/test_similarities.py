@@ -10,7 +10,7 @@ from PIL import Image
 from torch.nn.functional import cosine_similarity
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
 
-from plugins.edits.tests.test_source_comparisons import SOURCE, noise, pivot_scores, png, write_edits
+from plugins.edits.tests.test_source_comparisons import SOURCE, draw_noise, encode_png, pivot_scores, write_edits
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.families import model_config
@@ -28,7 +28,7 @@ WANTED = [row["text"] for row in prompts(4)]
 WAS = [row["text"] for row in prompts(5)][1:]
 
 
-def scores_of(folder: Path, store: Path, *more: str) -> Any:
+def compute_scores(folder: Path, store: Path, *more: str) -> Any:
     return pivot_scores(run_tables(run_bench(folder, store, METRICS, SOURCE, *CAPTIONS, *more)))
 
 
@@ -43,7 +43,7 @@ def compute_released_scores() -> list[list[float]]:
     processor = CLIPImageProcessor.from_pretrained(CLIP)
 
     def image_of(encoded: bytes) -> torch.Tensor:
-        pixels = processor(images=opened(encoded), return_tensors="pt")["pixel_values"]
+        pixels = processor(images=open_image(encoded), return_tensors="pt")["pixel_values"]
         return model.get_image_features(pixel_values=pixels).pooler_output
 
     def text_of(text: str) -> torch.Tensor:
@@ -60,28 +60,28 @@ def compute_released_scores() -> list[list[float]]:
     return found
 
 
-def opened(encoded: bytes) -> Image.Image:
+def open_image(encoded: bytes) -> Image.Image:
     return Image.open(io.BytesIO(encoded)).convert("RGB")
 
 
 @pytest.mark.parametrize("of_prompts", [False, True])
-def test_embeddings_give_the_numbers_of_magicbrush_and_instructpix2pix(tmp_path: Path, of_prompts: bool) -> None:
+def test_similarities_equal_those_of_magicbrush_and_instructpix2pix(tmp_path: Path, of_prompts: bool) -> None:
     """The result is the same whether captions are stored with the images or once in the prompts file."""
     folder = write_edits(tmp_path / "bench", BEFORE, **({} if of_prompts else {"was": WAS, "wanted": WANTED}))
     if of_prompts:
         rows = zip(prompts(4), WAS, WANTED, strict=True)
         write_rows(folder / "prompts.parquet", [{**row, "was": was, "wanted": wanted} for row, was, wanted in rows])
-    found = scores_of(folder, tmp_path / "store")[["clip_i", "clip_t", "clip_direction"]]
+    found = compute_scores(folder, tmp_path / "store")[["clip_i", "clip_t", "clip_direction"]]
     for row, expected in zip(found.to_numpy().tolist(), compute_released_scores(), strict=True):
         assert row == pytest.approx(expected, abs=1e-5)
     assert found.to_numpy().std(axis=0).min() > 0.01
 
 
-def test_another_caption_or_source_renews_what_reads_it_and_nothing_else(tmp_path: Path) -> None:
+def test_a_changed_caption_or_source_only_changes_the_metrics_that_read_it(tmp_path: Path) -> None:
     folder = write_edits(tmp_path / "bench", BEFORE, was=WAS, wanted=WANTED)
-    first = scores_of(folder, tmp_path / "store")
+    first = compute_scores(folder, tmp_path / "store")
     write_edits(folder, [*BEFORE[:3], EDITED[3]], was=[WANTED[3], *WAS[1:]], wanted=[WANTED[0], WAS[3], *WANTED[2:]])
-    second = scores_of(folder, tmp_path / "store")
+    second = compute_scores(folder, tmp_path / "store")
     same = (first == second)[["clip_i", "clip_t", "clip_direction"]]
     assert same.to_numpy().tolist() == [
         [True, True, False],
@@ -92,7 +92,7 @@ def test_another_caption_or_source_renews_what_reads_it_and_nothing_else(tmp_pat
     assert second.iloc[3][["clip_i", "clip_direction"]].tolist() == pytest.approx([1, 0], abs=1e-6)
 
 
-def test_an_edit_without_captions_or_source_fails_by_the_metrics_that_read_them_alone(tmp_path: Path) -> None:
+def test_a_missing_caption_or_source_only_fails_the_metrics_that_read_it(tmp_path: Path) -> None:
     was, wanted = ["", WAS[1], WAS[2], WAS[3]], [WANTED[0], None, WAS[2], WANTED[3]]
     folder = write_edits(tmp_path / "bench", [*BEFORE[:3], b"nonsense"], was=was, wanted=wanted)
     finished = run_bench(folder, tmp_path / "store", METRICS, SOURCE, *CAPTIONS)
@@ -109,7 +109,7 @@ def test_an_edit_without_captions_or_source_fails_by_the_metrics_that_read_them_
     ]
 
 
-def test_what_is_wanted_and_absent_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_missing_sources_and_captions_are_refused_before_anything_runs(tmp_path: Path) -> None:
     folder = write_edits(tmp_path / "bench", BEFORE, was=WAS, wanted=WANTED)
     with pytest.raises(ConfigError, match=r"metrics\.clip_i: .* benchmark\.columns\.source,"):
         plan_bench(folder, tmp_path / "store", "metric=[clip_i]")
@@ -125,7 +125,7 @@ def test_what_is_wanted_and_absent_is_refused_before_anything_runs(tmp_path: Pat
         SimilarityConfig(model="clip", compares="source", measure="logit")
 
 
-def test_in_python_captions_stand_beside_the_images(tmp_path: Path) -> None:
+def test_captions_can_be_passed_in_python(tmp_path: Path) -> None:
     models = {
         "clip": model_config(family="clip", checkpoint=str(CLIP)),
         "dino": model_config(family="dino", checkpoint=str(rewards.save_dino(tmp_path / "dino"))),
@@ -139,7 +139,9 @@ def test_in_python_captions_stand_beside_the_images(tmp_path: Path) -> None:
     table = scorer.score_table(EDITED, "", sources=BEFORE, captions=both).to_pylist()
     assert [row["score"] for row in table[4:]] == pytest.approx([row[2] for row in compute_released_scores()], abs=1e-5)
     assert len({row["score"] for row in table[:4]}) == 4
-    assert scorer.score_table(noise(1), "", "kept", sources=png(noise(1)))["score"].to_pylist() == pytest.approx([1])
+    assert scorer.score_table(draw_noise(1), "", "kept", sources=encode_png(draw_noise(1)))[
+        "score"
+    ].to_pylist() == pytest.approx([1])
     with pytest.raises(ConfigError, match="captions: required by change; pass a description of each source"):
         scorer.score_table(EDITED, "", sources=BEFORE)
     with pytest.raises(ConfigError, match="captions: kept would ignore them"):

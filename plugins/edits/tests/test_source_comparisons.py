@@ -22,26 +22,26 @@ SOURCE, URI = "benchmark.columns.source=before", "benchmark.columns.source_uri=f
 MASK = "benchmark.columns.mask=where"
 
 
-def png(image: Image.Image) -> bytes:
+def encode_png(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
 
 
-def noise(seed: int, width: int = 40, height: int = 30) -> Image.Image:
+def draw_noise(seed: int, width: int = 40, height: int = 30) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def half(white: range, width: int = 40, height: int = 30) -> Image.Image:
+def draw_mask(white: range, width: int = 40, height: int = 30) -> Image.Image:
     """Draw a mask that is white in the given range of pixel columns."""
     mask = Image.new("L", (width, height))
     mask.paste(255, (white.start, 0, white.stop, height))
     return mask
 
 
-def write_edits(folder: Path, sources: list[Any], column: str = "before", **beside: list[Any]) -> Path:
+def write_edits(folder: Path, sources: list[Any], column: str = "before", **more_columns: list[Any]) -> Path:
     write_benchmark(folder, ["atlas"], len(sources))
-    columns = {column: sources, **beside}
+    columns = {column: sources, **more_columns}
     rows = [
         {**row, **{name: values[place] for name, values in columns.items()}}
         for place, row in enumerate(images("atlas", len(sources)))
@@ -50,7 +50,7 @@ def write_edits(folder: Path, sources: list[Any], column: str = "before", **besi
     return folder
 
 
-def scores_of(folder: Path, store: Path, *more: str) -> Any:
+def compute_scores(folder: Path, store: Path, *more: str) -> Any:
     return pivot_scores(run_tables(run_bench(folder, store, METRICS, *more)))
 
 
@@ -62,37 +62,37 @@ def pivot_scores(tables: Any) -> Any:
 
 def test_a_sweep_compares_each_image_with_its_source_as_the_scorer_does(tmp_path: Path) -> None:
     own = [row["image"] for row in images("atlas", 4)]
-    given = [*own[:3], png(noise(1))]
+    given = [*own[:3], encode_png(draw_noise(1))]
     folder = write_edits(tmp_path / "bench", given)
-    found = scores_of(folder, tmp_path / "store", SOURCE)
+    found = compute_scores(folder, tmp_path / "store", SOURCE)
     assert found["source_l1"].tolist()[:3] == [0, 0, 0] and found["source_ssim"].tolist()[:3] == pytest.approx([1] * 3)
     metrics = {f"source_{name}": SourceComparisonConfig(comparison=name) for name in ("l1", "l2", "ssim")}
     table = Scorer(ScorerConfig(models={}, metrics=metrics)).score_table(own, "an edit", sources=given)
     assert found[list(metrics)].to_numpy().T.ravel() == pytest.approx(table["score"].to_pylist())
 
 
-def test_another_source_of_the_same_image_is_another_score(tmp_path: Path) -> None:
-    one, other = png(noise(1)), png(noise(2))
-    first = scores_of(write_edits(tmp_path / "bench", [one] * 4), tmp_path / "store", SOURCE)
-    second = scores_of(write_edits(tmp_path / "bench", [one] * 3 + [other]), tmp_path / "store", SOURCE)
+def test_a_changed_source_changes_the_score_of_its_image(tmp_path: Path) -> None:
+    one, other = encode_png(draw_noise(1)), encode_png(draw_noise(2))
+    first = compute_scores(write_edits(tmp_path / "bench", [one] * 4), tmp_path / "store", SOURCE)
+    second = compute_scores(write_edits(tmp_path / "bench", [one] * 3 + [other]), tmp_path / "store", SOURCE)
     same = (first == second).all(axis=1).tolist()
     assert same == [True] * 3 + [False]
 
 
-def test_a_source_at_an_address_is_read_and_a_changed_file_renews_the_cell(tmp_path: Path) -> None:
+def test_a_source_is_read_from_its_uri_and_a_changed_file_is_scored_again(tmp_path: Path) -> None:
     (tmp_path / "bench" / "images").mkdir(parents=True)
     address = tmp_path / "bench" / "images" / "before.png"
-    address.write_bytes(png(noise(1)))
+    address.write_bytes(encode_png(draw_noise(1)))
     folder = write_edits(tmp_path / "bench", [str(address)] * 4, "from")
-    first = scores_of(folder, tmp_path / "store", URI)
+    first = compute_scores(folder, tmp_path / "store", URI)
     assert not plan_bench(folder, tmp_path / "store", METRICS, URI).plan.missing
-    address.write_bytes(png(noise(2, 50)))
-    assert (scores_of(folder, tmp_path / "store", URI) != first).to_numpy().all()
+    address.write_bytes(encode_png(draw_noise(2, 50)))
+    assert (compute_scores(folder, tmp_path / "store", URI) != first).to_numpy().all()
 
 
-def test_a_source_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
-    huge = png(Image.new("RGB", (700, 20)))
-    folder = write_edits(tmp_path / "bench", [b"nonsense", None, huge, png(noise(1, 8, 8))])
+def test_an_unusable_source_is_an_error_about_the_source(tmp_path: Path) -> None:
+    huge = encode_png(Image.new("RGB", (700, 20)))
+    folder = write_edits(tmp_path / "bench", [b"nonsense", None, huge, encode_png(draw_noise(1, 8, 8))])
     tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE))
     assert tables["scores"]["score"].isna().all()
     errors = tables["errors"].sort_values("row")
@@ -100,7 +100,7 @@ def test_a_source_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) 
     assert all(message.startswith("the source of the edit: ") for message in errors["message"])
 
 
-def test_a_mask_leaves_the_pixels_outside_it(tmp_path: Path) -> None:
+def test_only_pixels_outside_the_mask_are_compared(tmp_path: Path) -> None:
     """Each source differs from its image only in the right quarter, which is grey."""
     own = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in images("atlas", 4)]
     width, height = own[0].size
@@ -109,33 +109,40 @@ def test_a_mask_leaves_the_pixels_outside_it(tmp_path: Path) -> None:
         flat = Image.new("RGB", (width // 4, height), (102, 102, 102))
         image.paste(flat, (width - width // 4, 0))
     edge = range(width - width // 4, width)
-    masks = [half(white, width, height) for white in (edge, range(0), range(width // 2), edge)]
-    folder = write_edits(tmp_path / "bench", [*map(png, sources)], where=[*map(png, masks)])
-    found = scores_of(folder, tmp_path / "store", SOURCE, MASK)
-    whole = scores_of(folder, tmp_path / "other", SOURCE)
+    masks = [draw_mask(white, width, height) for white in (edge, range(0), range(width // 2), edge)]
+    folder = write_edits(tmp_path / "bench", [*map(encode_png, sources)], where=[*map(encode_png, masks)])
+    found = compute_scores(folder, tmp_path / "store", SOURCE, MASK)
+    whole = compute_scores(folder, tmp_path / "other", SOURCE)
     assert found.loc[found.index[[0, 3]], ["source_l1", "source_l2"]].to_numpy().tolist() == [[0, 0], [0, 0]]
     assert found["source_ssim"].iloc[[0, 3]].tolist() == pytest.approx([1, 1])
     assert found.iloc[1].tolist() == whole.iloc[1].tolist()
     assert found["source_l1"].iloc[2] == pytest.approx(2 * whole["source_l1"].iloc[2])
 
 
-def test_another_mask_renews_its_row_alone_and_what_is_inside_changes_nothing(tmp_path: Path) -> None:
-    source, left, right = (png(one) for one in (noise(1), half(range(20)), half(range(20, 40))))
+def test_a_changed_mask_only_changes_its_row_and_pixels_inside_the_mask_do_not_count(tmp_path: Path) -> None:
+    source, left, right = (encode_png(one) for one in (draw_noise(1), draw_mask(range(20)), draw_mask(range(20, 40))))
     folder = write_edits(tmp_path / "bench", [source] * 4, where=[left] * 4)
-    first = scores_of(folder, tmp_path / "store", SOURCE, MASK)
+    first = compute_scores(folder, tmp_path / "store", SOURCE, MASK)
     write_edits(folder, [source] * 4, where=[*[left] * 3, right])
-    second = scores_of(folder, tmp_path / "store", SOURCE, MASK)
+    second = compute_scores(folder, tmp_path / "store", SOURCE, MASK)
     assert (first == second).all(axis=1).tolist() == [True] * 3 + [False]
-    edited, again = noise(2), noise(2)
-    again.paste(noise(3), (0, 0), half(range(20)))
-    assert again != edited and compare_with_source(edited, noise(1), half(range(20))) == compare_with_source(
-        again, noise(1), half(range(20))
+    edited, again = draw_noise(2), draw_noise(2)
+    again.paste(draw_noise(3), (0, 0), draw_mask(range(20)))
+    assert again != edited and compare_with_source(edited, draw_noise(1), draw_mask(range(20))) == compare_with_source(
+        again, draw_noise(1), draw_mask(range(20))
     )
 
 
-def test_a_mask_that_cannot_be_used_is_an_error_that_names_it_and_costs_no_other_metric(tmp_path: Path) -> None:
-    masks = [b"nonsense", None, png(half(range(9), 20, 30)), png(half(range(40))), png(noise(4)), png(half(range(9)))]
-    folder = write_edits(tmp_path / "bench", [png(noise(1))] * 6, where=masks)
+def test_an_unusable_mask_is_an_error_about_the_mask_and_affects_no_other_metric(tmp_path: Path) -> None:
+    masks = [
+        b"nonsense",
+        None,
+        encode_png(draw_mask(range(9), 20, 30)),
+        encode_png(draw_mask(range(40))),
+        encode_png(draw_noise(4)),
+        encode_png(draw_mask(range(9))),
+    ]
+    folder = write_edits(tmp_path / "bench", [encode_png(draw_noise(1))] * 6, where=masks)
     tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l2,saturation]", SOURCE, MASK))
     scores = pivot_scores(tables)
     assert scores["source_l2"].isna().tolist() == [True] * 5 + [False] and scores["saturation"].notna().all()
@@ -149,21 +156,28 @@ def test_a_mask_without_a_source_is_refused(tmp_path: Path) -> None:
         plan_bench(write_benchmark(tmp_path), tmp_path / "store", "metric=[saturation]", MASK)
 
 
-def test_two_sources_are_not_compared_with(tmp_path: Path) -> None:
+def test_an_image_with_two_sources_is_not_compared(tmp_path: Path) -> None:
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
-    (row,) = scorer.score_table(noise(1), "an edit", sources=[[noise(1), noise(2)]]).to_pylist()
+    (row,) = scorer.score_table(draw_noise(1), "an edit", sources=[[draw_noise(1), draw_noise(2)]]).to_pylist()
     assert row["score"] is None and row["error"]["message"].startswith("the source of the edit: 2 images")
 
 
-def test_a_bad_source_costs_the_metrics_that_look_at_it_alone(tmp_path: Path) -> None:
+def test_a_bad_source_only_affects_the_metrics_that_read_it(tmp_path: Path) -> None:
     metrics = {
         "ssim": SourceComparisonConfig(comparison="ssim"),
         "saturation": ImageStatisticConfig(statistic="saturation"),
     }
     limits = ImageLimits(max_pixels=80 * 30)
     scorer = Scorer(ScorerConfig(models={}, metrics=metrics, limits=limits))
-    sources = [None, b"no image", tmp_path / "nowhere.png", noise(1, 81), [noise(1), noise(2)], noise(1)]
-    rows = scorer.score_table([noise(3)] * len(sources), "an edit", sources=sources).to_pylist()
+    sources = [
+        None,
+        b"no image",
+        tmp_path / "nowhere.png",
+        draw_noise(1, 81),
+        [draw_noise(1), draw_noise(2)],
+        draw_noise(1),
+    ]
+    rows = scorer.score_table([draw_noise(3)] * len(sources), "an edit", sources=sources).to_pylist()
     ssim, saturation = ([row for row in rows if row["metric"] == name] for name in metrics)
     kinds = [row["error"] and row["error"]["kind"] for row in ssim]
     assert kinds == ["missing_image", "corrupt_image", "missing_image", "image_too_large", "too_many_images", None]
@@ -171,7 +185,7 @@ def test_a_bad_source_costs_the_metrics_that_look_at_it_alone(tmp_path: Path) ->
     assert {row["score"] for row in saturation} == {saturation[0]["score"]} != {None}
 
 
-def test_sources_that_are_wanted_and_absent_are_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_missing_sources_are_refused_before_anything_runs(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench")
     with pytest.raises(ConfigError, match=r"metrics\.source_l1: .* benchmark\.columns\.source,"):
         plan_bench(folder, tmp_path / "store", METRICS)
@@ -179,12 +193,12 @@ def test_sources_that_are_wanted_and_absent_are_refused_before_anything_runs(tmp
         plan_bench(folder, tmp_path / "store", METRICS, SOURCE)
     scorer = Scorer(ScorerConfig(models={}, metrics={"l1": SourceComparisonConfig(comparison="l1")}))
     with pytest.raises(ConfigError, match="pass the image that each was edited from"):
-        scorer.score_table(noise(1), "an edit")
+        scorer.score_table(draw_noise(1), "an edit")
     with pytest.raises(ConfigError, match="got 1 images and 2 sources"):
-        scorer.score_table(noise(1), "an edit", sources=[noise(1), noise(2)])
+        scorer.score_table(draw_noise(1), "an edit", sources=[draw_noise(1), draw_noise(2)])
 
 
-def test_a_column_called_source_is_no_source_unless_it_is_named(tmp_path: Path) -> None:
+def test_a_column_named_source_uri_is_only_read_if_it_is_configured(tmp_path: Path) -> None:
     plain = plan_bench(write_benchmark(tmp_path / "a", ["atlas"]), tmp_path / "store", "metric=[saturation]").sources
     folder = write_edits(tmp_path / "b", ["nowhere.png"] * 8, "source_uri")
     other = plan_bench(folder, tmp_path / "store", "metric=[saturation]").sources
@@ -193,11 +207,11 @@ def test_a_column_called_source_is_no_source_unless_it_is_named(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_comparisons_are_those_of_the_plain_formula(seed: int) -> None:
-    image, source = noise(seed, 17, 14), noise(seed + 5, 17, 14)
-    mask = half(range(9, 17), 17, 14) if seed else None
+def test_comparisons_equal_those_of_a_direct_implementation(seed: int) -> None:
+    image, source = draw_noise(seed, 17, 14), draw_noise(seed + 5, 17, 14)
+    mask = draw_mask(range(9, 17), 17, 14) if seed else None
     found = compare_with_source(image, source, mask)
-    kept = np.asarray(half(range(9, 17) if seed else range(0), 17, 14)) == 0
+    kept = np.asarray(draw_mask(range(9, 17) if seed else range(0), 17, 14)) == 0
     x, y = (np.asarray(one.convert("L"), float) for one in (image, source))
     line = np.exp(-(np.arange(-5, 6) ** 2) / (2 * 1.5**2))
     window = np.outer(line, line) / line.sum() ** 2
@@ -231,7 +245,7 @@ def write_prompt_sources(folder: Path, sources: list[Any]) -> Path:
     return folder
 
 
-def test_sources_in_the_prompts_file_are_those_of_all_generators_images(tmp_path: Path) -> None:
+def test_sources_in_the_prompts_file_apply_to_the_images_of_all_generators(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [row["image"] for row in images("atlas", 4)])
     planned = plan_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE)
     assert f"sources: the column 'before' of {folder}/prompts.parquet" in planned.sources.origin_lines
@@ -239,27 +253,27 @@ def test_sources_in_the_prompts_file_are_those_of_all_generators_images(tmp_path
     assert (scores["atlas"] == 0).all() and (scores["flint"] > 0).all() and len(scores) == 4
 
 
-def test_the_images_own_column_of_sources_goes_before_that_of_the_prompts(tmp_path: Path) -> None:
-    folder = write_prompt_sources(tmp_path / "bench", [{"bytes": png(noise(1)), "path": "a.png"}] * 4)
+def test_sources_in_the_image_table_take_precedence_over_those_of_the_prompts(tmp_path: Path) -> None:
+    folder = write_prompt_sources(tmp_path / "bench", [{"bytes": encode_png(draw_noise(1)), "path": "a.png"}] * 4)
     write_rows(folder / "images/flint/00000.parquet", [{**row, "before": row["image"]} for row in images("flint", 4)])
     scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE))["scores"]
     by_generator = scores.groupby("generator")["score"]
     assert by_generator.max()["flint"] == 0 and by_generator.min()["atlas"] > 0
 
 
-def test_a_mask_in_the_prompts_file_goes_with_sources_in_the_images_tables(tmp_path: Path) -> None:
-    folder = write_edits(tmp_path / "bench", [png(noise(1, 64, 64))] * 4)
+def test_masks_in_the_prompts_file_can_be_combined_with_sources_in_the_image_tables(tmp_path: Path) -> None:
+    folder = write_edits(tmp_path / "bench", [encode_png(draw_noise(1, 64, 64))] * 4)
     lower = Image.new("L", (64, 64))
     lower.paste(255, (0, 32, 64, 64))
-    write_rows(folder / "prompts.parquet", [{**row, "where": png(lower)} for row in prompts(4)[::-1]])
+    write_rows(folder / "prompts.parquet", [{**row, "where": encode_png(lower)} for row in prompts(4)[::-1]])
     scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE, MASK))["scores"]
     with Image.open(io.BytesIO(images("atlas", 1)[0]["image"])) as first:
-        both = [np.asarray(one.convert("RGB").resize((64, 64)), float) for one in (first, noise(1, 64, 64))]
+        both = [np.asarray(one.convert("RGB").resize((64, 64)), float) for one in (first, draw_noise(1, 64, 64))]
     own = scores.set_index("prompt_id")["score"][images("atlas", 1)[0]["prompt_id"]]
     assert own == pytest.approx(np.abs(both[0] - both[1])[:32].mean() / 255)
 
 
-def test_a_prompts_file_names_sources_by_their_paths_from_its_folder(tmp_path: Path) -> None:
+def test_sources_in_the_prompts_file_can_be_paths_relative_to_its_folder(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
     (folder / "before").mkdir()
     for number, row in enumerate(images("atlas", 4)):
@@ -273,16 +287,16 @@ def test_a_prompts_file_names_sources_by_their_paths_from_its_folder(tmp_path: P
     assert scores["atlas"].dropna().tolist() == [0, 0, 0] and (scores["flint"].dropna() > 0).all()
     assert set(tables["errors"]["kind"]) == {"uri_refused"}
     plans = [plan_bench(folder, tmp_path / "store", "metric=[source_l1]", *words).plan]
-    (folder / "before/0.png").write_bytes(png(noise(2, 50)))
+    (folder / "before/0.png").write_bytes(encode_png(draw_noise(2, 50)))
     plans += [plan_bench(folder, tmp_path / "store", "metric=[source_l1]", *words).plan]
     assert not {cell.path for cell in plans[0].cells} & {cell.path for cell in plans[1].cells}
 
 
-def test_another_source_of_a_prompt_renews_what_looks_at_sources_and_nothing_else(tmp_path: Path) -> None:
-    folder, store = write_prompt_sources(tmp_path / "bench", [png(noise(1))] * 4), tmp_path / "store"
+def test_a_changed_source_of_a_prompt_only_changes_metrics_that_read_sources(tmp_path: Path) -> None:
+    folder, store = write_prompt_sources(tmp_path / "bench", [encode_png(draw_noise(1))] * 4), tmp_path / "store"
     run_bench(folder, store, "metric=[saturation]")
     tables = []
-    for sources in ([png(noise(1))] * 4, [png(noise(1))] * 3 + [png(noise(2))]):
+    for sources in ([encode_png(draw_noise(1))] * 4, [encode_png(draw_noise(1))] * 3 + [encode_png(draw_noise(2))]):
         write_prompts(folder, sources)
         planned = plan_bench(folder, store, "metric=[saturation,source_l1]", SOURCE)
         assert {cell.recipe.metric for cell in planned.plan.missing} == {"source_l1"}
@@ -292,14 +306,16 @@ def test_another_source_of_a_prompt_renews_what_looks_at_sources_and_nothing_els
     assert changed.sum() == 2 and set(after[changed]["prompt_id"]) == {prompts(4)[3]["prompt_id"]}
 
 
-def test_a_prompt_without_a_source_or_with_a_damaged_one_fails_what_needs_it_alone(tmp_path: Path) -> None:
-    folder = write_prompt_sources(tmp_path / "bench", [b"nonsense", None, png(noise(1)), png(noise(1))])
+def test_a_prompt_with_a_missing_or_damaged_source_only_fails_metrics_that_read_it(tmp_path: Path) -> None:
+    folder = write_prompt_sources(
+        tmp_path / "bench", [b"nonsense", None, encode_png(draw_noise(1)), encode_png(draw_noise(1))]
+    )
     tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1,saturation]", SOURCE))
     assert tables["scores"].groupby("metric")["score"].count().to_dict() == {"saturation": 8, "source_l1": 4}
     assert sorted(tables["errors"]["kind"]) == ["corrupt_image"] * 2 + ["missing_image"] * 2
 
 
-def test_images_that_a_text_file_cannot_hold_are_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_text_column_configured_as_images_is_refused_before_anything_runs(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
     pd.DataFrame(prompts(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
     with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' contains text.*source_uri"):

@@ -21,19 +21,19 @@ from tests.operators.stages.test_judging import Chain, ScriptedVlm, colour, erro
 EDITED = '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
 
 
-def edits(sources: Sequence[Any]) -> pa.Table:
+def make_edits(sources: Sequence[Any]) -> pa.Table:
     images = tiny.image_table(pictures(len(sources)), ["p0"] * len(sources))
     return images.append_column("source", pa.array(sources, pa.list_(pa.binary())))
 
 
 @pytest.mark.parametrize("image_batch", [1, 100])
-def test_a_question_about_an_edit_shows_the_source_and_then_the_image_and_another_the_image_alone(
+def test_the_judge_sees_source_and_image_in_one_question_and_only_the_image_in_the_other(
     image_batch: int,
 ) -> None:
     judge = ScriptedVlm(lambda image, request: EDITED)
     metrics = {"edit": VieScoreEditConfig(), "consistency": VieScoreEditConfig(part="consistency")}
     sources = pictures(4)[2:]
-    chain = Chain(metrics, edits([[source] for source in sources]), judge=judge).run(image_batch=image_batch)
+    chain = Chain(metrics, make_edits([[source] for source in sources]), judge=judge).run(image_batch=image_batch)
     both = [f"{colour(source)} then {colour(image)}" for image, source in enumerate((2, 3))]
     assert judge.encoded == [both[0], colour(0), both[1], colour(1)]
     shown = {image: "instruction" in request.messages[0].text.lower() for image, request in judge.asked}
@@ -42,30 +42,30 @@ def test_a_question_about_an_edit_shows_the_source_and_then_the_image_and_anothe
     assert [row["score"] for row in chain.rows("consistency")] == [6, 6]
 
 
-def test_a_source_that_cannot_be_used_is_named_and_costs_its_row_alone() -> None:
+def test_an_unusable_source_only_fails_its_row() -> None:
     one, other = pictures(2)
-    chain = Chain({"edit": VieScoreEditConfig()}, edits([[one], [b"no image"], [], [one, other]]),
+    chain = Chain({"edit": VieScoreEditConfig()}, make_edits([[one], [b"no image"], [], [one, other]]),
                   judge=ScriptedVlm(lambda image, request: EDITED)).run()  # fmt: skip
     assert error_kinds(chain.rows("edit")) == [None, "corrupt_image", "missing_image", "too_many_images"]
     assert all(row["error"]["message"].startswith("the source of the edit: ") for row in chain.rows("edit")[1:])
 
 
-def test_a_verdict_on_an_edit_stands_while_its_source_does() -> None:
+def test_a_verdict_is_reused_until_the_source_changes() -> None:
     one, other = pictures(2)
-    before = Chain({"edit": VieScoreEditConfig()}, edits([[one], [one]]), judge=ScriptedVlm(lambda *_: EDITED)).run()
-    after = Chain({"edit": VieScoreEditConfig()}, edits([[one], [other]]), judge=ScriptedVlm(lambda *_: EDITED)).run(
+    before = Chain({"edit": VieScoreEditConfig()}, make_edits([[one], [one]]), judge=ScriptedVlm(lambda *_: EDITED)).run()
+    after = Chain({"edit": VieScoreEditConfig()}, make_edits([[one], [other]]), judge=ScriptedVlm(lambda *_: EDITED)).run(
         before
     )
     assert after.models["judge"].encoded == [f"{colour(1)} then {colour(1)}", colour(1)]
 
 
-def test_metrics_that_look_at_sources_share_a_pass_of_their_own() -> None:
+def test_metrics_that_read_sources_share_a_separate_pass() -> None:
     metrics = {"plain": VieScoreConfig(), "edit": VieScoreEditConfig(), "success": VieScoreEditConfig(part="quality")}
     nodes = {node.name: list(node.metrics) for node in make_nodes(metrics) if node.roles}
     assert nodes == {"inspections:vlm": ["plain"], "inspections:vlm:edit+result": ["edit", "success"]}
 
 
-def test_a_model_that_takes_one_image_is_refused_for_two() -> None:
+def test_a_model_that_accepts_a_single_image_is_refused_for_edits() -> None:
     metrics, served = {"e": VieScoreEditConfig()}, {"family": "openai", "checkpoint": "gpt"}
     check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
     with pytest.raises(ConfigError, match=r"metrics\.e uses sources of images, .* set clips\.shown=each"):
@@ -76,7 +76,7 @@ def test_a_model_that_takes_one_image_is_refused_for_two() -> None:
 
 
 @pytest.mark.parametrize(("kind", "several"), [("qwen2_vl", True), ("paligemma", False)])
-def test_on_vllm_a_model_is_shown_as_many_images_as_on_transformers(tmp_path: Path, kind: str, several: bool) -> None:
+def test_vllm_accepts_the_same_models_for_edits_as_transformers(tmp_path: Path, kind: str, several: bool) -> None:
     fields = {"architectures": ["ForConditionalGeneration"], "model_type": kind, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), engine="vllm")}
@@ -85,7 +85,7 @@ def test_on_vllm_a_model_is_shown_as_many_images_as_on_transformers(tmp_path: Pa
         check_image_inputs(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
 
 
-def test_on_vllm_a_limit_of_one_image_is_refused_for_two(tmp_path: Path) -> None:
+def test_a_vllm_limit_of_one_image_is_refused_for_edits(tmp_path: Path) -> None:
     fields = {"architectures": ["ForConditionalGeneration"], "model_type": "qwen2_vl", "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     nodes = make_nodes({"e": VieScoreEditConfig()})

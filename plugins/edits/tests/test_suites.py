@@ -16,8 +16,8 @@ SUITE = ("sweep=suite", "benchmarks=[shapes,shapes_edits]", "models=shapes", MET
 NO_SOURCES = "source_ssim does not score shapes: it looks at the sources of edited images"
 
 
-class Swept(NamedTuple):
-    """The store of a suite, and the output of the command that ran it."""
+class SuiteRun(NamedTuple):
+    """Store of a suite, and output of the command that ran it."""
 
     store: Path
     ended: Ended
@@ -30,12 +30,12 @@ class Swept(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Swept:
+def suite(tmp_path_factory: pytest.TempPathFactory) -> SuiteRun:
     store = tmp_path_factory.mktemp("suite") / "store"
-    return Swept(store, run("sweep", *SUITE, f"store={store}"))
+    return SuiteRun(store, run("sweep", *SUITE, f"store={store}"))
 
 
-def test_models_are_loaded_once_and_a_metric_that_does_not_fit_is_left_out_of_that_benchmark(suite: Swept) -> None:
+def test_models_are_loaded_once_and_a_metric_is_left_out_of_benchmarks_it_cannot_score(suite: SuiteRun) -> None:
     assert suite.ended.code == 0, suite.ended
     assert NO_SOURCES in suite.ended.out and "does not score shapes_edits" not in suite.ended.out
     done = [line for line in suite.ended.out.splitlines() if line.startswith("similarities:clip: 11/11 cells")]
@@ -44,17 +44,19 @@ def test_models_are_loaded_once_and_a_metric_that_does_not_fit_is_left_out_of_th
 
 
 @pytest.mark.slow
-def test_a_suite_on_ray_has_the_scores_that_it_has_in_this_process(suite: Swept, tmp_path: Path) -> None:
+def test_a_suite_on_ray_has_the_same_scores_as_in_this_process(suite: SuiteRun, tmp_path: Path) -> None:
     ended = run("sweep", *SUITE, "cluster=local", f"store={tmp_path}")
     assert ended.code == 0 and "similarities:clip: 11/11 cells" in ended.out, ended
-    for benchmark, run_id in Swept(tmp_path, ended).runs.items():
+    for benchmark, run_id in SuiteRun(tmp_path, ended).runs.items():
         folders = (tmp_path / "runs" / run_id, suite.store / "runs" / suite.runs[benchmark])
         for name in ("scores", "summary", "errors"):
             assert pq.read_table(folders[0] / f"{name}.parquet").equals(pq.read_table(folders[1] / f"{name}.parquet"))
 
 
 @pytest.mark.parametrize(("benchmark", "metric"), [("shapes", "clipscore"), ("shapes_edits", "clipscore,source_ssim")])
-def test_each_benchmark_is_the_run_that_it_is_alone(benchmark: str, metric: str, suite: Swept, tmp_path: Path) -> None:
+def test_each_benchmark_of_a_suite_gives_the_same_run_as_alone(
+    benchmark: str, metric: str, suite: SuiteRun, tmp_path: Path
+) -> None:
     words = ("sweep=own_images", f"benchmark={benchmark}", "models=shapes", f"metric=[{metric}]", *HERE)
     printed("sweep", *words, f"store={tmp_path}")
     (alone,) = (folder for folder in (tmp_path / "runs").iterdir() if folder.is_dir())
@@ -72,7 +74,7 @@ def test_each_benchmark_is_the_run_that_it_is_alone(benchmark: str, metric: str,
     assert (together / "report.html").exists() and (together / "summary.csv").exists()
 
 
-def test_the_page_of_the_suite_links_its_runs_and_is_of_the_runs_that_stand(suite: Swept) -> None:
+def test_the_page_of_the_suite_links_its_runs_and_is_reused_for_the_same_runs(suite: SuiteRun) -> None:
     (folder,) = (suite.store / "suites").iterdir()
     page = (folder / "report.html").read_text()
     for benchmark, run_id in suite.runs.items():
@@ -84,7 +86,7 @@ def test_the_page_of_the_suite_links_its_runs_and_is_of_the_runs_that_stand(suit
     assert list((suite.store / "suites").iterdir()) == [folder], "of the same runs there is one page"
 
 
-def test_status_names_a_suite(suite: Swept) -> None:
+def test_status_shows_a_suite(suite: SuiteRun) -> None:
     (folder,) = (suite.store / "suites").iterdir()
     shown = printed("status", f"store={suite.store}")
     runs = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
@@ -92,7 +94,7 @@ def test_status_names_a_suite(suite: Swept) -> None:
     assert f"{folder}/report.html" in "".join(shown.split())
 
 
-def test_a_suite_goes_when_none_of_its_runs_stands(suite: Swept, tmp_path: Path) -> None:
+def test_a_suite_is_deleted_when_none_of_its_runs_exists(suite: SuiteRun, tmp_path: Path) -> None:
     store = Path(shutil.copytree(suite.store, tmp_path / "store"))
     gone = ("gc", f"store={store}", "grace_days=0", "delete=true")
     for benchmark, left in (("shapes", True), ("shapes_edits", False)):
@@ -101,14 +103,14 @@ def test_a_suite_goes_when_none_of_its_runs_stands(suite: Swept, tmp_path: Path)
         assert any(store.glob("suites/*/suite.json")) is left
 
 
-def test_one_benchmark_more_computes_that_one_alone(suite: Swept) -> None:
+def test_only_the_cells_of_an_added_benchmark_are_computed(suite: SuiteRun) -> None:
     more = [word.replace("shapes_edits]", "shapes_edits,shapes_counting]") for word in SUITE]
     plan = printed("sweep", *more, f"store={suite.store}", "dry_run=true").replace("│", " ")
     (row,) = (line.split() for line in plan.splitlines() if "similarities:clip" in line)
     assert row == ["similarities:clip", "18", "11", "7", "14", "28"]
 
 
-def test_a_benchmark_whose_sources_are_not_there_stops_all_before_anything_is_computed(tmp_path: Path) -> None:
+def test_a_benchmark_with_missing_images_stops_the_suite_before_anything_is_computed(tmp_path: Path) -> None:
     missing = f"benchmarks.shapes_edits.images={tmp_path}/nowhere"
     line = refusal("sweep", *SUITE, missing, f"store={tmp_path}/store", code=1)
     assert line.startswith(f"error: benchmarks.shapes_edits: benchmark.images {tmp_path}/nowhere")
@@ -116,7 +118,7 @@ def test_a_benchmark_whose_sources_are_not_there_stops_all_before_anything_is_co
     assert not store.files("scores") and not store.folders("runs")
 
 
-def test_a_metric_that_is_asked_for_or_fits_nowhere_is_no_silent_gap(tmp_path: Path) -> None:
+def test_a_metric_that_cannot_score_a_requested_benchmark_or_any_benchmark_is_refused(tmp_path: Path) -> None:
     words = ("sweep=suite", "models=shapes", METRICS, "dry_run=true", f"store={tmp_path}")
     asked = refusal("sweep", *words, "benchmarks=[shapes,shapes_edits]", "metrics_of.shapes=[source_ssim]", code=1)
     assert asked.startswith("error: benchmarks.shapes: metrics.source_ssim: it looks at the sources of edited images")
@@ -137,7 +139,7 @@ def test_a_job_of_one_benchmark_refuses_several() -> None:
     )
 
 
-def test_the_limit_of_all_gives_way_to_a_benchmarks_own() -> None:
+def test_a_benchmarks_own_limit_overrides_the_common_limit() -> None:
     words = ("sweep=shapes_suite", "benchmark.limit=3", "benchmarks.shapes_edits.limit=5")
     config = config_of("sweep", *words)
     metrics = {"clipscore": config.metrics["clipscore"]}

@@ -8,7 +8,7 @@ from plumbline.operators.rewards.trl import trl_reward
 from tests.serving import pack_pairs
 
 
-def test_a_column_brings_the_sources_of_edits_and_a_bad_one_is_none() -> None:
+def test_trl_reads_sources_from_a_column_and_a_bad_source_has_no_reward() -> None:
     scorer, pairs = open_scorer("metric=[source_ssim]", "models=shapes"), pack_pairs(3)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
     sources = [images[1], [{"bytes": images[0], "path": None}], b"no image"]

@@ -41,7 +41,7 @@ _prompts_0shot_rule_PQ = "0 to 10, is it well made?"
 
 
 @pytest.mark.parametrize("files", [VIESCORE, GEDIT])
-def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mapping[str, str], tmp_path: Path) -> None:
+def test_viescore_and_gedit_ask_with_the_wording_of_their_releases(files: Mapping[str, str], tmp_path: Path) -> None:
     metric = fill_in_defaults(VieScoreEditConfig(wording=write(tmp_path, files)))
     replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
     verdict, (requests,) = run(metric.inspect("make  it red"), replies)
@@ -56,7 +56,7 @@ def test_viescore_and_gedit_ask_about_edits_in_their_releases_words(files: Mappi
     }
 
 
-def test_editscore_asks_in_its_releases_words_on_a_scale_of_25_as_often_as_it_is_told(tmp_path: Path) -> None:
+def test_editscore_asks_with_the_wording_of_its_release_and_repeats_as_configured(tmp_path: Path) -> None:
     metric = fill_in_defaults(EditScoreConfig(wording=write(tmp_path, EDITSCORE), repeats=2))
     first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
     program = ask_repeatedly(partial(metric.inspect, "paint  10 doors"), metric.repeats)

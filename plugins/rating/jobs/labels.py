@@ -12,8 +12,8 @@ from plumbline.plugins.rating.labelling import LabelPlan, LabelsConfig, plan_lab
 
 COMMAND = Command(
     "labels",
-    "Tell how many images people should still rate, and which, to tell generators apart: a metric that scored all of\n"
-    "them makes each rating worth a little more (prediction-powered inference), and replaces none.",
+    "List the images that people should rate next to decide which generators are better. A metric's scores narrow the\n"
+    "intervals of people's ratings a little (prediction-powered inference), but do not replace any rating.",
     LabelsConfig,
     LISTS,
     first="protocol",

@@ -1,4 +1,4 @@
-"""Serves a web page on which people rate images."""
+"""Serves a web page where people rate images."""
 
 import sys
 from functools import partial

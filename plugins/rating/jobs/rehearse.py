@@ -9,8 +9,8 @@ from plumbline.plugins.rating.rehearsing import RehearseConfig, rehearse_all, wr
 
 COMMAND = Command(
     "rehearse",
-    "Tell how many prompts would have done to rank the generators: of a run or of people's ratings, looked at\n"
-    "in many random orders as an adaptive sweep looks, with how often it would have been wrong.",
+    "Estimate how many prompts would have been enough to rank the generators, from a run or from people's ratings.\n"
+    "Replays the scores in many random orders as an adaptive sweep, and counts the wrong decisions.",
     RehearseConfig,
     LISTS,
     first="scores",
@@ -20,14 +20,14 @@ COMMAND = Command(
 def main(config: RehearseConfig) -> int:
     """Show the tables, write them to a page if one is configured, and summarise the result in a sentence."""
     console = make_console()
-    found = rehearse_all(config)
-    for table in found.tables:
+    rehearsal = rehearse_all(config)
+    for table in rehearsal.tables:
         show_table(console, table.title, table.names, table.rows, numbers=slice(3, None))
         say(console, table.caption)
     if config.page is not None:
-        write_page(config, found.tables)
+        write_page(config, rehearsal.tables)
         say(console, f"written to {config.page}")
-    for answer in found.answers:
+    for answer in rehearsal.answers:
         say(console, answer)
     return 0
 

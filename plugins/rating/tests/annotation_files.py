@@ -7,10 +7,10 @@ from typing import Any
 from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
-def make_annotation(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **said: Any) -> dict[str, Any]:
+def make_annotation(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
     """Return a Label Studio annotation; each result is its tag's name, its type and its value."""
     result = [{"from_name": name, "to_name": "x", "type": kind, "value": value} for name, kind, value in results]
-    return {"id": 1, "completed_by": rater, "was_cancelled": False, "result": result, "lead_time": 3.5, **said}
+    return {"id": 1, "completed_by": rater, "was_cancelled": False, "result": result, "lead_time": 3.5, **fields}
 
 
 RED_DOG = {"prompt_id": "p1", "prompt": "a red dog"}

@@ -5,31 +5,31 @@ from typing import Any
 
 import numpy as np
 
-from plugins.rating.tests.served import Served
+from plugins.rating.tests.served import ServedStudy
 
 MEANS = {"atlas": 4.4, "borealis": 1.9}
-Says = Callable[[str, np.random.Generator], int]
+GradeChooser = Callable[[str, np.random.Generator], int]
 """Returns a grade for an image by this generator."""
 
 
-def honest(generator: str, random: np.random.Generator) -> int:
+def grade_honestly(generator: str, random: np.random.Generator) -> int:
     return int(np.clip(round(MEANS[generator] + random.normal(0, 0.7)), 1, 5))
 
 
-def random_grade(generator: str, random: np.random.Generator) -> int:
+def grade_randomly(generator: str, random: np.random.Generator) -> int:
     return int(random.integers(1, 6))
 
 
-class Rated(Served):
+class RatedStudy(ServedStudy):
     """A served study with simulated raters."""
 
-    def rate(self, rater: str, says: Says = honest, most: int = 1000) -> list[dict[str, Any]]:
-        """Answer tasks as a rater, up to `most` or until none is left, and return the tasks."""
+    def rate(self, rater: str, choose: GradeChooser = grade_honestly, limit: int = 1000) -> list[dict[str, Any]]:
+        """Answer tasks as a rater, up to `limit` or until none is left, and return the tasks."""
         asked: list[dict[str, Any]] = []
         random = np.random.default_rng(len(rater))
-        while len(asked) < most and (tasks := self.tasks(rater, count=1)):
-            generator = self.study.opened.tasks[tasks[0]["task_id"]].generators[0]
-            kept = self.post(tasks[0], says(generator, random), rater)
+        while len(asked) < limit and (tasks := self.tasks(rater, count=1)):
+            generator = self.study.served.tasks[tasks[0]["task_id"]].generators[0]
+            kept = self.post(tasks[0], choose(generator, random), rater)
             assert kept.status_code == 201, kept.text
             asked += tasks
         return asked

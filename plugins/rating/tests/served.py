@@ -20,7 +20,7 @@ QUESTIONS = "questions/00000000/made/00000-00000000.parquet"
 GENERATORS = ("atlas", "borealis", "cobalt")
 
 
-def run_id_of(folder: Path, **options: Any) -> MadeRun:
+def make_run_with_questions(folder: Path, **options: Any) -> MadeRun:
     """Make a run whose first metric asked two yes-no questions and one other question about every prompt."""
     run = make_run(folder, **{"prompts": ["a red star", "a blue cup"], "generators": GENERATORS} | options)
     asked = [
@@ -47,12 +47,12 @@ def run_id_of(folder: Path, **options: Any) -> MadeRun:
     return run
 
 
-class Served:
-    """A study that receives requests from this machine; `told` contains the warnings it reported."""
+class ServedStudy:
+    """A study that receives requests from this machine; `warnings` contains the warnings that it reported."""
 
     def __init__(self, token: str | None = None, **config: Any) -> None:
-        self.told: list[str] = []
-        self.study: Study = open_study(RateConfig(**config), self.told.append)
+        self.warnings: list[str] = []
+        self.study: Study = open_study(RateConfig(**config), self.warnings.append)
         self.app = make_app(self.study, token, allowed_hosts("127.0.0.1", ()))
 
     def __call__(self, path: str, **request: Any) -> httpx.Response:

@@ -41,7 +41,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_form_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
+def test_every_format_is_read_into_the_same_tables(name: str, tmp_path: Path) -> None:
     check_tables(read_with("annotations", LAYOUTS[name].write(tmp_path)), EXPECTED[name])
 
 
@@ -49,13 +49,15 @@ def test_every_form_gives_our_tables_and_what_they_hold(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", LAYOUTS)
 @few
 @given(data=st.data())
-def test_no_export_fails_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
+def test_a_damaged_export_only_raises_source_error(
+    name: str, values: bool, data: st.DataObject, tmp_path: Path
+) -> None:
     check_damaged(LAYOUTS[name], values, data, tmp_path)
 
 
-def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(tmp_path: Path) -> None:
+def test_a_falling_metric_is_judged_like_its_negated_scores(tmp_path: Path) -> None:
     check_negated(LAYOUTS["Hub"], tmp_path)
 
 
-def test_an_export_without_scores_tells_of_people_alone(tmp_path: Path) -> None:
+def test_an_export_without_scores_reports_only_people(tmp_path: Path) -> None:
     check_without_scores(LAYOUTS["Hub"], tmp_path)

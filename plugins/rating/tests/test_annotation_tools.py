@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from plugins.rating.tests.annotation_files import make_annotation
-from plugins.rating.tests.served import GENERATORS, run_id_of
+from plugins.rating.tests.served import GENERATORS, make_run_with_questions
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.study_files import read_answers, read_study
@@ -32,7 +32,7 @@ Records = Sequence[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def scored_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    return run_id_of(tmp_path_factory.mktemp("made"))
+    return make_run_with_questions(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
@@ -41,15 +41,15 @@ def study(scored_run: MadeRun, tmp_path: Path) -> list[str]:
     return [f"store={scored_run.store.place.url}", f"study={tmp_path}/study", f"templates=[{','.join(TEMPLATES)}]"]
 
 
-def exported(study: Sequence[str], tool: str, folder: Path) -> dict[str, Records]:
+def export_records(study: Sequence[str], tool: str, folder: Path) -> dict[str, Records]:
     """Return the files that jobs.rate writes for a tool, by template."""
     assert f"written: {folder}/study/exports/{tool}/words.0.json" in printed("rate", *study, f"export_to={tool}")
     files = folder / "study/exports" / tool
     return {template: json.loads((files / f"{template}.0.json").read_text()) for template in TEMPLATES}
 
 
-def rated_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
-    """Return an export of the Label Studio project in which one person has answered all tasks."""
+def rate_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
+    """Answer all tasks as one person, and return the export of the Label Studio project."""
     result: list[tuple[str, str, dict[str, Any]]] = [(template, "choices", {"choices": [CHOSEN[template]]})]
     result.append(("note", "textarea", {"text": ["hm"]}))
     if template == "words":
@@ -58,7 +58,7 @@ def rated_in_label_studio(tasks: Records, template: str, rater: str) -> Records:
     return [{"id": number, "annotations": [said], **task} for number, task in enumerate(tasks)]
 
 
-def minimal(rated: Records) -> Records:
+def convert_to_json_min(rated: Records) -> Records:
     """Return the same export as JSON-MIN: values by tag name, with a single choice as a plain string."""
     return [
         {
@@ -75,7 +75,7 @@ def minimal(rated: Records) -> Records:
     ]  # fmt: skip
 
 
-def rated_in_argilla(records: Records, template: str, rater: str) -> Records:
+def rate_in_argilla(records: Records, template: str, rater: str) -> Records:
     """Return records in the format of `records.to_json`, with one person's responses."""
     values: dict[str, Any] = {template: CHOSEN[template], "note": "hm"}
     if template == "words":
@@ -85,8 +85,8 @@ def rated_in_argilla(records: Records, template: str, rater: str) -> Records:
 
 
 TOOLS: Mapping[str, Callable[[Records, str, str], Records]] = {
-    "label_studio": rated_in_label_studio,
-    "argilla": rated_in_argilla,
+    "label_studio": rate_in_label_studio,
+    "argilla": rate_in_argilla,
 }
 
 
@@ -94,13 +94,13 @@ TOOLS: Mapping[str, Callable[[Records, str, str], Records]] = {
 def test_answers_in_another_tool_are_imported_as_answers_of_the_study(
     tool: str, study: Sequence[str], tmp_path: Path
 ) -> None:
-    tasks = exported(study, tool, tmp_path)
+    tasks = export_records(study, tool, tmp_path)
     for template, records in tasks.items():
         answers = write_file(tmp_path / f"{template}.json", TOOLS[tool](records, template, "ann@example.org"))
         assert "6 answers added, 0 already known" in printed("rate", *study, f"import_from={answers}")
         assert "0 answers added, 6 already known" in printed("rate", *study, f"import_from={answers}")
         if tool == "label_studio":
-            write_file(answers, minimal(TOOLS[tool](records, template, "ann@example.org")))
+            write_file(answers, convert_to_json_min(TOOLS[tool](records, template, "ann@example.org")))
             assert "0 answers added, 6 already known" in printed("rate", *study, f"import_from={answers}")
     place = StorageConfig().locate(f"{tmp_path}/study")
     answers_kept = read_answers(place)
@@ -124,7 +124,7 @@ def test_answers_in_another_tool_are_imported_as_answers_of_the_study(
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_exported_tasks_contain_images_but_no_generators(tool: str, study: Sequence[str], tmp_path: Path) -> None:
-    tasks = exported(study, tool, tmp_path)
+    tasks = export_records(study, tool, tmp_path)
     assert {template: len(records) for template, records in tasks.items()} == {
         **dict.fromkeys(TEMPLATES, 6), "questions": 12
     }  # fmt: skip
@@ -142,7 +142,7 @@ def test_exported_tasks_contain_images_but_no_generators(tool: str, study: Seque
 
 
 def test_each_label_studio_project_has_a_configuration_of_its_fields(study: Sequence[str], tmp_path: Path) -> None:
-    exported(study, "label_studio", tmp_path)
+    export_records(study, "label_studio", tmp_path)
     views = {
         name: ElementTree.parse(tmp_path / f"study/exports/label_studio/{name}.xml").getroot() for name in TEMPLATES
     }
@@ -156,7 +156,7 @@ def test_each_label_studio_project_has_a_configuration_of_its_fields(study: Sequ
 def test_an_answer_changed_in_the_tool_is_the_next_revision_and_an_older_one_is_ignored(
     study: Sequence[str], tmp_path: Path
 ) -> None:
-    (task, *_) = exported(study, "label_studio", tmp_path)["likert"]
+    (task, *_) = export_records(study, "label_studio", tmp_path)["likert"]
     for day, choice, kept in ((2, "2", 1), (3, "5", 1), (1, "1", 0)):
         said = make_annotation(7, ("likert", "choices", {"choices": [choice]}), updated_at=f"2026-11-0{day}T00:00:00Z")
         file = write_file(tmp_path / "export.json", [{**task, "annotations": [said]}])
@@ -169,22 +169,22 @@ def test_an_answer_changed_in_the_tool_is_the_next_revision_and_an_older_one_is_
 def test_unknown_tasks_are_noted_and_a_file_with_an_invalid_answer_adds_nothing(
     study: Sequence[str], tmp_path: Path
 ) -> None:
-    tasks = exported(study, "label_studio", tmp_path)
+    tasks = export_records(study, "label_studio", tmp_path)
 
-    def refused(*records: Any) -> str:
+    def find_refusal(*records: Any) -> str:
         return refusal("rate", *study, f"import_from={write_file(tmp_path / 'export.json', list(records))}")
 
-    (good, other, *_) = rated_in_label_studio(tasks["likert"], "likert", "ann")
+    (good, other, *_) = rate_in_label_studio(tasks["likert"], "likert", "ann")
     other["annotations"] = [make_annotation("ann", ("likert", "choices", {"choices": ["7"]}))]
-    assert "export.json, record 1: answer: expected a whole number from 1 to 5" in refused(good, other)
-    assert "record 0: no task_id, so it is not a task of a study" in refused({**good, "data": {"image_id": "i"}})
+    assert "export.json, record 1: answer: expected a whole number from 1 to 5" in find_refusal(good, other)
+    assert "record 0: expected the task_id of a task exported" in find_refusal({**good, "data": {"image_id": "i"}})
     named = {**good, "annotations": [make_annotation("a/b", ("likert", "choices", {"choices": ["3"]}))]}
-    assert "record 0: rater: expected a name of up to 48 characters" in refused(named)
+    assert "record 0: rater: expected a name of up to 48 characters" in find_refusal(named)
     late = {**good, "annotations": [{**good["annotations"][0], "updated_at": "yesterday"}]}
-    assert "record 0: at: " in refused(late)
+    assert "record 0: at: " in find_refusal(late)
     assert read_answers(StorageConfig().locate(f"{tmp_path}/study")) == []
     gone = {**good, "data": {**good["data"], "task_id": "0" * 16}}
-    half = rated_in_label_studio(tasks["questions"][:1], "questions", "ann")
+    half = rate_in_label_studio(tasks["questions"][:1], "questions", "ann")
     file = write_file(tmp_path / "export.json", [good, gone, *half])
     ended = run("rate", *study, f"import_from={file}")
     assert "1 answer added" in ended.out

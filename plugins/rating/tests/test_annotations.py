@@ -16,18 +16,18 @@ from tests.commands import config_of
 from tests.pipelines.metaeval.releases.files import read_with, write_file
 
 
-def opened(folder: Path, records: Any, *overrides: str) -> Release:
+def open_export(folder: Path, records: Any, *overrides: str) -> Release:
     path = write_file(folder / "export.json", records)
     protocol = config_of("metaeval", "protocol=annotations", f"protocol.path={path}", *overrides).protocol
     return open_release(protocol, StorageConfig())
 
 
-def task(*results: tuple[str, str, dict[str, Any]], data: Any = ATLAS, **said: Any) -> list[dict[str, Any]]:
+def make_task(*results: tuple[str, str, dict[str, Any]], data: Any = ATLAS, **fields: Any) -> list[dict[str, Any]]:
     """Return a list of one Label Studio task with one annotation."""
-    return [{"id": 1, "data": data, "annotations": [make_annotation(7, *results, **said)]}]
+    return [{"id": 1, "data": data, "annotations": [make_annotation(7, *results, **fields)]}]
 
 
-def rated(release: Release) -> list[tuple[str, str, float | None]]:
+def list_ratings(release: Release) -> list[tuple[str, str, float | None]]:
     return [(row["rater"], row["template"], row["rating"]) for row in release.ratings.to_pylist()]
 
 
@@ -40,9 +40,9 @@ def test_json_min_is_read_with_the_choices_that_columns_name(tmp_path: Path) -> 
          "wl": [RED], "comment": "nice"},
         {**ATLAS, **common, "annotation_id": 2, "annotator": 8, "likert": [{"rating": 2}], "shown": "unsure"},
     ]  # fmt: skip
-    whole = opened(tmp_path, [{**LABEL_STUDIO[0], "annotations": [first, second]}])
-    assert opened(tmp_path, records, "protocol.columns.rating=shown").ratings.equals(whole.ratings)
-    assert {template for _, template, _ in rated(opened(tmp_path, records))} == {"likert", "wl"}
+    whole = open_export(tmp_path, [{**LABEL_STUDIO[0], "annotations": [first, second]}])
+    assert open_export(tmp_path, records, "protocol.columns.rating=shown").ratings.equals(whole.ratings)
+    assert {template for _, template, _ in list_ratings(open_export(tmp_path, records))} == {"likert", "wl"}
 
 
 def test_only_line_feeds_and_carriage_returns_end_a_line_of_json(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_only_line_feeds_and_carriage_returns_end_a_line_of_json(tmp_path: Path)
     (tmp_path / "export.jsonl").write_text(line + "\r\n", newline="")
     words = ("protocol=annotations", f"protocol.path={path}l")
     lines = open_release(config_of("metaeval", *words).protocol, StorageConfig())
-    assert rated(lines)
+    assert list_ratings(lines)
 
 
 def test_columns_name_fields_and_questions_about_the_same_image_are_averaged(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_columns_name_fields_and_questions_about_the_same_image_are_averaged(tmp
         for place, reply in enumerate(("yes", "No", "YES", "cannot tell"))
     ]  # fmt: skip
     columns = ("protocol.columns.image_id=picture", "protocol.columns.question_id=q")
-    release = opened(tmp_path, asked, *columns)
+    release = open_export(tmp_path, asked, *columns)
     assert [(row["image_id"], row["rating"]) for row in release.ratings.to_pylist()] == [("1.png", 2 / 3)]
     said = [(row["part"], row["rating"]) for row in release.parts.to_pylist()]
     assert said == [("q0", 1), ("q1", 0), ("q2", 1), ("q3", None)], "raters' agreement is by question"
@@ -71,11 +71,11 @@ def test_columns_name_fields_and_questions_about_the_same_image_are_averaged(tmp
 def test_columns_assign_numbers_to_custom_labels(tmp_path: Path) -> None:
     pair = {"prompt_id": "p1", "image_a": "i1", "image_b": "i2"}
     records = [
-        *task(("quality", "choices", {"choices": ["Poor "]})),
-        *task(("better", "choices", {"choices": ["the second"]}), data=pair),
+        *make_task(("quality", "choices", {"choices": ["Poor "]})),
+        *make_task(("better", "choices", {"choices": ["the second"]}), data=pair),
     ]
-    release = opened(tmp_path, records, "+protocol.columns.values={poor: 1, good: 2, the second: -1}")
-    assert rated(release) == [("7", "quality", 1)]
+    release = open_export(tmp_path, records, "+protocol.columns.values={poor: 1, good: 2, the second: -1}")
+    assert list_ratings(release) == [("7", "quality", 1)]
     assert release.preferences.column("preferred").to_pylist() == ["b"]
 
 
@@ -89,47 +89,47 @@ def test_unknown_labels_are_refused_with_the_option_that_assigns_numbers_to_them
         for place, label in enumerate(labels)
     ]  # fmt: skip
     with pytest.raises(SourceError, match=r"no usable judgements: .*question 'quality' is not read: ") as refused:
-        opened(tmp_path, records)
+        open_export(tmp_path, records)
     option = str(refused.value).partition("set ")[2].partition(";")[0]
     assert option == "+protocol.columns.values={Good: NUMBER, Poor: NUMBER, very poor: NUMBER}"
     for number in (3, 2, 1):
         option = option.replace("NUMBER", str(number), 1)
-    assert [rating for _, _, rating in rated(opened(tmp_path, records, option))] == [3, 2, 1, 3]
+    assert [rating for _, _, rating in list_ratings(open_export(tmp_path, records, option))] == [3, 2, 1, 3]
 
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_task_without_annotations_does_not_affect_other_tasks(tmp_path: Path, place: int) -> None:
     """For tasks without annotations, Label Studio omits `annotations` or writes an empty list or only predictions."""
     records = [
-        *task(("likert", "rating", {"rating": 5})),
-        *task(("likert", "rating", {"rating": 2}), data={**ATLAS, "image_id": "i2"}),
+        *make_task(("likert", "rating", {"rating": 5})),
+        *make_task(("likert", "rating", {"rating": 2}), data={**ATLAS, "image_id": "i2"}),
     ]
     waiting = [
         {"id": 9, "data": ATLAS},
         {"id": 9, "data": ATLAS, "annotations": []},
         {"id": 9, "data": ATLAS, "predictions": []},
     ]
-    whole = opened(tmp_path, records)
+    whole = open_export(tmp_path, records)
     for one in waiting:
-        assert opened(tmp_path, [*records[:place], one, *records[place:]]).ratings.equals(whole.ratings)
+        assert open_export(tmp_path, [*records[:place], one, *records[place:]]).ratings.equals(whole.ratings)
         with pytest.raises(SourceError, match="no record has an annotation; export it again"):
-            opened(tmp_path, [one])
+            open_export(tmp_path, [one])
 
 
 def test_the_last_annotation_of_a_task_by_a_person_counts(tmp_path: Path) -> None:
-    records = task(("likert", "rating", {"rating": 5}), updated_at="2026-01-02T00:00:00Z")
+    records = make_task(("likert", "rating", {"rating": 5}), updated_at="2026-01-02T00:00:00Z")
     records[0]["annotations"].append(
         make_annotation(7, ("likert", "rating", {"rating": 1}), updated_at="2026-01-01T00:00:00Z")
     )
-    release = opened(tmp_path, records)
-    assert rated(release) == [("7", "likert", 5)]
+    release = open_export(tmp_path, records)
+    assert list_ratings(release) == [("7", "likert", 5)]
     assert "1 annotation replaced by a later one by the same person" in release.notes
 
 
 def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
     marks = [{**RED, "labels": [label]} for label in ("shown", "unsure", "wrong")]
     for number, aligned in ((1, 1.0), (2, None), (3, 0.0)):
-        records = task(*[("wl", "labels", mark) for mark in marks[:number]])
+        records = make_task(*[("wl", "labels", mark) for mark in marks[:number]])
         release = read_with("annotations", write_file(tmp_path / "export.json", records))
         assert release.words.column("aligned").to_pylist() == [1.0, aligned, 1.0]
 
@@ -143,20 +143,20 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
         ),
         ([{"id": 1, "data": ATLAS, "annotations": []}], "no record has an annotation; export it again"),
         (
-            task(("q", "rating", {"rating": 3}), data={"image": "x.png"}),
-            "record 0: no image_id among its fields image; set",
+            make_task(("q", "rating", {"rating": 3}), data={"image": "x.png"}),
+            "record 0: expected a field image_id, found image; set",
         ),
         (
-            [*task(("q", "choices", {"choices": ["yes"]})), *task(("q", "choices", {"choices": ["maybe"]}))],
+            [*make_task(("q", "choices", {"choices": ["yes"]})), *make_task(("q", "choices", {"choices": ["maybe"]}))],
             r"record 1: 'q' is answered with 'maybe' here, but with 'yes' elsewhere; correct it",
         ),
         (
-            task(("w", "labels", {**RED, "text": "blue"})),
+            make_task(("w", "labels", {**RED, "text": "blue"})),
             r"record 0, w: characters 2 to 5 are not 'blue' in 'a red dog'; set prot",
         ),
-        (task(("w", "labels", {**RED, "start": None})), "record 0, w: expected the first and last character"),
+        (make_task(("w", "labels", {**RED, "start": None})), "record 0, w: expected the first and last character"),
         (
-            [*task(("q", "rating", {"rating": 3})), *task(("q", "rating", {"rating": 4}))],
+            [*make_task(("q", "rating", {"rating": 3})), *make_task(("q", "rating", {"rating": 4}))],
             r"record 1: rater '7' answers 'q' of image 'i1' twice \(first in .*record 0\)",
         ),
         ([{"id": 1, "data": 7, "annotations": [{}]}], "record 0, data: expected an object, found int"),
@@ -171,7 +171,9 @@ def test_an_invalid_file_is_refused_with_its_record_and_the_remedy(tmp_path: Pat
 
 def test_a_file_without_ratings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no usable judgements"):
-        opened(tmp_path, task(("comment", "textarea", {"text": ["blurred"]}), ("box", "rectanglelabels", {"x": 1})))
+        open_export(
+            tmp_path, make_task(("comment", "textarea", {"text": ["blurred"]}), ("box", "rectanglelabels", {"x": 1}))
+        )
 
 
 def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_scores(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.plugins.rating.answers import Answer, BadAnswer, encode_answer, parse_answer
 from plumbline.plugins.rating.question_templates import TEMPLATES, Scope, find_problem
-from plumbline.plugins.rating.tasks import ImagePlace, Task, TaskQuestion, task_id_of, task_table, tasks_of
+from plumbline.plugins.rating.tasks import ImageLocation, Task, TaskQuestion, decode_tasks, encode_tasks, hash_task
 
 ASKED = Scope(words=3, questions=["q1", "q2"])
 
@@ -50,12 +50,12 @@ def test_an_answer_of_its_template_is_valid(template: str, answer: Any) -> None:
         ("vote", "unsure "),
     ],
 )
-def test_any_other_answer_is_refused_with_what_was_expected(template: str, answer: Any) -> None:
+def test_any_other_answer_is_refused_with_the_expected_form(template: str, answer: Any) -> None:
     problem = find_problem(TEMPLATES[template], answer, ASKED)
     assert problem is not None and TEMPLATES[template].expected in problem
 
 
-def test_how_many_words_a_prompt_has_is_held_to_only_where_it_is_known() -> None:
+def test_word_indices_have_no_limit_if_the_number_of_words_is_unknown() -> None:
     assert find_problem(TEMPLATES["words"], {"wrong": [9], "unsure": []}) is None
 
 
@@ -77,7 +77,7 @@ GIVEN = {
 }
 
 
-def test_an_answer_is_the_same_after_it_was_written_and_read() -> None:
+def test_a_written_answer_is_read_back_unchanged() -> None:
     answer = parse_answer(json.dumps(GIVEN).encode(), "here")
     assert answer.generators == ("atlas", "birch") and answer.note == GIVEN["note"]
     written = encode_answer(answer)
@@ -85,7 +85,7 @@ def test_an_answer_is_the_same_after_it_was_written_and_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"answer": "left"}, "expected a or b or tie"),
         ({"template": "likert"}, "expected 1 of each for likert"),
@@ -101,21 +101,21 @@ def test_an_answer_is_the_same_after_it_was_written_and_read() -> None:
         ({"more": 1}, "more"),
     ],
 )
-def test_a_file_that_is_no_answer_is_refused_by_name_and_field(changed: dict[str, Any], told: str) -> None:
+def test_an_invalid_answer_file_is_refused_with_its_name_and_field(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(BadAnswer) as refused:
         parse_answer(json.dumps(GIVEN | changed).encode(), "answers/ann/x.json")
-    assert str(refused.value).startswith("answers/ann/x.json: not an answer (") and told in str(refused.value)
+    assert str(refused.value).startswith("answers/ann/x.json: not an answer (") and message in str(refused.value)
 
 
 @pytest.mark.parametrize("cut", [b"", b"{", b"[]", b"null", json.dumps(GIVEN).encode()[:-9]])
-def test_a_file_that_is_cut_off_is_refused(cut: bytes) -> None:
+def test_a_truncated_file_is_refused(cut: bytes) -> None:
     with pytest.raises(BadAnswer, match="not an answer"):
         parse_answer(cut, "here")
 
 
 QUESTION = TaskQuestion("q1", "Is there a cat?")
 TASK = Task(
-    task_id=task_id_of("questions", "p1", "a cat", ["i1"], ["atlas"], [QUESTION]),
+    task_id=hash_task("questions", "p1", "a cat", ["i1"], ["atlas"], [QUESTION]),
     template="questions",
     prompt_id="p1",
     prompt="a cat",
@@ -124,20 +124,20 @@ TASK = Task(
     generators=("atlas",),
     questions=(QUESTION,),
     gold={"q1": "yes"},
-    places=(ImagePlace("00000", 3),),
+    places=(ImageLocation("00000", 3),),
 )
 
 
-def test_tasks_are_the_same_after_they_were_a_table() -> None:
+def test_tasks_are_unchanged_after_encoding_and_decoding() -> None:
     other = Task(
         task_id="f" * 16, template="vote", prompt_id="p1", prompt="a cat", image_ids=("i1", "i2"),
-        generators=("atlas", "birch"), places=(ImagePlace("00000", 0), ImagePlace("00001", 4)),
+        generators=("atlas", "birch"), places=(ImageLocation("00000", 0), ImageLocation("00001", 4)),
     )  # fmt: skip
-    assert tasks_of(task_table([TASK, other])) == [TASK, other]
+    assert decode_tasks(encode_tasks([TASK, other])) == [TASK, other]
 
 
-def test_a_task_is_another_where_a_rater_sees_anything_else() -> None:
+def test_a_task_id_depends_on_everything_that_a_rater_sees() -> None:
     given: list[Any] = ["questions", "p1", "a cat", ["i1"], ["atlas"], [QUESTION]]
     others: list[Any] = ["likert", "p2", "a dog", ["i2"], ["birch"], [QUESTION._replace(text="Is there a dog?")]]
     changed = [[*given[:place], other, *given[place + 1 :]] for place, other in enumerate(others)]
-    assert len({task_id_of(*seen) for seen in (given, *changed)}) == 7
+    assert len({hash_task(*seen) for seen in (given, *changed)}) == 7

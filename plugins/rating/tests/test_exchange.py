@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
-from plumbline.plugins.rating.exchange_test import exchange_test
+from plumbline.plugins.rating.exchange_test import run_exchange_test
 
 Study = Callable[[np.random.Generator], np.ndarray]
 STUDIES = 2000
 TOLERATED = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / STUDIES) ** 0.5
 
 
-def rare_twos(random: np.random.Generator) -> np.ndarray:
+def draw_rare_twos(random: np.random.Generator) -> np.ndarray:
     """Return three raters' answers to 40 tasks: 2 instead of 5 in a random 7% of the answers."""
     return np.where(random.random((40, 3)) < 0.07, 2.0, 5.0)
 
 
-def few_bad_images(random: np.random.Generator) -> np.ndarray:
+def draw_few_bad_images(random: np.random.Generator) -> np.ndarray:
     """Return three raters' answers to 40 tasks.
 
     A tenth of the images are bad, which a rater notices six times out of ten.
@@ -27,52 +27,52 @@ def few_bad_images(random: np.random.Generator) -> np.ndarray:
     return np.where(random.random((40, 3)) < seen, 2.0, 5.0)
 
 
-def few_tasks_with_gaps(random: np.random.Generator) -> np.ndarray:
+def draw_few_tasks_with_gaps(random: np.random.Generator) -> np.ndarray:
     """Return four raters' answers to 14 tasks; each rater skips a fifth of them."""
     truth = random.normal(size=(14, 1))
     answers = np.clip(np.round(3 + truth + random.normal(0, 0.8, (14, 4))), 1, 5)
     return np.where(random.random((14, 4)) < 0.2, np.nan, answers)
 
 
-def name_raters(answers: np.ndarray, seed: int) -> list[int]:
+def flag_raters(answers: np.ndarray, seed: int) -> list[int]:
     tasks, raters = answers.shape
-    p_values = [exchange_test(answers, np.zeros(tasks, np.intp), rater, seed) for rater in range(raters)]
+    p_values = [run_exchange_test(answers, np.zeros(tasks, np.intp), rater, seed) for rater in range(raters)]
     return [rater for rater, p_value in enumerate(p_values) if raters * p_value <= SIGNIFICANCE]
 
 
 @pytest.mark.parametrize(
-    "study", [pytest.param(rare_twos, marks=pytest.mark.slow), few_bad_images, few_tasks_with_gaps]
+    "study", [pytest.param(draw_rare_twos, marks=pytest.mark.slow), draw_few_bad_images, draw_few_tasks_with_gaps]
 )
-def test_a_rater_like_the_others_is_named_in_at_most_5_of_100_studies(study: Study) -> None:
+def test_a_rater_like_the_others_is_flagged_in_at_most_5_of_100_studies(study: Study) -> None:
     random = np.random.default_rng(0)
-    wrong = sum(bool(name_raters(study(random), seed)) for seed in range(STUDIES))
+    wrong = sum(bool(flag_raters(study(random), seed)) for seed in range(STUDIES))
     assert wrong / STUDIES <= TOLERATED
 
 
-def test_only_the_random_rater_is_named_in_95_of_100_studies() -> None:
+def test_only_the_random_rater_is_flagged_in_95_of_100_studies() -> None:
     random = np.random.default_rng(1)
     found = wronged = 0
     for seed in range(100):
         answers = np.clip(np.round(3 + 1.2 * (random.normal(size=(80, 1)) + random.normal(0, 0.7, (80, 4)))), 1, 5)
         answers[:, 3] = random.integers(1, 6, 80)
-        raters = name_raters(answers, seed)
+        raters = flag_raters(answers, seed)
         found += 3 in raters
         wronged += bool(set(raters) - {3})
     assert found >= 95 and wronged <= 5
 
 
-def test_a_severe_rater_who_agrees_on_the_order_is_not_named() -> None:
+def test_a_severe_rater_who_agrees_on_the_order_is_not_flagged() -> None:
     random = np.random.default_rng(2)
     wrong = 0
     for seed in range(200):
         answers = random.normal(size=(40, 1)) + random.normal(0, 0.7, (40, 3))
         answers[:, 0] -= 2
-        wrong += 0 in name_raters(answers, seed)
+        wrong += 0 in flag_raters(answers, seed)
     assert wrong <= 0.05 * 200
 
 
 def test_equal_answers_and_tasks_with_two_answers_have_a_p_value_of_1() -> None:
     templates = np.zeros(30, np.intp)
-    assert exchange_test(np.full((30, 3), 5.0), templates, 0) == 1
-    assert exchange_test(np.random.default_rng(3).normal(size=(30, 2)), templates, 0) == 1
-    assert exchange_test(np.full((30, 3), np.nan), templates, 0) == 1
+    assert run_exchange_test(np.full((30, 3), 5.0), templates, 0) == 1
+    assert run_exchange_test(np.random.default_rng(3).normal(size=(30, 2)), templates, 0) == 1
+    assert run_exchange_test(np.full((30, 3), np.nan), templates, 0) == 1

@@ -4,25 +4,25 @@ from typing import Any
 
 import pytest
 
-from plugins.rating.tests.simulated import likert_tasks, make_task
+from plugins.rating.tests.simulated import make_likert_tasks, make_task
 from plumbline.operators.base.errors import SourceError
-from plumbline.plugins.rating.gold import read_gold, with_gold
+from plumbline.plugins.rating.gold import add_gold, read_gold
 
 TASKS = [
-    *likert_tasks(2),
+    *make_likert_tasks(2),
     make_task("words", "p000", ("atlas",)),
     make_task("questions", "p000", ("atlas",)),
     make_task("vote", "p001", ("atlas", "cobalt")),
 ]
 
 
-def gold_of(*rows: dict[str, Any]) -> list[Any]:
+def list_correct_answers(*rows: dict[str, Any]) -> list[Any]:
     """Return the correct answer of each task after adding these rows of a gold table."""
-    return [task.gold for task in with_gold(TASKS, [read_gold(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])]
+    return [task.gold for task in add_gold(TASKS, [read_gold(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])]
 
 
 def test_a_row_belongs_to_the_task_with_its_template_and_image() -> None:
-    assert gold_of(
+    assert list_correct_answers(
         {"template": "likert", "prompt_id": "p000", "generator": "cobalt", "answer": "5"},
         {"template": "likert", "image_id": "p001/atlas", "answer": 1, "prompt_id": "", "generator": None},
         {"template": "words", "image_id": "p000/atlas", "answer": '{"wrong": [2], "unsure": []}'},
@@ -48,7 +48,7 @@ def test_a_row_belongs_to_the_task_with_its_template_and_image() -> None:
         ({"template": "words", "generator": "atlas", "answer": '{"wrong": [3], "unsure": []}'}, "gold.csv:2: answer: "),
     ],
 )
-def test_any_other_row_is_refused_with_the_remedy(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_row_is_refused_with_the_remedy(changes: dict[str, Any], message: str) -> None:
     row = {"template": "likert", "prompt_id": "p000", "generator": "cobalt", "answer": "5"}
     with pytest.raises(SourceError, match=message):
-        gold_of({**row, **changes})
+        list_correct_answers({**row, **changes})

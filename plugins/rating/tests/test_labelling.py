@@ -39,21 +39,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def config(folder: Path, *overrides: str) -> LabelsConfig:
+def make_config(folder: Path, *overrides: str) -> LabelsConfig:
     given = ("protocol=long", f"protocol.path={folder}/ratings.csv", f"output={folder}/next.csv")
     return config_of("labels", *given, *overrides)
 
 
 def test_clear_pairs_are_decided_and_images_of_the_close_pair_are_listed(folder: Path) -> None:
-    wanted = config(folder, f"scores={folder}/scores.csv")
+    wanted = make_config(folder, f"scores={folder}/scores.csv")
     plan = plan_labels(wanted)
     assert [pair.better for pair in plan.pairs] == ["best", "best", None]
     assert [pair.rated for pair in plan.pairs] == [40, 40, 40]
-    assert all(pair.found is not None and pair.found.worth > 1 for pair in plan.pairs)
+    assert all(pair.estimate is not None and pair.estimate.worth > 1 for pair in plan.pairs)
     table = tabulate_pairs(wanted, plan)
     assert [row[-2:] for row in table.rows[:2]] == [("best", "0"), ("best", "0")]
     assert table.rows[2][-2] == "undecided"
-    assert "replaces nobody" in table.caption
+    assert "as informative as one rating with it" in table.caption
     assert main(wanted) == 2, "a pair is undecided"
     rows = pd.read_csv(folder / "next.csv")
     assert set(rows["generator"]) == {"close", "last"}
@@ -65,11 +65,11 @@ def test_ratings_of_several_templates_are_not_mixed(folder: Path) -> None:
     words = ratings.assign(rating=0.0, template="wl")
     pd.concat([ratings.assign(template="likert"), words]).to_csv(folder / "ratings.csv", index=False)
     with pytest.raises(ConfigError, match=r"expected one of likert, wl; set protocol.templates=\[likert\]"):
-        plan_labels(config(folder, f"scores={folder}/scores.csv"))
-    chosen = config(folder, f"scores={folder}/scores.csv", "protocol.templates=[likert]")
+        plan_labels(make_config(folder, f"scores={folder}/scores.csv"))
+    chosen = make_config(folder, f"scores={folder}/scores.csv", "protocol.templates=[likert]")
     assert [pair.better for pair in plan_labels(chosen).pairs] == ["best", "best", None]
     with pytest.raises(ConfigError, match=r"protocol.templates: expected one of likert, wl, got 'words'"):
-        plan_labels(config(folder, f"scores={folder}/scores.csv", "protocol.templates=[words]"))
+        plan_labels(make_config(folder, f"scores={folder}/scores.csv", "protocol.templates=[words]"))
 
 
 def test_votes_between_two_images_count_as_differences(folder: Path) -> None:
@@ -94,11 +94,11 @@ def test_votes_between_two_images_count_as_differences(folder: Path) -> None:
 def test_a_pair_with_too_few_ratings_has_no_estimate_but_a_number_of_prompts_to_rate(folder: Path) -> None:
     ratings = pd.read_csv(folder / "ratings.csv")
     ratings[ratings["prompt_id"] < "p005"].to_csv(folder / "ratings.csv", index=False)
-    wanted = config(folder, f"scores={folder}/scores.csv", "generators=[best,last]")
+    wanted = make_config(folder, f"scores={folder}/scores.csv", "generators=[best,last]")
     plan = plan_labels(wanted)
     (row,) = tabulate_pairs(wanted, plan).rows
     assert row[1:5] == ("5", "–", "–", "–")
-    assert row[5:] == (f"not told below {MIN_LABELS} prompts", str(MIN_LABELS - 5))
+    assert row[5:] == (f"fewer than {MIN_LABELS} prompts rated", str(MIN_LABELS - 5))
     assert len(plan.next_prompts) == 2 * (MIN_LABELS - 5)
 
 
@@ -110,11 +110,11 @@ def test_mostly_equal_ratings_have_a_wide_interval(folder: Path) -> None:
     alike.sample(frac=1, random_state=0).to_csv(folder / "ratings.csv", index=False)
     ends = []
     for words in ((), ("protocol.rating_range=[1,5]",)):
-        chosen = config(folder, f"scores={folder}/scores.csv", "generators=[best,last]", *words)
+        chosen = make_config(folder, f"scores={folder}/scores.csv", "generators=[best,last]", *words)
         plan = plan_labels(chosen)
         (pair,) = plan.pairs
-        assert pair.found is not None and pair.better is None
-        ends.append(pair.found.interval(pair.level, pair.widest))
+        assert pair.estimate is not None and pair.better is None
+        ends.append(pair.estimate.interval(pair.level, pair.max_difference))
         assumed = "if ratings range from 2.000 to 3.000, as they do so far (set protocol.rating_range to change this)"
         assert (assumed in tabulate_pairs(chosen, plan).caption) == (not words)
     assert ends[1][0] < ends[0][0] < -0.1 and 0.2 < ends[0][1] < ends[1][1]
@@ -126,8 +126,8 @@ def test_equal_ratings_need_a_configured_range(folder: Path) -> None:
     with pytest.raises(
         SourceError, match=r"all ratings are 3\.000, which does not show how far .* set protocol.rating_range="
     ):
-        plan_labels(config(folder, f"scores={folder}/scores.csv"))
-    plan = plan_labels(config(folder, f"scores={folder}/scores.csv", "protocol.rating_range=[1,5]"))
+        plan_labels(make_config(folder, f"scores={folder}/scores.csv"))
+    plan = plan_labels(make_config(folder, f"scores={folder}/scores.csv", "protocol.rating_range=[1,5]"))
     assert [pair.better for pair in plan.pairs] == [None] * 3
 
 
@@ -143,17 +143,17 @@ def test_exit_code_2_comes_with_the_numbers_of_undecided_and_unrated_pairs(
     assert (
         "exit code 2: 2 of 3 pairs are undecided (for 2, nobody has rated both generators on the same prompt)" in shown
     )
-    assert f"have people rate the images of {folder}/next.csv" in shown and shown.count("nobody rated both") == 2
+    assert f"have people rate the images of {folder}/next.csv" in shown and shown.count("no prompt rated for both") == 2
     assert "exit code" not in printed("labels", *given, "generators=[best,last]", f"output={folder}/next.csv")
 
 
-def test_the_metric_does_not_count_if_everything_is_rated(folder: Path) -> None:
+def test_the_metric_has_no_effect_if_everything_is_rated(folder: Path) -> None:
     scores = pd.read_csv(folder / "scores.csv")
     scores[scores["prompt_id"] < "p040"].to_csv(folder / "scores.csv", index=False)
-    plan = plan_labels(config(folder, f"scores={folder}/scores.csv", "generators=[best,last]"))
+    plan = plan_labels(make_config(folder, f"scores={folder}/scores.csv", "generators=[best,last]"))
     (pair,) = plan.pairs
-    assert pair.found is not None and (pair.found.power, pair.found.worth) == (0, 1)
-    assert pair.found.estimate == pytest.approx(pair.people[np.isfinite(pair.people)].mean())
+    assert pair.estimate is not None and (pair.estimate.power, pair.estimate.worth) == (0, 1)
+    assert pair.estimate.estimate == pytest.approx(pair.people[np.isfinite(pair.people)].mean())
 
 
 @pytest.mark.parametrize(
@@ -167,22 +167,22 @@ def test_the_metric_does_not_count_if_everything_is_rated(folder: Path) -> None:
 )
 def test_missing_generators_and_scores_are_refused(folder: Path, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan_labels(config(folder, f"scores={folder}/scores.csv", *overrides))
+        plan_labels(make_config(folder, f"scores={folder}/scores.csv", *overrides))
 
 
 def test_ratings_of_other_images_are_refused(folder: Path) -> None:
     ratings = pd.read_csv(folder / "ratings.csv")
     ratings.assign(prompt_id="x" + ratings["prompt_id"]).to_csv(folder / "ratings.csv", index=False)
     with pytest.raises(SourceError, match="none of the rated images was scored by gecko; use the same ids in both"):
-        plan_labels(config(folder, f"scores={folder}/scores.csv"))
+        plan_labels(make_config(folder, f"scores={folder}/scores.csv"))
 
 
 def test_one_of_several_metrics_must_be_named(folder: Path) -> None:
     scores = pd.read_csv(folder / "scores.csv")
     scores.assign(dsg=scores["gecko"]).to_csv(folder / "scores.csv", index=False)
     with pytest.raises(ConfigError, match="metrics: expected one of gecko, dsg; set metrics="):
-        plan_labels(config(folder, f"scores={folder}/scores.csv"))
-    assert plan_labels(config(folder, f"scores={folder}/scores.csv", "metrics=[dsg]")).metric == "dsg"
+        plan_labels(make_config(folder, f"scores={folder}/scores.csv"))
+    assert plan_labels(make_config(folder, f"scores={folder}/scores.csv", "metrics=[dsg]")).metric == "dsg"
 
 
 @needs_reference

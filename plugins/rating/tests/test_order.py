@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from plugins.rating.tests.simulated import answer_to, likert_tasks, make_task
+from plugins.rating.tests.simulated import make_answer, make_likert_tasks, make_task
 from plumbline.plugins.rating.order import (
     GOLD_SHARE,
     MIN_DISTANCE,
@@ -16,8 +16,8 @@ from plumbline.plugins.rating.order import (
     Turn,
     choose_turns,
     find_open_tasks,
+    make_rounds,
     move_first,
-    rounds_of,
 )
 from plumbline.plugins.rating.tasks import Task
 
@@ -29,27 +29,29 @@ class Study:
 
     def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, urgent: Collection[str] = ()) -> None:
         self.tasks, self.sequencing = tasks, sequencing
-        self.rounds = move_first(rounds_of(tasks, sequencing.seed), urgent)
+        self.rounds = move_first(make_rounds(tasks, sequencing.seed), urgent)
         self.answers: list[tuple[str, Turn]] = []
 
     def history(self) -> History:
         said = [(rater, turn, place) for place, (rater, turn) in enumerate(self.answers)]
-        return History([answer_to(turn.task, rater, 3, repeat=turn.repeat, place=place) for rater, turn, place in said])
+        return History(
+            [make_answer(turn.task, rater, 3, repeat=turn.repeat, place=place) for rater, turn, place in said]
+        )
 
     def next(self, rater: str, count: int = 1) -> list[Turn]:
         return choose_turns(self.tasks, self.rounds, self.history(), rater, count, self.sequencing)
 
-    def rate(self, rater: str, most: int = 1000) -> list[Turn]:
-        """Answer as this rater until no task is left or `most` tasks are answered."""
+    def rate(self, rater: str, limit: int = 1000) -> list[Turn]:
+        """Answer as this rater until no task is left or `limit` tasks are answered."""
         turns: list[Turn] = []
-        while len(turns) < most and (asked := self.next(rater)):
+        while len(turns) < limit and (asked := self.next(rater)):
             turns += asked
             self.answers += [(rater, turn) for turn in asked]
         return turns
 
 
-def test_two_raters_get_every_task_once_each_in_an_order_of_their_own() -> None:
-    tasks = likert_tasks(20)
+def test_each_rater_gets_every_task_once_in_a_different_order() -> None:
+    tasks = make_likert_tasks(20)
     study = Study(tasks, PLAIN)
     ann, bob = (study.rate(rater) for rater in ("ann", "bob"))
     assert sorted(turn.task.task_id for turn in ann) == sorted(task.task_id for task in tasks)
@@ -59,16 +61,16 @@ def test_two_raters_get_every_task_once_each_in_an_order_of_their_own() -> None:
 
 
 def test_the_next_tasks_do_not_depend_on_how_many_are_requested() -> None:
-    study = Study(likert_tasks(20), PLAIN._replace(repeats=0.5))
+    study = Study(make_likert_tasks(20), PLAIN._replace(repeats=0.5))
     study.rate("ann", 25)
     ahead = study.next("ann", 6)
     assert study.rate("ann", 6) == ahead
 
 
-def test_tasks_get_their_answers_round_by_round_and_no_more() -> None:
+def test_each_round_gets_exactly_its_answers_before_the_next_round_starts() -> None:
     """Four raters take turns, and each task needs two answers; a round starts when the earlier ones are complete."""
-    study = Study(likert_tasks(24), PLAIN._replace(raters=2))
-    places = {task.task_id: place for place, part in enumerate(rounds_of(study.tasks, 0)) for task in part}
+    study = Study(make_likert_tasks(24), PLAIN._replace(raters=2))
+    places = {task.task_id: place for place, part in enumerate(make_rounds(study.tasks, 0)) for task in part}
     asked: list[int] = []
     while any(turns := [turn for rater in "abcd" for turn in study.rate(rater, 1)]):
         asked += [places[turn.task.task_id] for turn in turns]
@@ -78,11 +80,11 @@ def test_tasks_get_their_answers_round_by_round_and_no_more() -> None:
 
 
 def test_every_round_has_its_share_of_every_skill() -> None:
-    for part in rounds_of(likert_tasks(24), 0):
+    for part in make_rounds(make_likert_tasks(24), 0):
         assert Counter(task.skills for task in part) == {("counting",): 8, ("colour",): 8}
 
 
-def test_templates_come_in_blocks_that_go_on_into_the_next_round() -> None:
+def test_tasks_are_grouped_by_template_across_rounds() -> None:
     tasks = [
         make_task(template, f"p{place:02d}", (name,))
         for place in range(16) for name in ("atlas", "cobalt") for template in ("likert", "words", "questions")
@@ -94,7 +96,7 @@ def test_templates_come_in_blocks_that_go_on_into_the_next_round() -> None:
 
 
 def test_a_raters_tasks_are_repeated_once_some_time_later() -> None:
-    study = Study(likert_tasks(60), PLAIN._replace(repeats=0.1))
+    study = Study(make_likert_tasks(60), PLAIN._replace(repeats=0.1))
     turns = study.rate("ann")
     again = [(place, turn.task.task_id) for place, turn in enumerate(turns) if turn.repeat]
     assert len(again) == pytest.approx(0.1 * (len(turns) - MIN_DISTANCE), abs=1.5)
@@ -102,11 +104,11 @@ def test_a_raters_tasks_are_repeated_once_some_time_later() -> None:
     first = {turn.task.task_id: place for place, turn in enumerate(turns) if not turn.repeat}
     assert all(place - first[task] >= MIN_DISTANCE for place, task in again)
     assert len({place % 10 for place, _ in again}) > 3, "at no place that could be known"
-    assert not any(turn.repeat for turn in Study(likert_tasks(60), PLAIN).rate("ann"))
+    assert not any(turn.repeat for turn in Study(make_likert_tasks(60), PLAIN).rate("ann"))
 
 
-def test_gold_questions_are_mixed_in_and_each_rater_gets_all() -> None:
-    tasks = likert_tasks(40)
+def test_gold_questions_are_mixed_in_and_each_rater_gets_all_of_them() -> None:
+    tasks = make_likert_tasks(40)
     gold = [replace(task, gold=5) for task in tasks[:6]]
     study = Study([*gold, *tasks[6:]], PLAIN._replace(raters=1))
     ann = study.rate("ann", 70)
@@ -124,8 +126,8 @@ def test_left_and_right_are_drawn_for_each_rater_task_and_repeat() -> None:
     assert 10 < sum(ann[task] == bob[task] for task in ann) < 30
 
 
-def test_what_is_urgent_comes_first() -> None:
-    tasks = likert_tasks(20)
+def test_urgent_tasks_come_first() -> None:
+    tasks = make_likert_tasks(20)
     urgent = {task.task_id for task in tasks if task.generators == ("cobalt",)}
     turns = Study(tasks, PLAIN, urgent).rate("ann")
     assert {turn.task.task_id for turn in turns[:20]} == urgent and len(turns) == 40

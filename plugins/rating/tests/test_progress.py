@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from plugins.rating.tests.raters import MEANS, Rated, random_grade
+from plugins.rating.tests.raters import MEANS, RatedStudy, grade_randomly
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.statistics.prediction_powered import MIN_LABELS
 from plumbline.plugins.rating.labelling import plan_labels
@@ -22,9 +22,9 @@ def scored_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     return make_run(tmp_path_factory.mktemp("made"), prompts=plain_prompts(40), generators=tuple(MEANS))
 
 
-def study_of(scored_run: MadeRun, folder: Path, **config: Any) -> Rated:
+def make_study(scored_run: MadeRun, folder: Path, **config: Any) -> RatedStudy:
     """Return a new study of a run."""
-    return Rated(store=scored_run.store.place.url, study=str(folder / "study"), **config)
+    return RatedStudy(store=scored_run.store.place.url, study=str(folder / "study"), **config)
 
 
 def write_gold(path: Path, answer: object = 5, generator: str = "atlas") -> str:
@@ -36,8 +36,8 @@ def write_gold(path: Path, answer: object = 5, generator: str = "atlas") -> str:
     return str(path)
 
 
-def test_gold_and_repeats_are_asked_among_others_and_do_not_show(scored_run: MadeRun, tmp_path: Path) -> None:
-    study = study_of(scored_run, tmp_path, gold=write_gold(tmp_path / "gold.csv"), repeats=0.1, pictures=30)
+def test_gold_questions_and_repeats_look_like_other_tasks(scored_run: MadeRun, tmp_path: Path) -> None:
+    study = make_study(scored_run, tmp_path, gold=write_gold(tmp_path / "gold.csv"), repeats=0.1, pictures=30)
     asked = study.rate("ann")
     answers = read_answers(study.study.place)
     assert len(asked) == len(answers)
@@ -52,8 +52,8 @@ def test_gold_and_repeats_are_asked_among_others_and_do_not_show(scored_run: Mad
     assert len(ordinary) >= 26 and all(count <= 2 for count in ordinary.values())
 
 
-def test_a_study_that_stops_tells_raters_that_it_is_done_and_says_so(scored_run: MadeRun, tmp_path: Path) -> None:
-    study = study_of(scored_run, tmp_path, queue="labels", stop=True, raters=1, repeats=0.0)
+def test_a_finished_study_gives_raters_no_tasks_and_says_that_it_is_done(scored_run: MadeRun, tmp_path: Path) -> None:
+    study = make_study(scored_run, tmp_path, queue="labels", stop=True, raters=1, repeats=0.0)
     assert 24 <= len(study.rate("ann")) < 60, "of 80"
     assert study.rate("bob") == []
     page = study("/progress").text
@@ -61,11 +61,11 @@ def test_a_study_that_stops_tells_raters_that_it_is_done_and_says_so(scored_run:
     assert "<bdi>gecko</bdi> (prediction-powered)" in page, "the run's first metric"
 
 
-def test_the_page_of_progress_shows_agreement_pairs_and_who_is_random(scored_run: MadeRun, tmp_path: Path) -> None:
-    study = study_of(scored_run, tmp_path, raters=4, repeats=0.0, pictures=25)
+def test_the_progress_page_shows_agreement_pairs_and_random_raters(scored_run: MadeRun, tmp_path: Path) -> None:
+    study = make_study(scored_run, tmp_path, raters=4, repeats=0.0, pictures=25)
     for name in ("ann", "bobby", "cyrill"):
         study.rate(name)
-    study.rate("zed", random_grade)
+    study.rate("zed", grade_randomly)
     page = study("/progress").text
     assert "random: the answers may be random" in page
     main = page.partition('id="standing"')[2].partition("</main>")[0]
@@ -88,25 +88,25 @@ def test_an_impossible_queue_is_refused(
     scored_run: MadeRun, tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((ConfigError, SourceError), match=message):
-        study_of(scored_run, tmp_path, **config)
+        make_study(scored_run, tmp_path, **config)
 
 
-def test_a_gold_question_that_fits_no_task_is_refused_with_its_row(scored_run: MadeRun, tmp_path: Path) -> None:
+def test_a_gold_question_that_matches_no_task_is_refused_with_its_row(scored_run: MadeRun, tmp_path: Path) -> None:
     with pytest.raises(
         SourceError,
         match=r"gold.csv, row 0: expected one task of the study that matches this gold question, found none",
     ):
-        study_of(scored_run, tmp_path, gold=write_gold(tmp_path / "gold.csv", generator="other"))
+        make_study(scored_run, tmp_path, gold=write_gold(tmp_path / "gold.csv", generator="other"))
 
 
-def test_what_is_asked_first_is_what_jobs_labels_would_ask_for(scored_run: MadeRun, tmp_path: Path) -> None:
+def test_the_queue_starts_with_the_images_that_jobs_labels_lists(scored_run: MadeRun, tmp_path: Path) -> None:
     """One rated round is not enough for an estimate; the four prompts that are still needed come first."""
-    study = study_of(scored_run, tmp_path, queue="labels", raters=1, repeats=0.0)
-    study.rate("ann", most=16)
+    study = make_study(scored_run, tmp_path, queue="labels", raters=1, repeats=0.0)
+    study.rate("ann", limit=16)
     run = f"{scored_run.store.place.url}/runs/{scored_run.run_id}"
     words = ("protocol=study", f"protocol.path={tmp_path}/study", f"scores={run}", "metrics=[gecko]")
     listed = plan_labels(config_of("labels", *words)).next_prompts.to_pylist()
-    asked = [study.study.opened.tasks[task["task_id"]] for task in study.tasks("bob", count=9)]
+    asked = [study.study.served.tasks[task["task_id"]] for task in study.tasks("bob", count=9)]
     assert len(listed) == 2 * (MIN_LABELS - 8)
     assert {(row["prompt_id"], (row["generator"],)) for row in listed} == {
         (task.prompt_id, task.generators) for task in asked[:-1]

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from plugins.rating.tests.simulated import answer_to, likert_tasks, make_task
+from plugins.rating.tests.simulated import make_answer, make_likert_tasks, make_task
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.numbers import collect_ratings
-from plumbline.plugins.rating.order import rounds_of
+from plumbline.plugins.rating.order import make_rounds
 from plumbline.plugins.rating.progress import (
     Confidence,
     are_all_decided,
@@ -26,25 +26,25 @@ MEANS = {"best": 4.4, "close": 2.1, "last": 2.0}
 SURE = Confidence()
 
 
-def graded(tasks: list[Task], raters: tuple[str, ...] = ("ann", "bob"), seconds: float = 6.0) -> list[Answer]:
+def grade_tasks(tasks: list[Task], raters: tuple[str, ...] = ("ann", "bob"), seconds: float = 6.0) -> list[Answer]:
     random = np.random.default_rng(0)
     return [
-        answer_to(
+        make_answer(
             task, rater, int(np.clip(round(MEANS[task.generators[0]] + random.normal(0, 0.7)), 1, 5)), seconds=seconds
         )
         for task in tasks for rater in raters
     ]  # fmt: skip
 
 
-def make_begun_study() -> tuple[list[Task], list[list[Task]], list[Answer]]:
-    """Return a study with three generators in which two raters have rated the first 40 of 100 prompts."""
-    tasks = likert_tasks(100, GENERATORS)
-    rounds = rounds_of(tasks, 0)
-    return tasks, rounds, graded([task for part in rounds[:5] for task in part])
+def make_started_study() -> tuple[list[Task], list[list[Task]], list[Answer]]:
+    """Return a study with three generators; two raters have rated the first 40 of 100 prompts."""
+    tasks = make_likert_tasks(100, GENERATORS)
+    rounds = make_rounds(tasks, 0)
+    return tasks, rounds, grade_tasks([task for part in rounds[:5] for task in part])
 
 
 def test_a_clear_pair_is_decided_and_a_close_pair_has_an_estimated_cost() -> None:
-    tasks, _, answers = make_begun_study()
+    tasks, _, answers = make_started_study()
     study = collect_ratings(answers, tasks)
     pairs = estimate_differences(study, None, SURE)
     assert [(pair.a, pair.b, pair.better) for pair in pairs["likert"]] == [
@@ -63,26 +63,26 @@ def test_a_clear_pair_is_decided_and_a_close_pair_has_an_estimated_cost() -> Non
 
 def test_minutes_count_all_raters_at_their_pace() -> None:
     """An estimate needs 12 prompts: 7 more, each with two images rated by three raters in 6 seconds."""
-    tasks = likert_tasks(40, ("best", "last"))
-    answers = graded(tasks[:10])
+    tasks = make_likert_tasks(40, ("best", "last"))
+    answers = grade_tasks(tasks[:10])
     study = collect_ratings(answers, tasks)
     (pair,) = find_pair_progress(estimate_differences(study, None, SURE), find_template_progress(study, 3), 3, SURE)
     assert (pair.prompts, pair.minutes) == (7, 7 * 2 * 3 * 6 / 60)
     votes = [make_task("vote", f"p{place}", ("last", "best")) for place in range(40)]
-    study = collect_ratings([answer_to(task, "ann", "b", seconds=6.0) for task in votes[:5]], votes)
+    study = collect_ratings([make_answer(task, "ann", "b", seconds=6.0) for task in votes[:5]], votes)
     (pair,) = find_pair_progress(estimate_differences(study, None, SURE), find_template_progress(study, 3), 3, SURE)
     assert (pair.prompts, pair.minutes) == (7, 7 * 3 * 6 / 60), "one task shows both"
 
 
-def test_urgent_tasks_are_the_begun_ones_and_the_next_of_undecided_pairs() -> None:
-    tasks, rounds, answers = make_begun_study()
+def test_urgent_tasks_are_started_tasks_and_the_next_tasks_of_undecided_pairs() -> None:
+    tasks, rounds, answers = make_started_study()
     study = collect_ratings(answers, tasks)
     begun = {answer.task_id for answer in answers}
     by_id = {task.task_id: task for task in tasks}
     urgent = find_urgent_tasks(tasks, estimate_differences(study, None, SURE), rounds, begun, SURE.chance)
     assert {by_id[task_id].generators for task_id in urgent} == {("close",), ("last",)}
     assert len(urgent) == 200, "all of them, where nothing less would do"
-    few = graded([task for part in rounds[:1] for task in part])
+    few = grade_tasks([task for part in rounds[:1] for task in part])
     begun = {answer.task_id for answer in few}
     urgent = find_urgent_tasks(
         tasks, estimate_differences(collect_ratings(few, tasks), None, SURE), rounds, begun, SURE.chance
@@ -91,8 +91,8 @@ def test_urgent_tasks_are_the_begun_ones_and_the_next_of_undecided_pairs() -> No
     assert begun < urgent < first_rounds and len(urgent) == 3 * 12, "up to the fewest prompts, in the order of rounds"
 
 
-def test_a_metric_that_agrees_with_people_makes_each_answer_worth_more() -> None:
-    tasks, _, answers = make_begun_study()
+def test_a_metric_that_agrees_with_people_makes_each_answer_more_informative() -> None:
+    tasks, _, answers = make_started_study()
     study = collect_ratings(answers, tasks)
     random = np.random.default_rng(1)
     prompts = sorted({task.prompt_id for task in tasks})
@@ -103,17 +103,17 @@ def test_a_metric_that_agrees_with_people_makes_each_answer_worth_more() -> None
     scores = (means.reindex(prompts) + random.normal(0, 0.2, (100, 3))).fillna(
         pd.DataFrame(random.normal(3, 1, (100, 3)), index=prompts, columns=list(GENERATORS))
     )
-    alone, beside = (estimate_differences(study, by, SURE)["likert"][2].found for by in (None, scores))
+    alone, beside = (estimate_differences(study, by, SURE)["likert"][2].estimate for by in (None, scores))
     assert alone is not None and beside is not None
     assert alone.worth == 1 and beside.worth > 1.2 and beside.error < alone.error
 
 
 def test_nothing_is_urgent_once_every_pair_is_decided() -> None:
-    tasks = likert_tasks(40, ("best", "last"))
-    answers = graded(tasks[:60])
+    tasks = make_likert_tasks(40, ("best", "last"))
+    answers = grade_tasks(tasks[:60])
     pairs = estimate_differences(collect_ratings(answers, tasks), None, SURE)
     assert are_all_decided(pairs)
-    assert find_urgent_tasks(tasks, pairs, rounds_of(tasks, 0), {tasks[0].task_id}, SURE.chance) == set()
+    assert find_urgent_tasks(tasks, pairs, make_rounds(tasks, 0), {tasks[0].task_id}, SURE.chance) == set()
     assert not are_all_decided(estimate_differences(collect_ratings(answers[:20], tasks), None, SURE)), (
         "of five prompts nothing is said"
     )

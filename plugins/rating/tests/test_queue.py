@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from plugins.rating.tests.simulated import answer_to, likert_tasks
+from plugins.rating.tests.simulated import make_answer, make_likert_tasks
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.order import Sequencing, Turn
 from plumbline.plugins.rating.queue import Queue, QueueOptions
@@ -15,46 +15,46 @@ LABELS = QueueOptions("labels")
 SEQUENCING = Sequencing(seed=0, raters=1, repeats=0.0)
 
 
-def rate(queue: Queue, answers: list[Answer], most: int) -> list[Turn]:
-    """Answer up to `most` tasks as a rater who gives each generator its mean grade."""
+def rate(queue: Queue, answers: list[Answer], limit: int) -> list[Turn]:
+    """Answer up to `limit` tasks as a rater who gives each generator its mean grade."""
     random, turns = np.random.default_rng(len(answers)), list[Turn]()
-    while len(turns) < most and (asked := queue.next(answers, "ann", 1)):
+    while len(turns) < limit and (asked := queue.choose_turns(answers, "ann", 1)):
         (turn,) = asked
         grade = int(np.clip(round(MEANS[turn.task.generators[0]] + random.normal(0, 0.7)), 1, 5))
-        answers.append(answer_to(turn.task, "ann", grade, place=len(answers)))
+        answers.append(make_answer(turn.task, "ann", grade, place=len(answers)))
         turns.append(turn)
     return turns
 
 
-def generators(turns: list[Turn]) -> Counter[str]:
+def count_generators(turns: list[Turn]) -> Counter[str]:
     return Counter(turn.task.generators[0] for turn in turns)
 
 
-def test_what_is_told_apart_is_asked_last_and_by_the_seed_alone_it_is_not() -> None:
-    tasks = likert_tasks(60, ("best", "close", "last"))
+def test_only_queue_labels_asks_about_decided_pairs_last() -> None:
+    tasks = make_likert_tasks(60, ("best", "close", "last"))
     answers: list[Answer] = []
     queue = Queue(tasks, SEQUENCING, LABELS)
-    assert generators(rate(queue, answers, 72)).keys() == MEANS.keys()
+    assert count_generators(rate(queue, answers, 72)).keys() == MEANS.keys()
     assert [pair.better for pair in queue.evaluate(answers, growth=0).pairs["likert"]] == ["best", "best", None]
     later = rate(queue, answers, 40)
-    assert generators(later).keys() == {"close", "last"}
+    assert count_generators(later).keys() == {"close", "last"}
     assert len(rate(queue, answers, 500)) == 180 - 72 - 40, "in the end everything is asked"
     seeded = rate(Queue(tasks, SEQUENCING), list(answers[:72]), 40)
-    assert generators(seeded).keys() == MEANS.keys()
+    assert count_generators(seeded).keys() == MEANS.keys()
 
 
-def test_it_stops_where_every_pair_is_told_apart_if_it_is_to() -> None:
-    tasks = likert_tasks(60, ("best", "last"))
+def test_the_queue_stops_when_every_pair_is_decided_if_configured() -> None:
+    tasks = make_likert_tasks(60, ("best", "last"))
     stopping, going_on = (Queue(tasks, SEQUENCING, LABELS._replace(stops=stops)) for stops in (True, False))
     answers: list[Answer] = []
     assert 24 <= len(rate(stopping, answers, 500)) < 60, "12 prompts of two generators are the fewest"
-    assert stopping.evaluate(answers).finished and stopping.open_tasks(answers, "bob") == []
+    assert stopping.evaluate(answers).finished and stopping.list_open_tasks(answers, "bob") == []
     rate(going_on, answers, 500)
     assert len(answers) == 120
 
 
-def test_pairs_are_not_looked_at_again_at_every_answer() -> None:
-    tasks: list[Task] = likert_tasks(60, ("best", "last"))
+def test_pairs_are_not_evaluated_again_after_every_answer() -> None:
+    tasks: list[Task] = make_likert_tasks(60, ("best", "last"))
     queue = Queue(tasks, SEQUENCING, LABELS)
     answers: list[Answer] = []
     rate(queue, answers, 20)

@@ -1,4 +1,4 @@
-"""In a real browser, the progress page reloads itself, fits on a phone, and is accessible."""
+"""The progress page reloads itself, fits on a phone, and is accessible, as tested in a real browser."""
 
 from collections.abc import Callable, Iterator
 from threading import Thread
@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from plugins.rating.tests.raters import MEANS, Rated, random_grade
+from plugins.rating.tests.raters import MEANS, RatedStudy, grade_randomly
 from plumbline.pipelines.web.listening import listening
 from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, WIDTHS_AND_SCHEMES, barriers, find, open_page, prefer_scheme
 from tests.operators.report.made import make_run, plain_prompts
@@ -22,18 +22,18 @@ SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Rated:
+def study(tmp_path_factory: pytest.TempPathFactory) -> RatedStudy:
     folder = tmp_path_factory.mktemp("rated")
     run = make_run(folder, prompts=plain_prompts(24), generators=tuple(MEANS))
-    study = Rated(store=run.store.place.url, study=str(folder / "study"), raters=4)
+    study = RatedStudy(store=run.store.place.url, study=str(folder / "study"), raters=4)
     for name in ("ann", "bobby", "cyrill"):
-        study.rate(name, most=45)
-    study.rate("zed", random_grade, most=45)
+        study.rate(name, limit=45)
+    study.rate("zed", grade_randomly, limit=45)
     return study
 
 
 @pytest.fixture(scope="module")
-def address(study: Rated) -> Iterator[str]:
+def address(study: RatedStudy) -> Iterator[str]:
     import uvicorn
 
     with listening("127.0.0.1", 0) as listener:
@@ -50,11 +50,11 @@ def page(browser: WebDriver, address: str, width: int) -> WebDriver:
     return open_page(browser, address, width)
 
 
-def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
-    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
+def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
+    WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).wait_until(condition)
 
 
-def test_it_shows_how_far_the_study_is_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
+def test_the_page_shows_the_progress_and_never_scrolls_sideways(page: WebDriver, width: int) -> None:
     assert page.find_element(By.TAG_NAME, "h1").text == "Progress"
     assert [heading.text for heading in find(page, "h2")] == ["Answers and agreement", "Generators", "Raters"]
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
@@ -62,18 +62,18 @@ def test_it_shows_how_far_the_study_is_and_never_scrolls_sideways(page: WebDrive
 
 
 @ON_DESKTOP
-def test_it_renews_itself_where_answers_have_come_and_it_is_to(page: WebDriver, study: Rated) -> None:
+def test_the_page_reloads_after_new_answers_if_refreshing_is_on(page: WebDriver, study: RatedStudy) -> None:
     script = "document.dispatchEvent(new Event('visibilitychange'))"
     standing = page.find_element(By.ID, "standing").text
-    study.rate("newcomer", most=1)
+    study.rate("newcomer", limit=1)
     page.execute_script(script)  # type: ignore[no-untyped-call]
-    until(page, lambda seen: seen.find_element(By.ID, "standing").text != standing)
+    wait_until(page, lambda seen: seen.find_element(By.ID, "standing").text != standing)
     assert "newcomer" in page.find_element(By.TAG_NAME, "main").text
     assert page.get_log("browser") == []  # type: ignore[no-untyped-call]
 
 
 @WIDTHS_AND_SCHEMES
-def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
+def test_the_page_has_no_accessibility_problem(page: WebDriver, scheme: str) -> None:
     prefer_scheme(page, scheme)
     assert barriers(page) == []
     prefer_scheme(page, "")

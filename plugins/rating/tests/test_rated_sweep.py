@@ -13,12 +13,12 @@ from tests.commands import newest, printed, run
 SAID: dict[str, Any] = {"likert": {"atlas": 5, "flint": 2}, "vote": "tie"}
 
 
-def test_a_sweep_is_judged_by_the_study_of_its_images_at_its_end(tmp_path: Path, bucket: str) -> None:
+def test_a_sweep_judges_its_metrics_by_the_study_of_its_images(tmp_path: Path, bucket: str) -> None:
     given = words_of(write_benchmark(tmp_path / "bench", count=4), tmp_path / "store", "metric=[edge_density]")
     assert run("sweep", *given).code == 0
     store, folder = f"{tmp_path}/store", f"{bucket}/study"
     study = open_study(RateConfig(store=store, study=folder, templates=("likert", "vote"), repeats=0), print)
-    for task in study.opened.tasks.values():
+    for task in study.served.tasks.values():
         said = SAID[task.template] if task.template == "vote" else SAID["likert"][task.generators[0]]
         for rater in ("ann", "bob"):
             study.add(SentAnswer(task_id=task.task_id, version=1, rater=rater, answer=said, seconds=2.0))

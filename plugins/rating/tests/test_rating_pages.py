@@ -1,4 +1,4 @@
-"""In a real browser, a served study can be rated by keyboard and touch, even while its server is down."""
+"""A served study can be rated by keyboard and touch, even while its server is down, as tested in a real browser."""
 
 import io
 import subprocess
@@ -68,13 +68,13 @@ class Server:
         return [parse_answer(file.read_bytes(), str(file)) for file in files]
 
 
-def sources_of(prompt: int) -> list[bytes]:
+def make_sources(prompt: int) -> list[bytes]:
     """Return a source image for every third prompt (these are edits), and none for the others."""
     return [png(500 + prompt)] if prompt % 3 == 0 else []
 
 
 @contextmanager
-def serving(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -> Iterator[Server]:
+def serve_study(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -> Iterator[Server]:
     """Serve a study of a run."""
     server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(templates)}]", "repeats=0")
     try:
@@ -87,59 +87,59 @@ def serving(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATES) -
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serve a study with hostile prompts and edited images."""
     folder = tmp_path_factory.mktemp("study")
-    made = make_run(folder, prompts=HOSTILE, generators=("atlas", "<b>bold"), sources=sources_of, questions=QUESTIONS)
-    with serving(folder, made) as served:
+    made = make_run(folder, prompts=HOSTILE, generators=("atlas", "<b>bold"), sources=make_sources, questions=QUESTIONS)
+    with serve_study(folder, made) as served:
         yield served
 
 
-def rate(browser: WebDriver, server: Server, rater: str, width: int = DESKTOP) -> WebDriver:
+def open_rating_page(browser: WebDriver, server: Server, rater: str, width: int = DESKTOP) -> WebDriver:
     """Open a rater's page and wait until it accepts an answer."""
     page = open_page(browser, f"{server.address}/rate?rater={rater}", width)
-    until_ready(page)
+    wait_until_ready(page)
     return page
 
 
-def script(page: WebDriver, code: str, *given: object) -> Any:
+def run_script(page: WebDriver, code: str, *given: object) -> Any:
     return page.execute_script(code, *given)  # type: ignore[no-untyped-call]
 
 
-def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
-    WebDriverWait(page, SECONDS, poll_frequency=0.05).until(condition)
+def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
+    WebDriverWait(page, SECONDS, poll_frequency=0.05).wait_until(condition)
 
 
-def until_ready(page: WebDriver) -> None:
+def wait_until_ready(page: WebDriver) -> None:
     """Wait until a task can be answered, or all tasks are done."""
-    until(page, lambda seen: script(seen, READY))
+    wait_until(page, lambda seen: run_script(seen, READY))
 
 
-def template_of(page: WebDriver) -> str:
+def find_template(page: WebDriver) -> str:
     """Return the template of the current task, or an empty string if all tasks are done."""
-    return str(script(page, "return document.querySelector('#rating').dataset.template"))
+    return str(run_script(page, "return document.querySelector('#rating').dataset.template"))
 
 
-def state(page: WebDriver) -> str:
+def read_state(page: WebDriver) -> str:
     return page.find_element("id", "state").text
 
 
-def press(page: WebDriver, *keys: str) -> None:
+def press_keys(page: WebDriver, *keys: str) -> None:
     ActionChains(page, duration=0).send_keys(*keys).perform()
 
 
 def answer_by_keys(page: WebDriver) -> None:
     """Answer the current task using only the keyboard."""
-    until_ready(page)
+    wait_until_ready(page)
     keys = {
         "likert": "4",
         "words": f"{Keys.ARROW_RIGHT} {Keys.ARROW_RIGHT}  {Keys.ENTER}",
         "questions": "ync"[: len(find(page, ".asked"))] + Keys.ENTER,
         "side_by_side": "a",
         "vote": "t",
-    }[template_of(page)]
-    press(page, keys)
+    }[find_template(page)]
+    press_keys(page, keys)
 
 
 def tap(page: WebDriver, element: WebElement) -> None:
-    script(page, "arguments[0].scrollIntoView({block: 'center'})", element)
+    run_script(page, "arguments[0].scrollIntoView({block: 'center'})", element)
     touch = ActionBuilder(page, mouse=PointerInput(POINTER_TOUCH, "finger"), duration=0)
     touch.pointer_action.move_to(element).pointer_down().pointer_up()
     touch.perform()
@@ -147,8 +147,8 @@ def tap(page: WebDriver, element: WebElement) -> None:
 
 def answer_by_touch(page: WebDriver) -> None:
     """Answer the current task using only touch."""
-    until_ready(page)
-    template = template_of(page)
+    wait_until_ready(page)
+    template = find_template(page)
     for question in find(page, ".asked"):
         tap(page, question.find_element("css selector", "label:nth-child(2)"))
     if template == "words":
@@ -160,21 +160,23 @@ def answer_by_touch(page: WebDriver) -> None:
 def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: bool = True) -> None:
     """Answer all remaining tasks, and check the page's layout and accessibility once per template."""
     seen: set[str] = set()
-    while template := template_of(page):
+    while template := find_template(page):
         if template not in seen and with_axe:
-            width = script(page, "return innerWidth")
-            assert script(page, "return document.documentElement.scrollWidth") <= width, template
+            width = run_script(page, "return innerWidth")
+            assert run_script(page, "return document.documentElement.scrollWidth") <= width, template
             assert barriers(page) == [], template
         seen.add(template)
         answer(page)
-        until_ready(page)
-    assert script(page, "return window.hacked") is None and page.get_log("browser") == []  # type: ignore[no-untyped-call]
+        wait_until_ready(page)
+    assert run_script(page, "return window.hacked") is None and page.get_log("browser") == []  # type: ignore[no-untyped-call]
     assert seen == set(TEMPLATES)
-    until(page, lambda _: script(page, "return Object.keys(localStorage).every(key => !key.includes('answer '))"))
+    wait_until(
+        page, lambda _: run_script(page, "return Object.keys(localStorage).every(key => !key.includes('answer '))")
+    )
 
 
-def test_all_templates_are_rated_by_keys_alone(browser: WebDriver, server: Server) -> None:
-    rate_all(rate(browser, server, "keys"), answer_by_keys)
+def test_all_templates_can_be_rated_by_keyboard(browser: WebDriver, server: Server) -> None:
+    rate_all(open_rating_page(browser, server, "keys"), answer_by_keys)
     assert "Thank you, keys" in browser.find_element("id", "question").text
     kept = server.read_answers("keys")
     assert len(kept) == len({answer.task_id for answer in kept})
@@ -192,9 +194,9 @@ def test_all_templates_are_rated_by_keys_alone(browser: WebDriver, server: Serve
 
 
 @pytest.mark.slow
-def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
+def test_all_templates_can_be_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
     prefer_scheme(browser, "dark")
-    rate_all(rate(browser, server, "touch", PHONE), answer_by_touch)
+    rate_all(open_rating_page(browser, server, "touch", PHONE), answer_by_touch)
     prefer_scheme(browser, "")
     for answer in server.read_answers("touch"):
         assert (
@@ -212,59 +214,59 @@ def test_all_templates_are_rated_by_touch_on_a_phone(browser: WebDriver, server:
 def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDriver, tmp_path: Path) -> None:
     """The key 0 means 0 errors, or the grade 10 in templates without a grade 0."""
     graded = ("genai_bench", "gecko_likert", "llmscore_overall", "llmscore_errors")
-    with serving(tmp_path, make_run(tmp_path, prompts=plain_prompts(1), generators=("atlas",)), graded) as server:
-        page = rate(browser, server, "ann", PHONE)
+    with serve_study(tmp_path, make_run(tmp_path, prompts=plain_prompts(1), generators=("atlas",)), graded) as server:
+        page = open_rating_page(browser, server, "ann", PHONE)
         seen = {}
-        while template := template_of(page):
-            assert script(page, "return document.documentElement.scrollWidth") <= PHONE and barriers(page) == []
+        while template := find_template(page):
+            assert run_script(page, "return document.documentElement.scrollWidth") <= PHONE and barriers(page) == []
             seen[template] = [button.text.split("\n") for button in find(page, "#choices button")]
-            press(page, "2" if template in graded[:2] else "0")
-            until_ready(page)
-        until(page, lambda _: len(server.read_answers("ann")) == len(graded))
+            press_keys(page, "2" if template in graded[:2] else "0")
+            wait_until_ready(page)
+        wait_until(page, lambda _: len(server.read_answers("ann")) == len(graded))
         answers = {answer.template: answer.answer for answer in server.read_answers("ann")}
     assert answers == {"genai_bench": 2, "gecko_likert": 2, "llmscore_overall": 10, "llmscore_errors": 0}
     assert seen["genai_bench"][1] == ["2", "Has significant discrepancies."]
     assert seen["llmscore_overall"] == [[str(grade)] for grade in range(1, 11)]
 
 
-def give_whole(page: WebDriver, label: str) -> None:
+def answer_whole_task(page: WebDriver, label: str) -> None:
     """Answer the current task with a button that applies to the task as a whole."""
-    until_ready(page)
+    wait_until_ready(page)
     tap(page, next(button for button in find(page, "#whole button") if button.text == label))
-    until_ready(page)
+    wait_until_ready(page)
 
 
-def earlier_answer(page: WebDriver) -> list[str]:
+def undo_answer(page: WebDriver) -> list[str]:
     """Undo, and return the earlier answer that is then shown."""
-    press(page, "z")
-    until_ready(page)
+    press_keys(page, "z")
+    wait_until_ready(page)
     return [button.text for button in find(page, "#whole [aria-pressed=true]")]
 
 
-def test_undo_shows_the_earlier_answer_and_another_one_corrects_it(browser: WebDriver, server: Server) -> None:
-    page = rate(browser, server, "undo")
-    give_whole(page, "Unsure")
-    press(page, "m")
-    press(page, "zu: blurred", Keys.ESCAPE)
-    give_whole(page, "Cannot tell")
-    assert earlier_answer(page) == ["Cannot tell"]
+def test_undo_shows_the_earlier_answer_and_a_new_answer_replaces_it(browser: WebDriver, server: Server) -> None:
+    page = open_rating_page(browser, server, "undo")
+    answer_whole_task(page, "Unsure")
+    press_keys(page, "m")
+    press_keys(page, "zu: blurred", Keys.ESCAPE)
+    answer_whole_task(page, "Cannot tell")
+    assert undo_answer(page) == ["Cannot tell"]
     assert page.find_element("id", "note").get_attribute("value") == "zu: blurred"
-    assert earlier_answer(page) == ["Unsure"]
-    give_whole(page, "Cannot tell")
+    assert undo_answer(page) == ["Unsure"]
+    answer_whole_task(page, "Cannot tell")
     tap(page, page.find_element("id", "leave"))
-    until(page, lambda _: len(server.read_answers("undo")) == 3)
+    wait_until(page, lambda _: len(server.read_answers("undo")) == 3)
     kept = server.read_answers("undo")
     assert len({answer.task_id for answer in kept}) == 2
     said = Counter((str(answer.answer), answer.note) for answer in kept)
     assert said == Counter([("unsure", ""), ("cannot_tell", ""), ("cannot_tell", "zu: blurred")])
 
 
-def until_ahead(page: WebDriver, server: Server, rater: str) -> None:
+def wait_until_preloaded(page: WebDriver, server: Server, rater: str) -> None:
     """Wait until the images of the next tasks are loaded."""
     tasks = httpx.get(f"{server.address}/tasks", params={"rater": rater, "count": 3}).json()
     wanted = {server.address + picture for task in tasks for picture in (*task["pictures"], *task["sources"])}
     loaded = "return performance.getEntriesByType('resource').map(one => one.name)"
-    until(page, lambda seen: wanted <= set(script(seen, loaded)))
+    wait_until(page, lambda seen: wanted <= set(run_script(seen, loaded)))
 
 
 @contextmanager
@@ -276,86 +278,90 @@ def go_offline(page: WebDriver) -> Iterator[None]:
     page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
 
 
-def forgive(page: WebDriver) -> None:
+def discard_browser_errors(page: WebDriver) -> None:
     """Discard the browser's error messages about requests that were expected to fail."""
     page.get_log("browser")  # type: ignore[no-untyped-call]
 
 
-def test_a_source_is_drawn_over_its_edit_without_rating_it(browser: WebDriver, server: Server) -> None:
-    page = rate(browser, server, "edits")
+def test_a_source_image_can_be_shown_over_its_edit_without_rating(browser: WebDriver, server: Server) -> None:
+    page = open_rating_page(browser, server, "edits")
     while not find(page, ".wipe"):
         answer_by_keys(page)
-        until_ready(page)
+        wait_until_ready(page)
     before = page.find_element("id", "left").text
     find(page, ".wipe input")[0].send_keys(Keys.END, Keys.ARROW_LEFT, "t4y")
     assert find(page, ".before")[0].value_of_css_property("clip-path") == "inset(0px 5% 0px 0px)"
     assert page.find_element("id", "left").text == before
 
 
-def test_without_a_network_rating_goes_on_and_the_answers_follow(browser: WebDriver, server: Server) -> None:
-    page = rate(browser, server, "offline")
-    until_ahead(page, server, "offline")
+def test_rating_continues_without_a_network_and_answers_are_sent_later(browser: WebDriver, server: Server) -> None:
+    page = open_rating_page(browser, server, "offline")
+    wait_until_preloaded(page, server, "offline")
     with go_offline(page):
         answer_by_keys(page)
-        until(page, lambda seen: state(seen).startswith("The server does not answer. 1 answer saved in this browser"))
-    until(page, lambda seen: state(seen) == "The server answers again, and all answers are saved.")
+        wait_until(
+            page, lambda seen: read_state(seen).startswith("The server does not answer. 1 answer saved in this browser")
+        )
+    wait_until(page, lambda seen: read_state(seen) == "The server answers again, and all answers are saved.")
     assert len(server.read_answers("offline")) == 1
-    forgive(page)
+    discard_browser_errors(page)
 
 
-def test_a_killed_server_and_a_closed_window_lose_and_double_nothing(browser: WebDriver, server: Server) -> None:
-    page = rate(browser, server, "killed")
+def test_no_answer_is_lost_or_doubled_if_the_server_is_killed_and_the_window_closed(
+    browser: WebDriver, server: Server
+) -> None:
+    page = open_rating_page(browser, server, "killed")
     answer_by_keys(page)
-    until(page, lambda _: len(server.read_answers("killed")) == 1)
-    until_ahead(page, server, "killed")
+    wait_until(page, lambda _: len(server.read_answers("killed")) == 1)
+    wait_until_preloaded(page, server, "killed")
     server.kill()
     for _ in range(2):
         answer_by_keys(page)
-        until_ready(page)
-        assert all(script(page, "return Array.from(document.images, image => image.naturalWidth)"))
-    until(page, lambda seen: "2 answers saved in this browser" in state(seen))
+        wait_until_ready(page)
+        assert all(run_script(page, "return Array.from(document.images, image => image.naturalWidth)"))
+    wait_until(page, lambda seen: "2 answers saved in this browser" in read_state(seen))
     page.get("about:blank")
-    forgive(page)
+    discard_browser_errors(page)
     server.start()
-    page = rate(browser, server, "killed")
+    page = open_rating_page(browser, server, "killed")
     answer_by_keys(page)
-    until(page, lambda _: len(server.read_answers("killed")) == 4)
+    wait_until(page, lambda _: len(server.read_answers("killed")) == 4)
     assert len({answer.task_id for answer in server.read_answers("killed")}) == 4
 
 
-def test_an_answer_of_another_window_is_shown_before_it_is_replaced(browser: WebDriver, server: Server) -> None:
-    page = rate(browser, server, "two")
+def test_an_answer_from_another_window_is_shown_before_it_is_replaced(browser: WebDriver, server: Server) -> None:
+    page = open_rating_page(browser, server, "two")
     first = page.current_window_handle
     page.switch_to.new_window("tab")
-    rate(browser, server, "two")
-    give_whole(page, "Unsure")
-    until(page, lambda _: len(server.read_answers("two")) == 1)
+    open_rating_page(browser, server, "two")
+    answer_whole_task(page, "Unsure")
+    wait_until(page, lambda _: len(server.read_answers("two")) == 1)
     page.close()
     page.switch_to.window(first)
-    give_whole(page, "Cannot tell")
-    until(page, lambda seen: find(seen, "#refused li"))
+    answer_whole_task(page, "Cannot tell")
+    wait_until(page, lambda seen: find(seen, "#refused li"))
     (refused,) = find(page, "#refused li")
     assert "Another answer was saved: unsure. Yours was: cannot tell." in refused.text
     assert [answer.answer for answer in server.read_answers("two")] == ["unsure"]
     tap(page, find(refused, "button")[0])
-    until(page, lambda _: [answer.answer for answer in server.read_answers("two")] == ["unsure", "cannot_tell"])
+    wait_until(page, lambda _: [answer.answer for answer in server.read_answers("two")] == ["unsure", "cannot_tell"])
     assert find(page, "#refused li") == []
-    forgive(page)
+    discard_browser_errors(page)
 
 
-def test_a_name_is_asked_for_and_a_bad_one_refused_in_a_line(browser: WebDriver, server: Server) -> None:
+def test_the_start_page_asks_for_a_name_and_refuses_an_invalid_one(browser: WebDriver, server: Server) -> None:
     page = open_page(browser, server.address, PHONE)
     assert barriers(page) == []
     page.find_element("id", "rater").send_keys("../ann", Keys.ENTER)
-    until(page, lambda seen: find(seen, "#problem"))
+    wait_until(page, lambda seen: find(seen, "#problem"))
     assert "a name of up to 48 characters" in page.find_element("id", "problem").text
     field = page.find_element("id", "rater")
     field.clear()
     field.send_keys("Ann Ü", Keys.ENTER)
-    until(page, lambda seen: find(seen, "#rating"))
-    until_ready(page)
+    wait_until(page, lambda seen: find(seen, "#rating"))
+    wait_until_ready(page)
     assert "Ann Ü" in page.find_element("css selector", ".eyebrow").text
-    forgive(page)
+    discard_browser_errors(page)
 
 
 BRIGHTNESS = """
@@ -368,17 +374,17 @@ return Array.from(document.querySelectorAll("#pictures img"), image => {
 """JavaScript that returns the brightness of each image, 0 to 255."""
 
 
-def grey_png(number: int) -> bytes:
+def make_grey_png(number: int) -> bytes:
     """Return a grey image for a prompt and generator; images by the first generator are the brightest."""
     buffer = io.BytesIO()
     Image.new("L", (48, 48), 230 - 70 * (number // 100) - 9 * (number % 100)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def answer_by_looking(page: WebDriver, mood: int) -> None:
+def answer_by_brightness(page: WebDriver, mood: int) -> None:
     """Answer the current task depending on its images' brightness and the rater's mood."""
-    until_ready(page)
-    looks = [look + mood for look in script(page, BRIGHTNESS)]
+    wait_until_ready(page)
+    looks = [look + mood for look in run_script(page, BRIGHTNESS)]
     bright = looks[0] > 128
     keys = {
         "likert": str(min(max(round(looks[0] / 51), 1), 5)),
@@ -386,44 +392,42 @@ def answer_by_looking(page: WebDriver, mood: int) -> None:
         "questions": ("y" if bright else "n") * len(QUESTIONS) + Keys.ENTER,
         "side_by_side": "a" if looks[0] > looks[-1] else "b",
         "vote": "t",
-    }[template_of(page)]
-    press(page, keys)
+    }[find_template(page)]
+    press_keys(page, keys)
 
 
 @pytest.mark.slow
-def test_three_raters_rate_all_tasks_nothing_is_lost_or_doubled_and_the_ratings_come_back_in_the_report(
-    browser: WebDriver, tmp_path: Path
-) -> None:
+def test_all_answers_of_three_raters_reach_the_report_exactly_once(browser: WebDriver, tmp_path: Path) -> None:
     """The raters take turns in separate windows; halfway through, the server is killed and is down for one turn."""
     made = make_run(
-        tmp_path, prompts=plain_prompts(12), generators=("atlas", "cobalt"), image=grey_png, questions=QUESTIONS
+        tmp_path, prompts=plain_prompts(12), generators=("atlas", "cobalt"), image=make_grey_png, questions=QUESTIONS
     )
     windows: dict[str, str] = {}
-    with serving(tmp_path, made) as server:
+    with serve_study(tmp_path, made) as server:
         for name in ("ann", "ben", "cem"):
             if windows:
                 browser.switch_to.new_window("window")
-            windows[name] = rate(browser, server, name).current_window_handle
+            windows[name] = open_rating_page(browser, server, name).current_window_handle
         for turn in range(96):
             if turn == 48:
                 for window in windows.values():
                     browser.switch_to.window(window)
-                    until_ready(browser)
+                    wait_until_ready(browser)
                 server.kill()
             if turn == 49:
                 server.start()
             for place, window in enumerate(windows.values()):
                 browser.switch_to.window(window)
-                answer_by_looking(browser, mood=(7 * turn + 11 * place) % 41 - 20)
+                answer_by_brightness(browser, mood=(7 * turn + 11 * place) % 41 - 20)
         for name in windows:
-            until(browser, lambda _, name=name: len(server.read_answers(name)) == 96)
+            wait_until(browser, lambda _, name=name: len(server.read_answers(name)) == 96)
             assert len({answer.task_id for answer in server.read_answers(name)}) == 96
             assert {answer.template for answer in server.read_answers(name)} == set(TEMPLATES)
         for window in [*windows.values()][1:]:
             browser.switch_to.window(window)
             browser.close()
         browser.switch_to.window(windows["ann"])
-        forgive(browser)
+        discard_browser_errors(browser)
     words = [f"run={made.run_id}", f"store={made.store.place.url}", "protocol=study", f"protocol.path={server.study}"]
     subprocess.run([sys.executable, "-m", "jobs.report", *words], cwd=ROOT, check=True)
     judged = pd.read_parquet(made.folder / "metaeval/judgements.parquet").query(
@@ -441,21 +445,21 @@ def test_three_raters_rate_all_tasks_nothing_is_lost_or_doubled_and_the_ratings_
 
 
 @pytest.mark.slow
-def test_an_edited_study_is_told_with_the_answer_that_it_no_longer_asks_for(browser: WebDriver, tmp_path: Path) -> None:
-    with serving(tmp_path, make_run(tmp_path, prompts=plain_prompts(3)), ["words"]) as server:
-        page = rate(browser, server, "ann")
+def test_raters_see_which_of_their_answers_an_edited_study_refuses(browser: WebDriver, tmp_path: Path) -> None:
+    with serve_study(tmp_path, make_run(tmp_path, prompts=plain_prompts(3)), ["words"]) as server:
+        page = open_rating_page(browser, server, "ann")
         server.kill()
         server.command = [word.replace("[words]", "[likert]") for word in server.command]
         server.start()
         answer_by_keys(page)
-        until(page, lambda seen: template_of(seen) == "likert")
+        wait_until(page, lambda seen: find_template(seen) == "likert")
         assert (
-            "was not kept: version 1 of the study asked this, but the current version is 2"
+            "was not kept: version 1 of the study asked this task, but the current version is 2"
             in page.find_element("id", "refused").text
         )
         answer_by_keys(page)
-        until(page, lambda _: [answer.version for answer in server.read_answers("ann")] == [2])
+        wait_until(page, lambda _: [answer.version for answer in server.read_answers("ann")] == [2])
         page.refresh()
-        until_ready(page)
+        wait_until_ready(page)
         assert len(find(page, "#refused li")) == 1
-        forgive(page)
+        discard_browser_errors(page)

@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.plugins.rating.study_files import read_answers, study_versions
+from plumbline.plugins.rating.study_files import list_versions, read_answers
 from tests.commands import refusal
 from tests.operators.report.made import png
 from tests.s3 import SECRET
@@ -35,7 +35,7 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serving(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def run_server(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a server process, and terminate only this process at the end."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -48,7 +48,7 @@ def serving(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(timeout=60)
 
 
-def once_ready(process: subprocess.Popen[bytes], log: Path) -> Server:
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> Server:
     waiting = Event()
     while (address := ADDRESS.search(log.read_text())) is None:
         assert process.poll() is None, log.read_text()
@@ -110,12 +110,15 @@ class Rater(NamedTuple):
         raise AssertionError("no server answers")
 
 
-def test_two_servers_and_a_killed_one_lose_and_double_nothing(images: Path, study: str, tmp_path: Path) -> None:
+def test_two_servers_lose_or_double_no_answer_if_one_of_them_is_killed(
+    images: Path, study: str, tmp_path: Path
+) -> None:
     words = (f"images={images}", f"study={study}", f"store={tmp_path}/store", "templates=[likert,vote]")
     logs = [tmp_path / "first.log", tmp_path / "second.log"]
     with ExitStack() as stack:
         first, second = (
-            once_ready(stack.enter_context(serving(*words, "raters=9", "repeats=0", log=log)), log) for log in logs
+            wait_until_ready(stack.enter_context(run_server(*words, "raters=9", "repeats=0", log=log)), log)
+            for log in logs
         )
         half = Event()
         with ThreadPoolExecutor(len(RATERS)) as pool:
@@ -128,18 +131,18 @@ def test_two_servers_and_a_killed_one_lose_and_double_nothing(images: Path, stud
     assert {(one.rater, one.task_id): one.answer for one in answers} == {
         (name, task): answer for name, own in kept.items() for task, answer in own.items()
     }
-    assert len(answers) == len(RATERS) * (6 + 3) and study_versions(place) == [1]
+    assert len(answers) == len(RATERS) * (6 + 3) and list_versions(place) == [1]
     files = [name for name, _ in (place / "answers").files() if not name.rpartition("/")[2].startswith(".")]
     assert len(files) == len(answers), "the same answer is one file"
     assert not any(SECRET in log.read_text() for log in logs)
     assert not any(SECRET.encode() in (place / name).read() for name, _ in place.files())
 
 
-def test_what_the_command_cannot_ask_is_one_line(images: Path, tmp_path: Path) -> None:
+def test_a_study_without_possible_tasks_is_refused_in_one_line(images: Path, tmp_path: Path) -> None:
     asked = (f"images={images}", f"study={tmp_path}/study", f"store={tmp_path}/store")
     assert "templates: expected one of likert, genai_bench" in refusal("rate", *asked, "templates=[gut]")
-    told = refusal("rate", *asked, "templates=[questions]")
-    assert "templates: questions need a metric of a run" in told
+    message = refusal("rate", *asked, "templates=[questions]")
+    assert "templates: questions need a metric of a run" in message
     (tmp_path / "empty").mkdir()
     assert "expected image files" in refusal("rate", f"images={tmp_path}/empty", *asked[1:])
     assert "expected a token in the environment" in refusal("rate", *asked, "host=0.0.0.0")

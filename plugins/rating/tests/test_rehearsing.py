@@ -31,7 +31,7 @@ def scores(tmp_path: Path) -> Path:
     return tmp_path / "scores.csv"
 
 
-def test_the_tables_of_own_scores_show_the_cost_in_prompts(scores: Path, tmp_path: Path) -> None:
+def test_the_tables_of_a_users_scores_show_the_cost_in_prompts(scores: Path, tmp_path: Path) -> None:
     wanted = config_of(
         "rehearse", f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md"
     )
@@ -59,26 +59,29 @@ def test_the_tables_of_own_scores_show_the_cost_in_prompts(scores: Path, tmp_pat
 @pytest.mark.parametrize(
     ("overrides", "answer"),
     [
-        (["adaptive.indifference=0.3"], r"\d\d of 64 prompts tell all 3 pairs apart, or as alike as 0.3, on average"),
+        (
+            ["adaptive.indifference=0.3"],
+            r"\d\d of 64 prompts are enough to decide all 3 pairs or find them within 0.3 of each other, on average",
+        ),
         (
             [],
-            "it takes all 64 prompts or more to tell close and last apart; "
-            r"\d\d of 64 prompts tell the other 2 pairs apart, on average",
+            "it takes all 64 prompts or more to decide between close and last; "
+            r"\d\d of 64 prompts are enough to decide the other 2 pairs, on average",
         ),
     ],
     ids=("indifferent", "exact"),
 )
-def test_the_last_line_answers_the_question_in_a_sentence(overrides: list[str], answer: str, scores: Path) -> None:
+def test_the_last_line_states_how_many_prompts_are_enough(overrides: list[str], answer: str, scores: Path) -> None:
     last = printed("rehearse", f"scores={scores}", "orders=20", "spreads=[]", *overrides).splitlines()[-1]
     whole = rf"scores.csv, gecko: {answer} \(betting\). In 0.0% of 20 orders a decision was false."
     assert re.fullmatch(whole, last), last
 
 
-def test_equal_scores_take_all_prompts(tmp_path: Path) -> None:
+def test_equal_scores_need_all_prompts(tmp_path: Path) -> None:
     frame = [{"prompt_id": f"p{n}", "generator": name, "m": n % 7 / 10} for n in range(40) for name in "ab"]
     pd.DataFrame(frame).to_csv(tmp_path / "s.csv", index=False)
     (answer,) = rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
-    assert answer.startswith("s.csv, m: it takes all 40 prompts or more to tell a and b apart (betting). In 0.0%")
+    assert answer.startswith("s.csv, m: it takes all 40 prompts or more to decide between a and b (betting). In 0.0%")
 
 
 def test_scores_beyond_the_range_are_rehearsed_only_by_the_asymptotic_method(scores: Path) -> None:

@@ -12,7 +12,7 @@ from tests.pipelines.metaeval import test_scores_source
 run, rated = test_scores_source.run, test_scores_source.rated
 
 
-def test_labels_and_rehearsals_take_a_run_by_its_name_too(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
+def test_labels_and_rehearsals_accept_the_name_of_a_run(tmp_path: Path, run: MadeRun, rated: list[str]) -> None:
     store = f"store={run.folder.parent.parent}"
     given = [*rated, "metrics=[gecko]", f"output={tmp_path}/labels.csv"]
     by_name = printed("labels", *given, "run=latest", store, code=2)
@@ -23,5 +23,5 @@ def test_labels_and_rehearsals_take_a_run_by_its_name_too(tmp_path: Path, run: M
 
 @pytest.mark.parametrize("word", SWEEP_WORDS)
 @pytest.mark.parametrize("job", ["labels long protocol.path=p", "rehearse runs/1"])
-def test_metric_and_metrics_are_the_same_key(job: str, word: str) -> None:
+def test_metric_and_metrics_are_the_same_option(job: str, word: str) -> None:
     assert list(understood(*job.split(), word).metrics) == ["vqascore"]

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from plugins.rating.tests.served import GENERATORS, Served, run_id_of
+from plugins.rating.tests.served import GENERATORS, ServedStudy, make_run_with_questions
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.store.checksums import decode_json, encode_json
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study import open_study
-from plumbline.plugins.rating.study_files import read_answers, read_study, study_versions, version_path
+from plumbline.plugins.rating.study_files import list_versions, read_answers, read_study, version_path
 from tests.histories.damage import ROT, harm
 from tests.operators.report.made import MadeRun, png
 
@@ -36,15 +36,15 @@ VALID: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
-    return run_id_of(tmp_path_factory.mktemp("made"))
+    return make_run_with_questions(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
-def study(run: MadeRun, tmp_path: Path) -> Iterator[Served]:
-    yield Served(store=run.store.place.url, study=str(tmp_path / "study"), templates=tuple(TEMPLATES), repeats=0.0)
+def study(run: MadeRun, tmp_path: Path) -> Iterator[ServedStudy]:
+    yield ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"), templates=tuple(TEMPLATES), repeats=0.0)
 
 
-def everything(study: Served, rater: str = "ann") -> list[dict[str, Any]]:
+def answer_everything(study: ServedStudy, rater: str = "ann") -> list[dict[str, Any]]:
     """Answer all tasks of a rater, and return the tasks."""
     asked = []
     while tasks := study.tasks(rater):
@@ -54,8 +54,8 @@ def everything(study: Served, rater: str = "ann") -> list[dict[str, Any]]:
     return asked
 
 
-def test_every_image_and_every_pair_of_generators_is_asked_once_by_each_template(study: Served) -> None:
-    asked = everything(study)
+def test_every_image_and_every_pair_of_generators_is_asked_once_by_each_template(study: ServedStudy) -> None:
+    asked = answer_everything(study)
     assert Counter(task["template"] for task in asked) == dict.fromkeys(TEMPLATES, 6)
     assert len({task["task_id"] for task in asked}) == 6 * len(TEMPLATES)
     answers = read_answers(study.study.place)
@@ -66,28 +66,28 @@ def test_every_image_and_every_pair_of_generators_is_asked_once_by_each_template
     assert pairs == {frozenset(pair): 2 for pair in (GENERATORS[:2], GENERATORS[1:], GENERATORS[::2])}
 
 
-def test_a_task_has_what_its_page_needs_and_no_generator(study: Served) -> None:
+def test_a_task_contains_everything_for_its_page_but_no_generator(study: ServedStudy) -> None:
     first = {task["template"]: task for rater in range(8) for task in study.tasks(f"r{rater}", 20)}
     assert first.keys() == TEMPLATES.keys()
     assert first["llmscore_overall"]["grades"] == [[grade, ""] for grade in range(1, 11)]
     assert first["genai_bench"]["grades"][0] == [1, "Does not match at all."] and first["words"]["grades"] == []
     assert first["words"]["words"] in (["a", "red", "star"], ["a", "blue", "cup"])
     assert [question["text"] for question in first["questions"]["questions"]] == ["Is it one?", "Is it big?"]
-    assert "left out 2 questions of gecko whose answers are not yes and no" in study.told
+    assert "left out 2 questions of gecko whose answers are not yes and no" in study.warnings
     assert len(first["vote"]["pictures"]) == 2 and len(first["likert"]["pictures"]) == 1
     assert not any(name in json.dumps([*first.values()]) for name in (*GENERATORS, "gold", "p000", ".parquet"))
 
 
-def test_pictures_are_made_anew_and_their_answers_name_no_generator(study: Served) -> None:
+def test_images_are_encoded_again_and_responses_contain_no_generator(study: ServedStudy) -> None:
     task = study.tasks()[0]
     picture = study(task["pictures"][0])
     assert picture.headers["content-type"] == "image/webp" and "no-store" not in picture.headers["cache-control"]
     assert Image.open(io.BytesIO(picture.content)).size == (48, 48)
     missing = study(task["pictures"][0].rpartition("/")[0] + "/7")
-    assert missing.status_code == 404 and missing.json() == {"error": "the task has no such image"}
+    assert missing.status_code == 404 and missing.json() == {"error": "expected an image number below 1, got 7"}
 
 
-def test_the_same_answer_is_kept_once_and_another_is_refused_with_the_one_that_is_kept(study: Served) -> None:
+def test_an_answer_is_stored_once_and_a_different_answer_is_refused(study: ServedStudy) -> None:
     task = study.tasks()[0]
     right, other = VALID[task["template"]], "unsure"
     assert study.post(task, right).status_code == 201
@@ -105,7 +105,7 @@ def test_the_same_answer_is_kept_once_and_another_is_refused_with_the_one_that_i
     assert study.post(task, right, revision=3).json() == {"error": "revision: expected at most 2, got 3"}
 
 
-def test_a_rater_is_not_asked_what_was_answered_and_sees_how_far_it_is(study: Served) -> None:
+def test_a_rater_sees_the_progress_and_is_not_asked_an_answered_task_again(study: ServedStudy) -> None:
     for task in study.tasks(count=6):
         study.post(task, VALID[task["template"]])
     next_one = study.tasks(count=1)[0]
@@ -115,19 +115,23 @@ def test_a_rater_is_not_asked_what_was_answered_and_sees_how_far_it_is(study: Se
     assert study.tasks("bob", 1)[0]["done"] == 0
 
 
-def test_a_task_with_enough_answers_is_asked_no_more(run: MadeRun, tmp_path: Path) -> None:
-    study = Served(store=run.store.place.url, study=str(tmp_path / "one"), pictures=1, raters=2, repeats=0.0)
-    assert [len(everything(study, rater)) for rater in ("ann", "bob", "cyd")] == [3, 3, 0]
+def test_a_task_with_enough_answers_is_not_asked_again(run: MadeRun, tmp_path: Path) -> None:
+    study = ServedStudy(store=run.store.place.url, study=str(tmp_path / "one"), pictures=1, raters=2, repeats=0.0)
+    assert [len(answer_everything(study, rater)) for rater in ("ann", "bob", "cyd")] == [3, 3, 0]
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "told"),
+    ("changes", "status", "message"),
     [
         ({"answer": 6}, 400, "answer: expected"),
         ({"answer": None}, 400, "answer: expected"),
-        ({"task_id": "0" * 16}, 404, "version 1 of the study has no such task"),
+        ({"task_id": "0" * 16}, 404, "version 1 of the study does not contain task 0000"),
         ({"task_id": "../../etc"}, 400, "task_id"),
-        ({"version": 7, "task_id": "0" * 16}, 409, "version 7 of the study asked this, but the current version is 1"),
+        (
+            {"version": 7, "task_id": "0" * 16},
+            409,
+            "version 7 of the study asked this task, but the current version is 1",
+        ),
         ({"rater": "../ann"}, 400, "rater: expected a name"),
         ({"rater": " ann"}, 400, "rater: expected 'ann'"),
         ({"repeat": -1}, 400, "repeat"),
@@ -138,11 +142,11 @@ def test_a_task_with_enough_answers_is_asked_no_more(run: MadeRun, tmp_path: Pat
         ({"gold": 5}, 400, "gold"),
     ],
 )
-def test_a_bad_answer_is_refused_in_one_line_and_nothing_is_kept(
-    study: Served, changes: dict[str, Any], status: int, told: str
+def test_an_invalid_answer_is_refused_in_one_line_and_not_stored(
+    study: ServedStudy, changes: dict[str, Any], status: int, message: str
 ) -> None:
     refused = study.post(study.tasks()[0], **{"answer": "unsure"} | changes)
-    assert refused.status_code == status and told in refused.json()["error"]
+    assert refused.status_code == status and message in refused.json()["error"]
     assert read_answers(study.study.place) == []
 
 
@@ -158,27 +162,27 @@ def test_a_bad_answer_is_refused_in_one_line_and_nothing_is_kept(
         ("/nothing", 404),
     ],
 )
-def test_an_address_that_asks_for_nothing_is_refused_in_one_line(study: Served, path: str, status: int) -> None:
+def test_an_invalid_url_is_refused_in_one_line(study: ServedStudy, path: str, status: int) -> None:
     refused = study(path)
     assert refused.status_code == status and len(refused.json()["error"].splitlines()) == 1
 
 
-def test_a_form_of_another_site_and_a_foreign_name_are_not_answered(study: Served) -> None:
+def test_forms_of_other_sites_and_foreign_host_names_are_refused(study: ServedStudy) -> None:
     body = {"method": "POST", "content": "{}"}
     assert study("/answers", **body, headers={"content-type": "text/plain"}).status_code == 415
     assert study("/tasks?rater=ann", headers={"origin": "http://elsewhere.example"}).status_code == 403
     assert study("/tasks?rater=ann", headers={"host": "elsewhere.example"}).status_code == 400
 
 
-def test_with_a_token_nothing_is_shown_or_kept_without_it(run: MadeRun, tmp_path: Path) -> None:
-    study = Served("sesame", store=run.store.place.url, study=str(tmp_path / "study"))
+def test_a_study_with_a_token_refuses_requests_without_it(run: MadeRun, tmp_path: Path) -> None:
+    study = ServedStudy("sesame", store=run.store.place.url, study=str(tmp_path / "study"))
     for path in ("/", "/rate?rater=ann", "/tasks?rater=ann", "/progress", "/pictures/0/0"):
         assert study(path).status_code == 401
     assert study("/answers", method="POST", json={}).status_code == 401
     assert study("/tasks?rater=ann", auth=("ann", "sesame")).status_code == 200
 
 
-def test_the_pages_ask_for_a_name_and_escape_it(study: Served) -> None:
+def test_the_pages_ask_for_a_name_and_escape_it(study: ServedStudy) -> None:
     assert "Your name" in study("/").text
     assert study("/?rater=Zo%C3%AB").headers["location"] == "/rate?rater=Zo%C3%AB"
     page = study("/rate", params={"rater": "x' onload='y"})
@@ -188,47 +192,47 @@ def test_the_pages_ask_for_a_name_and_escape_it(study: Served) -> None:
     assert "connect-src 'self'" in page.headers["content-security-policy"]
 
 
-def test_a_study_goes_on_as_it_was_where_nothing_is_edited(run: MadeRun, study: Served) -> None:
+def test_an_unchanged_study_continues_with_the_same_version(run: MadeRun, study: ServedStudy) -> None:
     task = study.tasks()[0]
     study.post(task, VALID[task["template"]])
-    again = Served(store=run.store.place.url, study=study.study.place.url)
-    assert again.study.opened.version == 1 and again.tasks(count=1)[0]["done"] == 1 and not again.told
-    same = Served(store=run.store.place.url, study=study.study.place.url, templates=tuple(TEMPLATES), run="latest")
-    assert same.study.opened.version == 1
+    again = ServedStudy(store=run.store.place.url, study=study.study.place.url)
+    assert again.study.served.version == 1 and again.tasks(count=1)[0]["done"] == 1 and not again.warnings
+    same = ServedStudy(store=run.store.place.url, study=study.study.place.url, templates=tuple(TEMPLATES), run="latest")
+    assert same.study.served.version == 1
 
 
-def test_a_study_whose_file_is_older_than_a_key_is_not_edited_by_that(run: MadeRun, study: Served) -> None:
+def test_a_design_file_without_a_newer_option_creates_no_new_version(run: MadeRun, study: ServedStudy) -> None:
     file = study.study.place / version_path(1)
     content = decode_json(file.read().decode())
     del content["design"]["gold"]
     file.write(encode_json(content).encode())
-    again = Served(store=run.store.place.url, study=study.study.place.url, templates=tuple(TEMPLATES))
-    assert again.study.opened.version == 1 and not any("edited" in line for line in again.told)
+    again = ServedStudy(store=run.store.place.url, study=study.study.place.url, templates=tuple(TEMPLATES))
+    assert again.study.served.version == 1 and not any("edited" in line for line in again.warnings)
 
 
-def test_an_edited_study_is_a_new_version_which_is_told_and_keeps_the_answers_to_what_it_still_asks(
+def test_an_edited_study_gets_a_new_version_and_keeps_the_answers_to_unchanged_tasks(
     run: MadeRun, tmp_path: Path
 ) -> None:
     place = str(tmp_path / "study")
-    before = Served(store=run.store.place.url, study=place, repeats=0.0)
+    before = ServedStudy(store=run.store.place.url, study=place, repeats=0.0)
     likert = before.tasks()
     assert before.post(likert[0], 2).status_code == 201
-    after = Served(store=run.store.place.url, study=place, templates=("likert", "vote"), repeats=0.0)
-    assert after.told == ["the study was edited: version 2 is served from now on, and new answers record it"]
+    after = ServedStudy(store=run.store.place.url, study=place, templates=("likert", "vote"), repeats=0.0)
+    assert after.warnings == ["the study was edited: version 2 is served from now on, and new answers record it"]
     assert after.tasks(count=1)[0]["version"] == 2
-    assert len(everything(after)) == 5 + 6
+    assert len(answer_everything(after)) == 5 + 6
     assert Counter(answer.version for answer in read_answers(after.study.place)) == {1: 1, 2: 11}
-    only = Served(store=run.store.place.url, study=place, templates=("vote",))
+    only = ServedStudy(store=run.store.place.url, study=place, templates=("vote",))
     refused = only.post(likert[1], 3)
     assert (
         refused.status_code == 409
-        and "version 1 of the study asked this, but the current version is 3" in refused.json()["error"]
+        and "version 1 of the study asked this task, but the current version is 3" in refused.json()["error"]
     )
     assert read_study(only.study.place).version == 3
 
 
-def test_a_rater_goes_on_at_another_server_at_once(run: MadeRun, study: Served) -> None:
-    other = Served(store=run.store.place.url, study=study.study.place.url, repeats=0.0)
+def test_a_rater_can_continue_on_another_server_immediately(run: MadeRun, study: ServedStudy) -> None:
+    other = ServedStudy(store=run.store.place.url, study=study.study.place.url, repeats=0.0)
     for place in range(5):
         here, there = (study, other) if place % 2 else (other, study)
         task = here.tasks(count=1)[0]
@@ -237,31 +241,31 @@ def test_a_rater_goes_on_at_another_server_at_once(run: MadeRun, study: Served) 
         assert there(f"/tasks/{task['task_id']}", params={"rater": "ann"}).json()["revision"] == 0
 
 
-def test_servers_that_make_a_study_at_the_same_time_make_one_version(run: MadeRun, tmp_path: Path) -> None:
+def test_servers_that_create_a_study_at_the_same_time_write_one_version(run: MadeRun, tmp_path: Path) -> None:
     config = RateConfig(store=run.store.place.url, study=str(tmp_path / "study"))
     with ThreadPoolExecutor(4) as pool:
         studies = list(pool.map(lambda _: open_study(config, print), range(4)))
-    assert study_versions(studies[0].place) == [1]
+    assert list_versions(studies[0].place) == [1]
     edits = [replace(config, templates=(name,)) for name in ("words", "vote")]
     with ThreadPoolExecutor(2) as pool:
         edited = list(pool.map(lambda edit: open_study(edit, print), edits))
-    assert study_versions(edited[0].place) == [1, 2, 3]
+    assert list_versions(edited[0].place) == [1, 2, 3]
 
 
-def test_more_prompts_keep_those_that_were_drawn_before(run: MadeRun, tmp_path: Path) -> None:
+def test_a_larger_number_of_prompts_keeps_the_prompts_drawn_before(run: MadeRun, tmp_path: Path) -> None:
     place = str(tmp_path / "study")
-    one, two = (Served(store=run.store.place.url, study=place, pictures=many) for many in (1, 2))
-    assert one.study.opened.tasks.keys() < two.study.opened.tasks.keys()
+    one, two = (ServedStudy(store=run.store.place.url, study=place, pictures=many) for many in (1, 2))
+    assert one.study.served.tasks.keys() < two.study.served.tasks.keys()
 
 
-def test_a_picture_that_has_gone_is_told_and_its_tasks_are_left_out(tmp_path: Path) -> None:
-    run = run_id_of(tmp_path / "made", image=lambda seed: b"broken" if seed == 100 else png(seed))
-    study = Served(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
-    asked = everything(study)
+def test_a_missing_image_is_reported_and_its_tasks_are_left_out(tmp_path: Path) -> None:
+    run = make_run_with_questions(tmp_path / "made", image=lambda seed: b"broken" if seed == 100 else png(seed))
+    study = ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
+    asked = answer_everything(study)
     assert len(asked) == 5 and asked[-1]["total"] == 5
-    (told,) = study.told
-    assert told.startswith("task ") and "is left out because an image is missing: " in told
-    (gone,) = study.study.gone
+    (message,) = study.warnings
+    assert message.startswith("task ") and "is left out because an image is missing: " in message
+    (gone,) = study.study.omitted
     assert gone in study("/progress").text
     refused = study.post({"task_id": gone, "repeat": 0, "version": 1}, 3)
     assert refused.status_code == 410
@@ -269,26 +273,26 @@ def test_a_picture_that_has_gone_is_told_and_its_tasks_are_left_out(tmp_path: Pa
     assert picture.status_code == 410 and "borealis" not in picture.text and "parquet" not in picture.text
 
 
-def test_a_picture_that_comes_back_is_asked_once_nothing_else_is_left(tmp_path: Path) -> None:
-    run = run_id_of(tmp_path / "made")
+def test_tasks_with_a_restored_image_are_asked_when_no_other_task_is_left(tmp_path: Path) -> None:
+    run = make_run_with_questions(tmp_path / "made")
     file, away = tmp_path / "made/bench/images/atlas/00000.parquet", tmp_path / "away"
-    study = Served(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
+    study = ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"), repeats=0.0)
     file.rename(away)
-    assert len(everything(study)) == 4 and len(study.study.gone) == len(study.told) == 2
+    assert len(answer_everything(study)) == 4 and len(study.study.omitted) == len(study.warnings) == 2
     away.rename(file)
-    assert len(everything(study)) == 2 and not study.study.gone and len(study.told) == 2
+    assert len(answer_everything(study)) == 2 and not study.study.omitted and len(study.warnings) == 2
 
 
 def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
-    run = run_id_of(tmp_path / "made", sources=lambda at: [png(at + 7), png(at + 8)])
-    study = Served(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
+    run = make_run_with_questions(tmp_path / "made", sources=lambda at: [png(at + 7), png(at + 8)])
+    study = ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
     task = study.tasks()[0]
     assert len(task["sources"]) == 2
     assert [study(source).headers["content-type"] for source in task["sources"]] == ["image/webp"] * 2
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"templates": ("gut",)}, "templates: expected one of likert, genai_bench"),
         ({"templates": ()}, "templates: expected some of"),
@@ -296,28 +300,28 @@ def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
         ({"generators": ("atlsa",)}, "has no 'atlsa'; did you mean atlas"),
         ({"generators": ("atlas",), "templates": ("vote",)}, "vote has no task for .* images of two generators"),
         ({"questions": "clipscore", "templates": ("questions",)}, "has no metric with questions"),
-        ({"questions": "gut", "templates": ("questions",)}, "has no such metric; it has gecko, clipscore"),
+        ({"questions": "gut", "templates": ("questions",)}, "does not contain this metric; it has gecko, clipscore"),
         ({"run": "latest", "images": "somewhere"}, "expected a run or images"),
         ({"images": "/nowhere/at/all"}, "/nowhere/at/all: not found"),
         ({"store": "/nowhere"}, "there is no store here"),
     ],
 )
-def test_a_study_that_cannot_ask_is_refused_in_one_line(
-    run: MadeRun, tmp_path: Path, config: dict[str, Any], told: str
+def test_an_impossible_study_is_refused_in_one_line(
+    run: MadeRun, tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
-        Served(**{"store": run.store.place.url, "study": str(tmp_path / "study")} | config)
+    with pytest.raises(ConfigError, match=message):
+        ServedStudy(**{"store": run.store.place.url, "study": str(tmp_path / "study")} | config)
 
 
-def test_a_run_without_pictures_within_reach_is_refused(tmp_path: Path) -> None:
-    run = run_id_of(tmp_path / "made")
+def test_a_run_with_unreachable_images_is_refused(tmp_path: Path) -> None:
+    run = make_run_with_questions(tmp_path / "made")
     for file in (tmp_path / "made/bench/images").rglob("*.parquet"):
         file.unlink()
     with pytest.raises(ConfigError, match="its images cannot be read"):
-        Served(store=run.store.place.url, study=str(tmp_path / "study"))
+        ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"))
 
 
-def test_a_damaged_answer_is_told_and_costs_nothing_else(study: Served) -> None:
+def test_a_damaged_answer_is_reported_and_affects_no_other_answer(study: ServedStudy) -> None:
     task = study.tasks()[0]
     (study.study.place / f"answers/ann/{task['task_id']}.0.0.json").write(b"{")
     refused = study.post(task, "unsure")
@@ -327,25 +331,27 @@ def test_a_damaged_answer_is_told_and_costs_nothing_else(study: Served) -> None:
 
 @pytest.mark.parametrize("way", [*ROT, "truncate"])
 @pytest.mark.parametrize("file", ["study.1.json", "tasks.1.parquet"])
-def test_a_damaged_file_of_a_study_is_named_with_its_remedy(file: str, way: str, study: Served, run: MadeRun) -> None:
+def test_a_damaged_study_file_is_reported_with_its_remedy(
+    file: str, way: str, study: ServedStudy, run: MadeRun
+) -> None:
     path = Path((study.study.place / file).path)
     assert harm(path, way, Random(way + file))
     with pytest.raises(SourceError, match=rf"{file}: the study's \w+ (is|are) damaged \(.*\); restore the file$"):
-        Served(store=run.store.place.url, study=study.study.place.url)
+        ServedStudy(store=run.store.place.url, study=study.study.place.url)
 
 
-def test_a_name_of_a_study_is_a_folder_of_the_store(run: MadeRun) -> None:
-    assert Served(store=run.store.place.url).study.place.url == f"{run.store.place.url}/studies/{run.run_id}"
+def test_a_bare_study_name_is_a_folder_in_the_store(run: MadeRun) -> None:
+    assert ServedStudy(store=run.store.place.url).study.place.url == f"{run.store.place.url}/studies/{run.run_id}"
     assert RateConfig().port == 8009
 
 
-def test_which_of_a_pair_is_the_first_does_not_follow_the_generators_names(tmp_path: Path) -> None:
+def test_the_order_of_a_pairs_images_does_not_depend_on_generator_names(tmp_path: Path) -> None:
     """An image's URL contains its index, which must not reveal the generator."""
-    run = run_id_of(tmp_path / "made", prompts=[f"a cup beside {number} stars" for number in range(24)])
+    run = make_run_with_questions(tmp_path / "made", prompts=[f"a cup beside {number} stars" for number in range(24)])
     for file in (tmp_path / "made/bench/images").rglob("*.parquet"):
         table = pq.read_table(file)
         ids = pa.array([f"{number:05}" for number in range(len(table))])  # the same for all generators
         pq.write_table(table.set_column(table.schema.get_field_index("image_id"), "image_id", ids), file)
-    study = Served(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
-    first = [task.generators == tuple(sorted(task.generators)) for task in study.study.opened.tasks.values()]
+    study = ServedStudy(store=run.store.place.url, study=str(tmp_path / "study"), templates=("vote",))
+    first = [task.generators == tuple(sorted(task.generators)) for task in study.study.served.tasks.values()]
     assert len(first) == 72 and 20 < sum(first) < 52

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plugins.rating.tests.simulated import answer_to, make_task
+from plugins.rating.tests.simulated import make_answer, make_task
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import Place, StorageConfig
@@ -22,9 +22,9 @@ from plumbline.plugins.rating.labelling import plan_labels
 from plumbline.plugins.rating.numbers import collect_ratings
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.raters import find_agreement
-from plumbline.plugins.rating.study_files import answer_path, key_of, read_answers, tasks_path, version_path
+from plumbline.plugins.rating.study_files import answer_path, make_key, read_answers, tasks_path, version_path
 from plumbline.plugins.rating.study_ratings import RATED, read_study
-from plumbline.plugins.rating.tasks import Task, task_table
+from plumbline.plugins.rating.tasks import Task, encode_tasks
 from tests.commands import config_of
 from tests.operators.report.made import make_run, plain_prompts
 from tests.pipelines.metaeval.releases.files import write_file
@@ -36,12 +36,12 @@ SIDES, VOTE = (make_task(name, "p1", ("atlas", "flint"), skills=("color",)) for 
 
 
 def write_version(study: Place, tasks: Sequence[Task], version: int = 1) -> None:
-    (study / tasks_path(version)).write(encode_table("tasks", task_table(tasks)))
+    (study / tasks_path(version)).write(encode_table("tasks", encode_tasks(tasks)))
     (study / version_path(version)).write(encode_json({"version": version, "design": {}}).encode())
 
 
-def keep(study: Place, given: Answer, revision: int = 0) -> None:
-    (study / answer_path(key_of(given), revision)).write(encode_answer(given))
+def store_answer(study: Place, given: Answer, revision: int = 0) -> None:
+    (study / answer_path(make_key(given), revision)).write(encode_answer(given))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_every_template_has_its_own_judgements(study: Place) -> None:
         "gus": (SIDES, "tie"), "hal": (VOTE, "a"), "ida": (VOTE, "unsure"),
     }  # fmt: skip
     for rater, (task, answer) in said.items():
-        keep(study, answer_to(task, rater, answer))
+        store_answer(study, make_answer(task, rater, answer))
     release = read_study(study)
     ratings = {row["rater"]: (row["template"], row["rating"]) for row in release.ratings.to_pylist()}
     assert ratings == {
@@ -96,9 +96,9 @@ def test_grades_of_the_papers_templates_become_ratings_whose_higher_values_are_b
     tasks = {name: make_task(name, "p1", ("atlas",)) for name in said}
     write_version(study, [*tasks.values(), QUESTIONS])
     for name, answer in said.items():
-        keep(study, answer_to(tasks[name], "ann", answer))
-    keep(study, answer_to(QUESTIONS, "ann", {"q1": "no", "q2": "subjective"}))
-    keep(study, answer_to(QUESTIONS, "bob", {"q1": "invalid", "q2": "yes"}))
+        store_answer(study, make_answer(tasks[name], "ann", answer))
+    store_answer(study, make_answer(QUESTIONS, "ann", {"q1": "no", "q2": "subjective"}))
+    store_answer(study, make_answer(QUESTIONS, "bob", {"q1": "invalid", "q2": "yes"}))
     ratings = [(row["template"], row["rater"], row["rating"]) for row in read_study(study).ratings.to_pylist()]
     assert sorted(ratings) == [
         ("dsg_h", "ann", 0.0), ("dsg_h", "bob", 1.0), ("gecko_likert", "ann", 5.0), ("genai_bench", "ann", 2.0),
@@ -109,13 +109,13 @@ def test_grades_of_the_papers_templates_become_ratings_whose_higher_values_are_b
 def test_the_last_revision_counts_and_gold_repeats_and_removed_tasks_are_noted(study: Place) -> None:
     gone = make_task("likert", "p2", ("atlas",))
     write_version(study, [LIKERT, gone])
-    keep(study, answer_to(LIKERT, "ann", 1))
-    keep(study, answer_to(LIKERT, "ann", 5), revision=1)
-    keep(study, answer_to(LIKERT, "ann", 2, repeat=1))
-    keep(study, answer_to(LIKERT, "bob", 2, gold=3))
-    keep(study, answer_to(gone, "ann", 3))
+    store_answer(study, make_answer(LIKERT, "ann", 1))
+    store_answer(study, make_answer(LIKERT, "ann", 5), revision=1)
+    store_answer(study, make_answer(LIKERT, "ann", 2, repeat=1))
+    store_answer(study, make_answer(LIKERT, "bob", 2, gold=3))
+    store_answer(study, make_answer(gone, "ann", 3))
     write_version(study, [LIKERT, SIDES], version=2)
-    keep(study, replace(answer_to(LIKERT, "cy", 4), version=2))
+    store_answer(study, replace(make_answer(LIKERT, "cy", 4), version=2))
     release = read_study(study)
     assert [(row["rater"], row["rating"]) for row in release.ratings.to_pylist()] == [("ann", 5), ("cy", 4)]
     assert {*release.notes} == {
@@ -134,8 +134,8 @@ def test_a_study_without_answers_is_refused_with_the_remedy(study: Place) -> Non
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write ratings and scores of 20 prompts in which atlas always beats flint, except in some votes."""
+def judged_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write ratings and scores of 20 prompts; atlas always beats flint, except in some votes."""
     folder = tmp_path_factory.mktemp("judged")
     place, tasks = StorageConfig().locate(str(folder / "study")), list[Task]()
     scores = []
@@ -154,15 +154,15 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "side_by_side": "a", "vote": "b" if number < 6 else "a",
             }[task.template]  # fmt: skip
             for rater in ("ann", "bob"):
-                keep(place, answer_to(task, rater, said))
+                store_answer(place, make_answer(task, rater, said))
         tasks += [*alone, *both]
     write_version(place, tasks)
     write_file(folder / "scores.csv", scores)
     return folder
 
 
-def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
-    given = [f"protocol.path={judged}/study", f"scores={judged}/scores.csv", f"output={judged}/out"]
+def test_metrics_are_judged_by_all_templates_of_a_study(judged_study: Path) -> None:
+    given = [f"protocol.path={judged_study}/study", f"scores={judged_study}/scores.csv", f"output={judged_study}/out"]
     found = run_metaeval(config_of("metaeval", "protocol=study", *given, "protocol.alpha=0.2", "sampling.resamples=20"))
     values = {
         (one.metric, one.template, one.statistic): one.value for one in found.judgements if one.group == "overall"
@@ -179,7 +179,7 @@ def test_metrics_are_judged_by_all_templates_of_a_study(judged: Path) -> None:
     assert people == dict.fromkeys(("likert", "wl", "side_by_side", "vote", "majority"), ("atlas", "atlas"))
 
 
-def any_answer(task: Task, random: np.random.Generator) -> Any:
+def draw_answer(task: Task, random: np.random.Generator) -> Any:
     """Return a random answer to a task, which is sometimes unsure in part or as a whole."""
     if random.random() < 0.1:
         return "unsure"
@@ -192,7 +192,7 @@ def any_answer(task: Task, random: np.random.Generator) -> Any:
     }.get(task.template, str(random.choice(["a", "b", "tie"])))
 
 
-def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path) -> None:
+def test_jobs_rate_and_jobs_metaeval_compute_the_same_alpha_for_a_study(tmp_path: Path) -> None:
     random, place = np.random.default_rng(11), StorageConfig().locate(str(tmp_path / "study"))
     tasks = [
         make_task(template, f"p{number}", names[: 1 + (template in ("side_by_side", "vote"))])
@@ -203,7 +203,7 @@ def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path)
     write_version(place, tasks)
     for at in random.permutation(3 * len(tasks)):
         if random.random() < 0.9:
-            keep(place, answer_to(tasks[at // 3], "abc"[at % 3], any_answer(tasks[at // 3], random)))
+            store_answer(place, make_answer(tasks[at // 3], "abc"[at % 3], draw_answer(tasks[at // 3], random)))
     found = run_metaeval(
         config_of(
             "metaeval", "protocol=study", f"protocol.path={place}", f"output={tmp_path}/out", "sampling.resamples=20"
@@ -216,7 +216,7 @@ def test_jobs_rate_and_jobs_metaeval_give_a_study_the_same_alpha(tmp_path: Path)
     assert ours == pytest.approx({RATED.get(one.template, one.template): one.alpha for one in progress})
 
 
-def test_raters_who_each_reject_another_word_do_not_agree(tmp_path: Path) -> None:
+def test_raters_who_each_reject_a_different_word_do_not_agree(tmp_path: Path) -> None:
     """Each rater rejects one of three words: the same one for prompts named `same...`, otherwise different ones."""
     random, place = np.random.default_rng(3), StorageConfig().locate(str(tmp_path / "study"))
     tasks = [
@@ -230,7 +230,7 @@ def test_raters_who_each_reject_another_word_do_not_agree(tmp_path: Path) -> Non
         words = random.permutation(3)
         for word, rater in zip(words, "abc", strict=True):
             wrong = int(words[0] if task.prompt_id.startswith("same") else word)
-            keep(place, answer_to(task, rater, {"wrong": [wrong], "unsure": []}))
+            store_answer(place, make_answer(task, rater, {"wrong": [wrong], "unsure": []}))
     words_of = ("protocol=study", f"protocol.path={place}", f"output={tmp_path}/out")
     found = run_metaeval(config_of("metaeval", *words_of))
     alphas = {one.value for one in found.judgements if one.statistic == "alpha_ordinal"}
@@ -241,12 +241,16 @@ def test_raters_who_each_reject_another_word_do_not_agree(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("template", ["likert", "vote"])
-def test_jobs_labels_decides_pairs_by_one_template_of_a_study(judged: Path, template: str) -> None:
-    given = [f"protocol.path={judged}/study", f"scores={judged}/scores.csv", f"output={judged}/next.csv"]
+def test_jobs_labels_decides_pairs_by_one_template_of_a_study(judged_study: Path, template: str) -> None:
+    given = [
+        f"protocol.path={judged_study}/study",
+        f"scores={judged_study}/scores.csv",
+        f"output={judged_study}/next.csv",
+    ]
     plan = plan_labels(config_of("labels", "protocol=study", *given, f"protocol.templates=[{template}]"))
     (pair,) = plan.pairs
     assert (pair.a, pair.b, pair.rated) == ("atlas", "flint", 20)
-    assert pair.found is not None and pair.found.estimate == pytest.approx({"likert": 3.5, "vote": 0.4}[template])
+    assert pair.estimate is not None and pair.estimate.estimate == pytest.approx({"likert": 3.5, "vote": 0.4}[template])
 
 
 def test_marked_words_of_a_study_judge_the_questions_of_a_run(tmp_path: Path) -> None:
@@ -260,7 +264,7 @@ def test_marked_words_of_a_study_judge_the_questions_of_a_run(tmp_path: Path) ->
     tasks = [replace(task, words=tuple(word for word, _, _ in split_words(task.prompt))) for task in tasks]
     for task in tasks:
         wrong = [task.words.index("red")] if task.generators == ("cobalt",) else []
-        keep(place, answer_to(task, "ann", {"wrong": wrong, "unsure": []}))
+        store_answer(place, make_answer(task, "ann", {"wrong": wrong, "unsure": []}))
     write_version(place, tasks)
     given = [f"protocol.path={place.url}", f"scores={run.folder}", f"output={tmp_path}/out", "sampling.resamples=20"]
     asked = "protocol.tasks=[ratings,preferences,words,orders]"

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from plugins.rating.tests.annotation_files import ARGILLA_RECORDS, LABEL_STUDIO
-from plugins.rating.tests.served import run_id_of
-from plugins.rating.tests.test_annotation_tools import exported, rated_in_label_studio
+from plugins.rating.tests.served import make_run_with_questions
+from plugins.rating.tests.test_annotation_tools import export_records, rate_in_label_studio
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.readers import RatingColumns, read_release
 from plumbline.plugins.rating.question_templates import TEMPLATES
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def study(folder: Path) -> list[str]:
-    run = run_id_of(folder / "made")
+    run = make_run_with_questions(folder / "made")
     return [f"store={run.store.place.url}", f"study={folder}/study", f"templates=[{','.join(TEMPLATES)}]"]
 
 
@@ -52,11 +52,11 @@ def test_label_studio_takes_configurations_tasks_and_annotations(
     from label_studio_sdk.converter.converter import Converter
     from label_studio_sdk.label_interface import LabelInterface
 
-    tasks = exported(study, "label_studio", folder)[template]
+    tasks = export_records(study, "label_studio", folder)[template]
     view = (folder / f"study/exports/label_studio/{template}.xml").read_text()
     interface = LabelInterface(view)
     interface.validate()
-    rated = rated_in_label_studio(tasks, template, f"ann of {template}")
+    rated = rate_in_label_studio(tasks, template, f"ann of {template}")
     write_file(tmp_path / "rated.json", rated)
     for task in rated:
         assert interface.validate_task({"data": task["data"]})
@@ -88,7 +88,7 @@ def test_argilla_takes_settings_and_records_and_its_answers_come_back(
 ) -> None:
     from argilla.records._io import JsonIO
 
-    exported(study, "argilla", folder)
+    export_records(study, "argilla", folder)
     files = folder / "study/exports/argilla"
     settings = argilla.Settings.from_json(files / f"{template}.settings.json")
     settings.validate()

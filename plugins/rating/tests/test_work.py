@@ -12,16 +12,16 @@ from tests.work import LONG, Parts, assert_linear, fields_without_limit, parts_o
 EXAMPLE = b'{"task_id": "0000000000000000", "version": 1, "rater": "ann", "answer": 4, "seconds": 2.5}'
 
 
-def read(body: bytes) -> None:
+def parse_body(body: bytes) -> None:
     with suppress(PlumblineError, RefusedAnswer):
         parse_answer(body)
 
 
 @pytest.mark.parametrize("shape", LONG)
 @pytest.mark.parametrize("parts", [*parts_of(SentAnswer)])
-def test_any_value_of_any_field_is_at_most_twice_the_work_at_twice_its_length(parts: Parts, shape: str) -> None:
-    assert_linear(lambda n: with_field(EXAMPLE, parts, LONG[shape](n)), read)
+def test_parsing_a_field_of_twice_the_length_takes_at_most_twice_the_work(parts: Parts, shape: str) -> None:
+    assert_linear(lambda n: with_field(EXAMPLE, parts, LONG[shape](n)), parse_body)
 
 
-def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
+def test_the_security_page_lists_every_field_that_can_be_sent() -> None:
     assert not fields_without_limit([SentAnswer])

@@ -58,7 +58,7 @@ def b64(image: bytes) -> str:
 
 
 def swept(folder: Path) -> list[Edit]:
-    """Return the first edits of the embedded world with their scores from a sweep."""
+    """Return the first edits of the embedded benchmark with their scores from a sweep."""
     words = [
         "sweep=shapes_edits",
         "metric=[source_ssim]",

@@ -50,7 +50,7 @@ def training_config(*overrides: str) -> Any:
 
 
 def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
-    """Return the configuration of stage 1 or 2 for the embedded world's model; by default two steps of four images."""
+    """Return the configuration of stage 1 or 2 for the embedded model; by default two steps of four images."""
     model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
     return training_config(
         f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides

@@ -171,7 +171,7 @@ def test_data_output_and_states_may_be_on_s3(tmp_path: Path, bucket: str, alone:
 
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finetune for a few steps on the ratings of the embedded world's raters, and return the folder."""
+    """Finetune for a few steps on the ratings of the embedded benchmark's raters, and return the folder."""
     output = tmp_path_factory.mktemp("finetuned") / "out"
     planned = plan_training(
         taught.training_config("training=finetune", f"output={output}", "shard_rows=256", "pace.steps=8")

@@ -1,4 +1,4 @@
-"""A tiny checkpoint for every role that a metric names and the embedded world has no model for."""
+"""A tiny checkpoint for every role that metrics use but no embedded model has."""
 
 from collections.abc import Mapping
 from functools import partial

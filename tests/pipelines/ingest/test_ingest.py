@@ -38,7 +38,7 @@ TEXTS = {row["prompt_id"]: row["text"] for row in prompts(64)}
 
 
 def source_rows(count: int, generator: str = "atlas") -> list[dict[str, Any]]:
-    """Return rows of the embedded world with their prompts' texts."""
+    """Return rows of the embedded benchmark with their prompts' texts."""
     return [{**row, "text": TEXTS[row["prompt_id"]], "generator": generator} for row in images(generator, count)]
 
 
