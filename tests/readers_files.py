@@ -10,7 +10,7 @@ import fsspec
 import pyarrow.parquet as pq
 from PIL import Image
 
-from plugins.training.tests import taught
+from plugins.training.tests import training_tables
 from tests.bench_of import PACK, images, prompts, write_rows
 from tests.files import as_tar, put
 from tests.pipelines.metaeval.releases.files import as_csv, as_parquet
@@ -21,7 +21,7 @@ OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
 COUNT = 32
 PROMPTS = prompts(COUNT)
 IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
-TAUGHT = taught.rows(8)
+TAUGHT = training_tables.make_rows(8)
 TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
 
 
@@ -65,7 +65,7 @@ def lay_out(folder: Path) -> None:
     (folder / "images").symlink_to(folder / "data/images")
     for stage in (folder / "stage1", folder / "shared/stage1"):
         stage.mkdir(parents=True)
-        (stage / "checkpoint").symlink_to(taught.VQA)
+        (stage / "checkpoint").symlink_to(training_tables.VQA)
 
 
 def _lay_out_images(folder: Path) -> None:
@@ -188,7 +188,7 @@ def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:
         **{f"renders/sdxl/{number:05d}.png": row["image"] for number, row in enumerate(IMAGES["sdxl"])},
         "pairs/00000.parquet": as_parquet(pairs),
         "tars/00000.tar": as_tar([*samples.items()]),
-        "vqa/00000.parquet": as_parquet(taught.rows(COUNT)),
+        "vqa/00000.parquet": as_parquet(training_tables.make_rows(COUNT)),
     }
     filesystem.mkdir("bucket")
     for name, content in files.items():

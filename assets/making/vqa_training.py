@@ -40,7 +40,13 @@ from plumbline.assets.making.scenes import (
     Scene,
     random_scene,
 )
-from plumbline.plugins.training.exercises import Exercise, ExerciseBatch, ask, make_batch, split_caption
+from plumbline.plugins.training.exercises import (
+    Exercise,
+    ExerciseBatch,
+    make_batch,
+    make_question_exercise,
+    split_caption,
+)
 from plumbline.plugins.training.loop import TrainingStage
 
 CAPTIONS_EVERY = 10
@@ -126,7 +132,7 @@ class ExerciseMaker:
             return self._captions(stage.size, CAPTIONS_EACH, most)
         scenes = self._scenes(stage.size, most)
         exercises = [
-            ask(index, question.text, question.answer)
+            make_question_exercise(index, question.text, question.answer)
             for index, scene in enumerate(scenes)
             for question in training_questions(self.rng, scene, mixture, stage.each)
         ]

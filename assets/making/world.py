@@ -73,8 +73,8 @@ from plumbline.assets.making.vqa_training import (
 )
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.models.loading import load
-from plumbline.plugins.training.exercises import PARTS, exercise_loss
-from plumbline.plugins.training.loop import Course, Report, TrainingStage, train
+from plumbline.plugins.training.exercises import PARTS, compute_exercise_loss
+from plumbline.plugins.training.loop import Report, StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import train_only
 
 
@@ -182,11 +182,11 @@ def make_clip(config: WorldConfig, report: Report) -> None:
     model = build_clip(tokenizer)
     rng = Random(f"clip/{config.seed}")
     tower, clip = config.stage("tower"), config.stage("clip")
-    reading = Course(CellReader(model.vision_model), tower)
+    reading = StageTrainer(CellReader(model.vision_model), tower)
     train("tower", reading, cell_loss, lambda step: cell_batch(rng, tower.size), report)
     freeze_tower(model)
     pairs = partial(pair_batch, tokenizer, rng, clip.size, clip.each)
-    train("clip", Course(model, clip), contrastive_loss, lambda step: pairs(most_entities(clip, step)), report)
+    train("clip", StageTrainer(model, clip), contrastive_loss, lambda step: pairs(most_entities(clip, step)), report)
     folder = Path(config.output) / CLIP_FOLDER
     save_model(model, tokenizer, folder)
     image_processor().save_pretrained(folder)
@@ -203,7 +203,7 @@ def make_vqa(config: WorldConfig, report: Report) -> None:
     batches = {"caption": maker.captions} | {name: partial(maker.questions, asked) for name, asked in MIXTURES.items()}
     for name, batch_of in batches.items():
         stage = config.stage(name)
-        train(f"{name}s", Course(model, stage), exercise_loss, partial(batch_of, stage), report)
+        train(f"{name}s", StageTrainer(model, stage), compute_exercise_loss, partial(batch_of, stage), report)
     save_vqa(model, tokenizer, Path(config.output))
 
 
@@ -212,7 +212,7 @@ def make_writer(config: WorldConfig, report: Report) -> None:
     tokenizer = make_writer_tokenizer(config.seed)
     model, stage = build_writer(tokenizer), config.stage("writer")
     batches = lesson_batches(tokenizer, Random(f"writer/{config.seed}"), stage.size)
-    train("writer", Course(model, stage), reply_loss, lambda step: next(batches), report)
+    train("writer", StageTrainer(model, stage), reply_loss, lambda step: next(batches), report)
     save_model(model, tokenizer, Path(config.output) / WRITER_FOLDER)
 
 
@@ -221,7 +221,7 @@ def make_nli(config: WorldConfig, report: Report) -> None:
     tokenizer = bert_tokenizer([*world_sentences(config.seed), HYPOTHESIS_WORDS])
     model, stage = build_nli(tokenizer), config.stage("nli")
     rng = Random(f"nli/{config.seed}")
-    train("nli", Course(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), report)
+    train("nli", StageTrainer(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), report)
     save_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
 
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 class WrittenQuestions(Protocol):
     """Storage for the questions that a model wrote, which outlives the process."""
 
-    def read_new(self, metric: str) -> Sequence[pa.Table]:
+    def read_new_tables(self, metric: str) -> Sequence[pa.Table]:
         """Return the tables (schema QUESTIONS) that any process has added since the last call."""
 
     def add(self, metric: str, table: pa.Table) -> None:
@@ -215,7 +215,7 @@ class Scorer:
         known, earlier = {}, {}
         for name in names:  # questions that this process or others have written
             about = {}
-            for text, asked in reusable_questions(written.read_new(name)).items():
+            for text, asked in reusable_questions(written.read_new_tables(name)).items():
                 prompt_id = hash_prompt(text)
                 about[prompt_id] = [{**row, "prompt_id": prompt_id, "prompt": text} for row in asked]
             loaded.cache.add({name: about})

@@ -1,4 +1,4 @@
-"""Makes the rows of exported tables: flat, each with a unique key and the part of the run that it comes from."""
+"""Makes the rows of exported tables. Rows are flat, and have a unique key and a digest of their scores file."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError
 
 KEY = ("benchmark", "generator", "metric", "row_id")
-"""Columns that together identify a row uniquely."""
+"""Columns of a table's unique key."""
 _ERROR_COLUMNS = {f"error_{name}": name for name in schemas.ERROR.names}
 EXPORTED = pa.schema(
     [
@@ -28,14 +28,13 @@ EXPORTED = pa.schema(
 )
 """Schema of exported scores, with one column per field of an error.
 
-`row_id` is the image_id, or `missing/` followed by the prompt_id for a row without an image; repeated ids end in `#2`,
-`#3` and so on. `part` is a digest of the scores file that the row comes from, and `run_id` is the run that first
-exported it.
+`row_id` is the image_id, or `missing/` and the prompt_id if the image is missing. Repeated ids end in `#2`, `#3` and so
+on. `part` is a digest of the row's scores file. `run_id` is the run that first exported the row.
 """
 
 
 class PartRows(NamedTuple):
-    """Rows from one file of a run's scores, ready to be written."""
+    """Rows of one file of a run's scores, ready to be written."""
 
     name: str
     """Value of the rows' `part` column."""
@@ -44,17 +43,18 @@ class PartRows(NamedTuple):
 
 
 class RowMaker:
-    """Converts the scores of a run to rows, part by part; stores eight bytes per row to recognize repeated names."""
+    """Converter of a run's scores to rows, part by part. It stores eight bytes per row to recognize repeated ids."""
 
     def __init__(self, benchmark: str, run_id: str, columns: Sequence[str] | None) -> None:
-        """`columns` lists the extra columns to keep; None keeps all."""
+        """Prepare the conversion. `columns` lists the extra columns to keep; None keeps all."""
         self.benchmark, self.run_id, self.columns = benchmark, run_id, columns
         self._seen: dict[tuple[str, str], list[NDArray[np.uint64]]] = {}
 
     def make(self, scores: pa.Table, digest: str) -> PartRows:
-        """Return the rows of a part of the scores (schema SCORES, then extra columns) whose file has this digest.
+        """Return the rows of a part of the scores. `digest` is the digest of the part's file.
 
-        Raise ConfigError if an extra column is missing, or has the same name as one of the table's own columns.
+        The scores have the schema SCORES, followed by extra columns. Raises ConfigError if an extra column is missing,
+        or has the same name as one of the table's own columns.
         """
         extra = self._select_extra(scores)
         row_ids, renamed = self._make_row_ids(scores)
@@ -64,7 +64,7 @@ class RowMaker:
         made: dict[str, Any] = {column: pa.repeat(pa.scalar(value), len(scores)) for column, value in constant.items()}
         made |= {column: pc.struct_field(error, source) for column, source in _ERROR_COLUMNS.items()}
         made |= {"row_id": row_ids}
-        columns = {column: made.get(column, _column(scores, column)) for column in EXPORTED.names}
+        columns = {column: made.get(column, _get_column(scores, column)) for column in EXPORTED.names}
         table = pa.table(columns, schema=EXPORTED)
         for column in extra:
             values = scores.column(column)
@@ -78,7 +78,8 @@ class RowMaker:
         for column in self.columns or ():
             if column not in available:
                 raise ConfigError(
-                    f"columns: the run has no extra column {column!r}; it has {', '.join(available) or 'none'}"
+                    f"columns: the run has no extra column {column!r}; its extra columns are "
+                    f"{', '.join(available) or 'none'}"
                 )
         kept = available if self.columns is None else self.columns
         kept = [column for column in kept if not _is_untyped(scores.schema.field(column).type)]
@@ -89,49 +90,49 @@ class RowMaker:
         return kept
 
     def _make_row_ids(self, scores: pa.Table) -> tuple[pa.Array, list[tuple[int, str]]]:
-        """Return the id of each row, and the position and new id of every row whose id was already taken."""
+        """Return the id of each row, and the indices and new ids of rows with a repeated id."""
         missing = pc.binary_join_element_wise("missing", pc.fill_null(scores.column("prompt_id"), ""), "/")
         names = pc.coalesce(scores.column("image_id"), missing).to_numpy(zero_copy_only=False).astype(object)
         renamed: list[tuple[int, str]] = []
-        for group, places in _group_rows(scores):
+        for group, indices in _group_rows(scores):
             seen = self._seen.setdefault(group, [])
-            hashes = pd.util.hash_array(names[places], categorize=False)
+            hashes = pd.util.hash_array(names[indices], categorize=False)
             again = _find_known(hashes, seen) | pd.Series(hashes).duplicated().to_numpy()
             _remember(hashes, seen)
-            for place in places[again]:
-                names[place] = _make_unique(str(names[place]), seen)
-                renamed.append((int(place), names[place]))
+            for index in indices[again]:
+                names[index] = _make_unique(str(names[index]), seen)
+                renamed.append((int(index), names[index]))
         return pa.array(names, pa.string()), renamed
 
 
 def _is_untyped(dtype: pa.DataType) -> bool:
-    """Return True for the type of a column without values. Tables need a type, but the run does not record one."""
+    """Return True if a column has no values, and therefore no type. Such a column cannot be part of a table."""
     return bool(pa.types.is_null(dtype) or (pa.types.is_list(dtype) and _is_untyped(dtype.value_type)))
 
 
-def _column(scores: pa.Table, column: str) -> pa.ChunkedArray | None:
+def _get_column(scores: pa.Table, column: str) -> pa.ChunkedArray | None:
     return scores.column(column) if column in scores.column_names else None
 
 
 def _group_rows(scores: pa.Table) -> Iterator[tuple[tuple[str, str], NDArray[np.int64]]]:
-    """Yield each pair of generator and metric, with the positions of its rows."""
+    """Yield each pair of generator and metric, with the indices of its rows."""
     frame = scores.select(["generator", "metric"]).to_pandas()
-    for group, places in frame.groupby(["generator", "metric"], sort=False, observed=True).indices.items():
+    for group, indices in frame.groupby(["generator", "metric"], sort=False, observed=True).indices.items():
         generator, metric = group
-        yield (str(generator), str(metric)), np.asarray(places, np.int64)
+        yield (str(generator), str(metric)), np.asarray(indices, np.int64)
 
 
 def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
-    """Return a mask of the hashes that are in any of the sorted arrays."""
+    """Return True for each hash that is in one of the sorted arrays."""
     known = np.zeros(len(hashes), bool)
     for chunk in seen:
-        places = np.minimum(np.searchsorted(chunk, hashes), len(chunk) - 1)
-        known |= chunk[places] == hashes
+        indices = np.minimum(np.searchsorted(chunk, hashes), len(chunk) - 1)
+        known |= chunk[indices] == hashes
     return known
 
 
 def _remember(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> None:
-    """Add hashes to the sorted arrays, keeping each array longer than the next so that there are only a few."""
+    """Add hashes to the sorted arrays. Shorter arrays are merged first, so that there are only a few arrays."""
     chunk = np.sort(hashes)
     while seen and len(seen[-1]) <= len(chunk):
         chunk = np.sort(np.concatenate([seen.pop(), chunk]), kind="stable")
@@ -139,7 +140,7 @@ def _remember(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> Non
 
 
 def _make_unique(name: str, seen: list[NDArray[np.uint64]]) -> str:
-    """Return the first of `name#2`, `name#3`, ... that no row has yet, and remember it."""
+    """Return the first of `name#2`, `name#3`, ... that is still unused, and remember it."""
     number = 2
     while _find_known(digest := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen)[0]:
         number += 1

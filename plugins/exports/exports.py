@@ -29,11 +29,11 @@ class ExportConfig:
     format: str
     """Format of the table: iceberg or lance (plugins/exports/README.md), a name in plugins/exports/formats."""
     output: str
-    """Folder or cloud prefix that contains the table; several runs can be exported to the same one."""
+    """Folder or cloud prefix that contains the table. Several runs can be exported to the same table."""
     run: str = "latest"
     """Id of a run (plumbline status); `latest` selects the newest."""
     table: str = "scores"
-    """Name of the table; in Iceberg, its namespace is `plumbline`."""
+    """Name of the table. Iceberg tables are in the namespace `plumbline`."""
     catalog: str | None = None
     """Iceberg's catalog: a database address as in SQLAlchemy (sqlite:////absolute/path.db), or the https:// address of
     a REST catalog; null uses `catalog.db` in the output folder.
@@ -49,7 +49,7 @@ class ExportConfig:
 
 
 ROWS_PER_COMMIT = 1 << 18
-"""Approximate number of rows per commit; this many rows are in memory at a time."""
+"""Approximate number of rows per commit, and of rows in memory at a time."""
 
 
 class ExportedScores(NamedTuple):
@@ -62,14 +62,13 @@ class ExportedScores(NamedTuple):
     written: int
     """Number of rows written by this call."""
     removed: int
-    """Number of rows without an image that this call removed, because this run has the images that were missing before.
-    """
+    """Number of removed rows about missing images. They are removed once a run has the images."""
 
 
 def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda written: None) -> ExportedScores:
-    """Write the rows that the table lacks; after each commit, call `report` with the number of rows written so far.
+    """Write the rows that the table lacks. After each commit, call `report` with the number of rows written until then.
 
-    Raise ConfigError if the run or the table cannot be used, and ExportError if the table cannot be written.
+    Raises ConfigError if the run or the table cannot be used, and ExportError if the table cannot be written.
     """
     store = open_existing_store(config)
     run_id = find_run(store, config.run)
@@ -80,7 +79,7 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
     parts = _read_parts(store, run_id, maker)
     first = next(parts)
     table = FORMATS[config.format](target, first.table.schema)
-    writer = _Writer(table, table.stored_parts(benchmark), report)
+    writer = _Writer(table, table.count_stored_rows(benchmark), report)
     for part in chain([first], parts):
         writer.add(part)
     writer.flush()
@@ -94,7 +93,7 @@ def _read_parts(store: Store, run_id: str, maker: RowMaker) -> Iterator[PartRows
 
 
 class _Writer:
-    """Writer of the parts that the table lacks; it writes several parts per commit."""
+    """Writer of the parts that the table lacks. It writes several parts per commit."""
 
     def __init__(self, table: ScoreTable, stored_parts: Sequence[StoredPart], report: Callable[[int], None]) -> None:
         self._table, self._stored_parts, self._report = table, stored_parts, report
@@ -107,7 +106,7 @@ class _Writer:
         self.rows = self.written = 0
 
     def add(self, part: PartRows) -> None:
-        """Queue a part unless the table already has all of its rows; write the queue when it is long enough."""
+        """Queue a part unless the table already has all of its rows. Write the queue once it is long enough."""
         self.rows += len(part.table)
         self._run_parts.add(part.name)
         if self._row_counts[part.name] < len(part.table):
@@ -116,7 +115,7 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write the queue: rows of new generators and metrics in one commit, other rows in a second."""
+        """Write the queue. Rows of new generators and metrics are one commit, and other rows are another."""
         fresh = [rows for rows in self._pending if not self._groups & _list_groups(rows)]
         others = [rows for rows in self._pending if self._groups & _list_groups(rows)]
         self._pending = []
@@ -128,23 +127,23 @@ class _Writer:
                 self._report(self.written)
 
     def remove_stale(self, benchmark: str, manifest: Mapping[str, Any]) -> int:
-        """Remove rows without an image that the run no longer contains.
+        """Remove rows about missing images that the run no longer contains, and return their number.
 
-        Only rows of this run's generators and metrics are removed. Return the number of removed rows.
+        Only rows of this run's generators and metrics are removed.
         """
         if not any(self._is_stale(part, manifest) for part in self._stored_parts):
             return 0
-        stale = [part for part in self._table.stored_parts(benchmark) if self._is_stale(part, manifest)]
+        stale = [part for part in self._table.count_stored_rows(benchmark) if self._is_stale(part, manifest)]
         if stale:
-            self._table.remove_unnamed(benchmark, stale)
-        return sum(part.unnamed for part in stale)
+            self._table.remove_missing_images(benchmark, stale)
+        return sum(part.missing for part in stale)
 
     def _is_stale(self, part: StoredPart, manifest: Mapping[str, Any]) -> bool:
         in_run = part.generator in manifest.get("generators", ()) and part.metric in manifest.get("metrics", ())
-        return bool(part.unnamed) and in_run and part.part not in self._run_parts
+        return bool(part.missing) and in_run and part.part not in self._run_parts
 
 
 def _list_groups(rows: pa.Table) -> set[tuple[str, str]]:
-    """Return the distinct pairs of generator and metric."""
+    """Return the distinct pairs of generator and metric in the rows."""
     pairs = pa.TableGroupBy(rows, ["generator", "metric"], use_threads=False).aggregate([])
     return set(zip(*(column.to_pylist() for column in pairs.columns), strict=True))

@@ -1,4 +1,4 @@
-"""The interface of table formats: list the stored parts, write rows by key, and remove stale rows."""
+"""Interface of table formats: count stored rows by part, write rows by key, and remove rows about missing images."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,18 +12,18 @@ from plumbline.pipelines.base.storage import Place, first_line
 
 
 class ExportError(PlumblineError):
-    """Raised if scores could not be written to a table."""
+    """Scores could not be written to a table."""
 
 
 class StoredPart(NamedTuple):
-    """Number of rows in the table that come from one part of a run's scores."""
+    """A part of a run's scores, and the number of its rows in the table."""
 
     generator: str
     metric: str
     part: str
     rows: int
-    unnamed: int
-    """Number of rows without an image."""
+    missing: int
+    """Number of rows about missing images."""
 
 
 class ScoreTable(Protocol):
@@ -37,21 +37,21 @@ class ScoreTable(Protocol):
     def schema(self) -> pa.Schema:
         """Columns of the table."""
 
-    def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
-        """Count a benchmark's stored rows by part, reading few columns, batch by batch."""
+    def count_stored_rows(self, benchmark: str) -> Sequence[StoredPart]:
+        """Count a benchmark's stored rows by part. Only the columns PART_COLUMNS are read, in batches."""
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
-        """Write the rows of one benchmark in one commit; they replace rows with the same key.
+        """Write the rows of one benchmark in one commit. They replace rows with the same key.
 
-        `fresh` means that the table has no rows for the same generators and metrics. Raise ExportError on failure.
+        If `fresh`, the table has no rows for the same generators and metrics. Raises ExportError on failure.
         """
 
-    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove the rows without an image from these parts, in one commit."""
+    def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
+        """Remove the rows about missing images in these parts, in one commit."""
 
 
 class Target(NamedTuple):
-    """Where a table is stored: its folder, name and catalog."""
+    """Location of a table: its folder, name and catalog."""
 
     place: Place
     table: str
@@ -59,7 +59,7 @@ class Target(NamedTuple):
 
 
 OpenTable = Callable[[Target, pa.Schema], ScoreTable]
-"""Opens the table or creates it, and adds the columns of the schema that it lacks."""
+"""Function that opens or creates the table, and adds missing columns of the schema."""
 
 
 @contextmanager
@@ -71,16 +71,15 @@ def export_errors(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ExportError(
-            f"{url}: {type(error).__name__}: {first_line(error)}; rows that were written are kept: run the same "
-            "command again, and if it fails again, export into another table (table=NAME)"
+            f"{url}: {type(error).__name__}: {first_line(error)}; rows that were already written are kept; run the "
+            "same command again, and if it fails again, export to another table (table=NAME)"
         ) from error
 
 
 def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
-    """Return the rows cast to the table's types; raise ExportError if a value cannot be cast.
+    """Cast the rows to the types of the table's columns; raise ExportError if a value cannot be cast.
 
-    An extra column, such as a seed, may have different types in different runs. If the rows lack a column of the table,
-    it is null.
+    An extra column, such as a seed, may have different types in different runs. Columns that the rows lack are null.
     """
     for position, field in enumerate(rows.schema):
         stored = schema.field(field.name).type
@@ -91,8 +90,8 @@ def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ExportError(
                 f"{url}: column {field.name!r} has type {stored} in the table and {field.type} in this run "
-                f"({first_line(error)}); leave it out by listing the others in columns=[...], or export into another "
-                "table (table=NAME)"
+                f"({first_line(error)}); leave it out by listing the other columns in columns=[...], or export to "
+                "another table (table=NAME)"
             ) from error
     for name in schema.names:
         if name not in rows.column_names:
@@ -104,7 +103,7 @@ PART_COLUMNS = ("generator", "metric", "part", "image_id")
 
 
 def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StoredPart]:
-    """Count rows by part, given batches with the columns PART_COLUMNS."""
+    """Count rows by part. The batches have the columns PART_COLUMNS."""
     rows: Counter[tuple[str, str, str]] = Counter()
     named: Counter[tuple[str, str, str]] = Counter()
     for batch in batches:

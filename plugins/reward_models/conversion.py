@@ -43,11 +43,11 @@ Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3", "videoali
 Weights = dict[str, torch.Tensor]
 
 NESTED = ("state_dict", "model")
-"""Keys under which a training checkpoint may contain the weights."""
+"""Keys that may contain the weights in a training checkpoint."""
 HEAD_WIDTH = 64
 """Width of an attention head in BERT and in every ViT of BLIP."""
 PIXELS = 256 * 28 * 28
-"""Number of pixels to which HPSv3 and EditReward resize every image."""
+"""Number of pixels of every image after resizing in HPSv3 and EditReward."""
 BLIP_NAMES = (
     (r"^blip\.", ""),
     (r"^mlp\.", "reward_head."),
@@ -67,16 +67,16 @@ QWEN_NAMES = (
     (r"^visual\.", "model.visual."),
     (r"^model\.(?!visual\.|language_model\.)", "model.language_model."),
 )
-"""Patterns and replacements that convert Qwen2-VL's weight names from before transformers 4.52 to the current ones."""
+"""Patterns and replacements that convert Qwen2-VL's weight names before transformers 4.52 to the current names."""
 
 
 EDITREWARD = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
-"""Names of the instructions of EditReward's two heads in its prompts.py. Both instructions end with the text of
-COLLATOR in the same folder (TIGER-AI-Lab/EditReward edb027e, inference_edit.py).
+"""Names of the two heads' instructions in EditReward's prompts.py. Both instructions end with the text in COLLATOR, a
+file in the same folder (TIGER-AI-Lab/EditReward edb027e, inference_edit.py).
 """
 COLLATOR = "data_collator_qwen_edit.py"
 RELEASED_SETTINGS = "model_config.json"
-"""File with VideoAlign's settings, in the parent of the folder that contains the weights."""
+"""File with VideoAlign's settings, in the parent of the weights' folder."""
 VIDEOALIGN: Mapping[str, Any] = {
     "fps": 2,
     "num_frames": None,
@@ -84,13 +84,13 @@ VIDEOALIGN: Mapping[str, Any] = {
     "sample_type": "uniform",
     "prompt_template_type": "detailed_special",
 }
-"""Settings with which VideoAlign's release reads videos and prompts the model (KwaiVGI/VideoAlign 219ab9d, train.sh).
+"""Settings in VideoAlign's release for reading videos and prompting the model (KwaiVGI/VideoAlign 219ab9d, train.sh).
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertConfig:
-    """Configuration of a conversion of released weights."""
+    """Options of `plumbline convert`."""
 
     release: Release
     """`open_clip` for any CLIP that was trained with OpenCLIP, such as HPSv2 and NegCLIP; otherwise the name of the
@@ -99,9 +99,9 @@ class ConvertConfig:
     weights: str
     """Released weights file: .pt, .pth, .bin or .safetensors."""
     base: str
-    """Folder or hub id of a checkpoint with the same configuration and tokenizer; its weights are not needed."""
+    """Folder or hub id of a checkpoint with the same configuration and tokenizer. Its weights are not needed."""
     output: str
-    """Folder to create; it must not exist yet."""
+    """Folder for the converted checkpoint. It must not exist yet."""
     instruction: str | None = None
     """Source file in the release that contains the model's instruction: data_collator_qwen.py for hpsv3,
     prompt_template.py for videoalign, and prompts.py (in its original folder) for editreward. The file is parsed but
@@ -113,11 +113,11 @@ class ConvertedCheckpoint(NamedTuple):
     """A converted checkpoint that has not been written yet."""
 
     network: nn.Module
-    """Network on the meta device, which defines the expected names and shapes."""
+    """Network on the meta device. It defines the expected names and shapes."""
     weights: Weights
     """Weights by their names in the network."""
     stored: Weights
-    """Weights by the names under which they are written, which the family expects."""
+    """Weights by their names in the file, as the model family expects them."""
     file: str = "model.safetensors"
 
 
@@ -128,26 +128,26 @@ def convert(config: ConvertConfig) -> list[Path]:
     """
     output, source = Path(config.output).expanduser(), Path(config.weights).expanduser()
     if output.exists():
-        raise ModelError(f"{output}: it already exists; choose another output, or remove it")
+        raise ModelError(f"{output}: already exists; choose another output, or remove it")
     if not source.is_file():
-        raise ModelError(f"{source}: no such file; download the release first")
+        raise ModelError(f"{source}: expected the released weights, found no file; download the release first")
     tensors = read_tensors(source)
     base = find_part(config.base, None, lambda file: "").folder(SMALL_FILES)
-    making = output.with_name(f"{output.name}.unfinished")
-    shutil.rmtree(making, ignore_errors=True)
-    making.mkdir(parents=True)
+    draft = output.with_name(f"{output.name}.unfinished")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
     try:
-        made = RELEASES[config.release](config, tensors, base, making)
+        made = RELEASES[config.release](config, tensors, base, draft)
         check_weights_fit(source, made)
-        save_file({name: tensor.contiguous() for name, tensor in made.stored.items()}, making / made.file)
-        making.rename(output)
+        save_file({name: tensor.contiguous() for name, tensor in made.stored.items()}, draft / made.file)
+        draft.rename(output)
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
     return sorted(output.iterdir())
 
 
 def read_tensors(file: Path) -> Weights:
-    """Read the weights in a released file, by name; raise ModelError if a pickle contains more than tensors."""
+    """Read the weights in a released file by name; raise ModelError if a pickle contains other objects than tensors."""
     if file.suffix == ".safetensors":
         with readable_load(file.parent, file.name):
             return dict(load_file(file))
@@ -156,22 +156,26 @@ def read_tensors(file: Path) -> Weights:
     except pickle.UnpicklingError as error:
         reason = " ".join(str(error).split("\n")[0].split())[:200]
         raise ModelError(
-            f"{file}: a pickle with more than tensors ({reason}); none of it was executed; convert it to "
-            ".safetensors on a machine that you trust with it"
+            f"{file}: expected a pickle of tensors, found other objects ({reason}); none of its code was executed; "
+            "convert it to .safetensors on an isolated machine"
         ) from error
     except Exception as error:
-        raise ModelError(f"{file}: not a file of weights ({type(error).__name__}); download it again") from error
+        raise ModelError(
+            f"{file}: expected a file of weights, found other data ({type(error).__name__}); download it again"
+        ) from error
     return _select_tensors(file, contents)
 
 
 def _select_tensors(file: Path, contents: Any) -> Weights:
-    """Return the weights in a training checkpoint, removing the name prefix that distributed training adds."""
+    """Return the weights in a training checkpoint, without the name prefix that distributed training adds."""
     nested = next((contents[name] for name in NESTED if isinstance(contents, Mapping) and name in contents), contents)
     if not isinstance(nested, Mapping):
         raise ModelError(f"{file}: expected a mapping from names to weights, found a {type(nested).__name__}")
     weights = {str(name): tensor for name, tensor in nested.items() if isinstance(tensor, torch.Tensor)}
     if not weights:
-        raise ModelError(f"{file}: no weights; expected tensors by name at the top or under {' or '.join(NESTED)}")
+        raise ModelError(
+            f"{file}: expected tensors by name, at the top level or under {' or '.join(NESTED)}, found none"
+        )
     if all(name.startswith("module.") for name in weights):
         return {name.removeprefix("module."): tensor for name, tensor in weights.items()}
     return weights
@@ -185,25 +189,26 @@ def check_weights_fit(source: Path, made: ConvertedCheckpoint) -> None:
         if names:
             raise ModelError(
                 f"{source}: {problem} {min(names)}; check that this is the release, and that "
-                "`base` is the model it is based on"
+                "`base` is the model that it was trained from"
             )
     for name, shape in expected.items():
         if found[name] != shape:
             raise ModelError(
-                f"{source}: {name} is {found[name]}, but {shape} in `base`; set `base` to the model it is based on"
+                f"{source}: {name} has the shape {found[name]}, but {shape} in `base`; set `base` to the model that it "
+                "was trained from"
             )
 
 
-def _base_config(base: Path) -> Any:
+def _read_base_config(base: Path) -> Any:
     with readable_load(base, "config.json"):
         return AutoConfig.from_pretrained(base, trust_remote_code=False)
 
 
-def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Keep the weights of an OpenCLIP model unchanged, and add the base's configuration."""
     fields = _read_open_clip_config(config, base)
-    shutil.copy(base / OPEN_CLIP_CONFIG, making)
-    load_tokenizer(base).save_pretrained(making)
+    shutil.copy(base / OPEN_CLIP_CONFIG, draft)
+    load_tokenizer(base).save_pretrained(draft)
     with torch.device("meta"):
         return ConvertedCheckpoint(CLIPModel(fields), clip_weights(tensors), tensors, OPEN_CLIP_WEIGHTS)
 
@@ -211,30 +216,30 @@ def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, maki
 def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
     """Read the configuration of a base that has OpenCLIP's layout."""
     if not (base / OPEN_CLIP_CONFIG).is_file():
-        raise ModelError(f"{config.base}: no {OPEN_CLIP_CONFIG}; name a base in OpenCLIP's layout")
+        raise ModelError(f"{config.base}: has no {OPEN_CLIP_CONFIG}; choose a base in OpenCLIP's layout")
     with readable_load(base, OPEN_CLIP_CONFIG):
         return clip_config(json.loads((base / OPEN_CLIP_CONFIG).read_text()))
 
 
-def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Convert the configuration and the weights to transformers' CLIP."""
     fields, weights = _read_open_clip_config(config, base), pyramid_clip_weights(tensors)
     fields.architectures = [PyramidClip.__name__]
-    fields.save_pretrained(making)
-    load_tokenizer(base).save_pretrained(making)
-    clip_processor(fields.vision_config.image_size).save_pretrained(making)
+    fields.save_pretrained(draft)
+    load_tokenizer(base).save_pretrained(draft)
+    clip_processor(fields.vision_config.image_size).save_pretrained(draft)
     with torch.device("meta"):
         return ConvertedCheckpoint(PyramidClip(fields), weights, weights)
 
 
-def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Set the image size in BLIP's configuration to that of the release, and rename the weights."""
     weights = {
         name: tensor
         for name, tensor in _rename_weights(tensors, BLIP_NAMES).items()
         if not name.startswith(UNUSED_BLIP_WEIGHTS)
     }
-    fields = _base_config(base)
+    fields = _read_base_config(base)
     vision = fields.vision_config
     positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
     vision.image_size = round((positions - 1) ** 0.5) * vision.patch_size
@@ -243,72 +248,75 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, m
         if half.hidden_size % HEAD_WIDTH == 0:
             half.num_attention_heads = half.hidden_size // HEAD_WIDTH
     fields.architectures = [ImageReward.__name__]
-    fields.save_pretrained(making)
-    load_tokenizer(base).save_pretrained(making)
-    clip_processor(vision.image_size).save_pretrained(making)
+    fields.save_pretrained(draft)
+    load_tokenizer(base).save_pretrained(draft)
+    clip_processor(vision.image_size).save_pretrained(draft)
     with torch.device("meta"):
         return ConvertedCheckpoint(ImageReward(fields), weights, weights)
 
 
-def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Add the reward token to Qwen2-VL, fix the image size, and save the release's instruction."""
     parts = ("INSTRUCTION", "prompt_with_special_token")
     texts = _read_texts(config.instruction, "data_collator_qwen.py")
-    (making / INSTRUCTION).write_text(_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
-    return _convert_qwen_reward(HpsV3, tensors, base, making)
+    (draft / INSTRUCTION).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
+    return _convert_qwen_reward(HpsV3, tensors, base, draft)
 
 
-def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Add the reward token to Qwen2.5-VL, fix the image size, and save each head's instruction."""
     texts = dict(_read_texts(config.instruction, "prompts.py"))
     texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR)), COLLATOR)
     for file, name in zip(INSTRUCTIONS, EDITREWARD, strict=True):
         parts = (name, "prompt_with_special_token")
-        (making / file).write_text(_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
-    return _convert_qwen_reward(EditReward, tensors, base, making)
+        (draft / file).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
+    return _convert_qwen_reward(EditReward, tensors, base, draft)
 
 
 def _convert_qwen_reward(
-    network: Callable[[Any], nn.Module], tensors: Weights, base: Path, making: Path
+    network: Callable[[Any], nn.Module], tensors: Weights, base: Path, draft: Path
 ) -> ConvertedCheckpoint:
     """Convert a Qwen-VL that has a reward token and a fixed image size."""
     weights = {
         name: tensor for name, tensor in _rename_weights(tensors, QWEN_NAMES).items() if name != "lm_head.weight"
     }
-    fields = _add_tokens(base, making, (REWARD_TOKEN,))
+    fields = _add_tokens(base, draft, (REWARD_TOKEN,))
     images = json.loads((base / "preprocessor_config.json").read_text())
     size = {"shortest_edge": PIXELS, "longest_edge": PIXELS}
     images |= {"min_pixels": PIXELS, "max_pixels": PIXELS} | ({"size": size} if "size" in images else {})
-    (making / "preprocessor_config.json").write_text(json.dumps(images, indent=1))
+    (draft / "preprocessor_config.json").write_text(json.dumps(images, indent=1))
     with torch.device("meta"):
         made = network(fields)
     fields.architectures = [type(made).__name__]
-    fields.save_pretrained(making)
+    fields.save_pretrained(draft)
     return ConvertedCheckpoint(made, weights, weights)
 
 
-def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, making: Path) -> ConvertedCheckpoint:
+def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Add three reward tokens to Qwen2-VL, merge VideoAlign's adapter into it, and save the release's settings."""
     source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS
     settings = _read_settings(source)
     template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
     texts = _read_texts(config.instruction, "prompt_template.py")
-    (making / INSTRUCTION).write_text(_instruction(config.instruction, texts, template, tuple(VIDEO_RATINGS.values())))
+    (draft / INSTRUCTION).write_text(
+        _join_instruction(config.instruction, texts, template, tuple(VIDEO_RATINGS.values()))
+    )
     merged = {
         name: tensor for name, tensor in _merge_adapter(tensors, settings.scaling).items() if name != "lm_head.weight"
     }
     weights = _rename_weights(merged, QWEN_NAMES)
-    fields = _add_tokens(base, making, tuple(VIDEO_RATINGS.values()))
-    shutil.copy(base / "preprocessor_config.json", making)
+    fields = _add_tokens(base, draft, tuple(VIDEO_RATINGS.values()))
+    shutil.copy(base / "preprocessor_config.json", draft)
     fields.reward_heads = len(weights.get("rm_head.weight", ()))
     if fields.reward_heads not in (1, len(VIDEO_RATINGS)):
         raise ModelError(
-            f"{config.weights}: expected rm_head.weight of 1 row or {len(VIDEO_RATINGS)}, found {fields.reward_heads}"
+            f"{config.weights}: expected rm_head.weight with 1 or {len(VIDEO_RATINGS)} rows, found "
+            f"{fields.reward_heads}"
         )
     fields.reward_means, fields.reward_stds = settings.means, settings.stds
     fields.max_frame_pixels = settings.max_frame_pixels
     fields.architectures = [VideoReward.__name__]
-    fields.save_pretrained(making)
+    fields.save_pretrained(draft)
     with torch.device("meta"):
         return ConvertedCheckpoint(VideoReward(fields), weights, weights)
 
@@ -317,19 +325,22 @@ class VideoAlignSettings(NamedTuple):
     """Settings from the release's model_config.json."""
 
     scaling: Callable[[int], float]
-    """Function that returns the factor for the adapter's weights, given the adapter's rank."""
+    """Function that returns the factor of the adapter's weights for the adapter's rank."""
     max_frame_pixels: int
     means: list[float]
     stds: list[float]
 
 
 def _read_settings(file: Path) -> VideoAlignSettings:
-    """Read the settings.
+    """Read VideoAlign's settings.
 
-    Raises ModelError if the model reads videos, or is prompted, in a different way from the release.
+    Raises ModelError if videos are read or the model is prompted in a different way from the release.
     """
     if not file.is_file():
-        raise ModelError(f"{file}: no such file; keep the weights in the release's folders, one level below it")
+        raise ModelError(
+            f"{file}: expected the release's settings, found no file; keep the weights in the release's folder, one "
+            "level below this file"
+        )
     with readable_load(file.parent, file.name):
         settings = json.loads(file.read_text())
         data, adapter = settings["data_config"], settings["peft_lora_config"]
@@ -344,12 +355,14 @@ def _read_settings(file: Path) -> VideoAlignSettings:
         most = int(data["max_frame_pixels"])
     other = [f"{name}={value!r}" for name, value in found.items() if value != VIDEOALIGN[name]]
     if other:
-        raise ModelError(f"{file}: {', '.join(other)}, but the release has {VIDEOALIGN}; only the release is served")
+        raise ModelError(
+            f"{file}: {', '.join(other)}, but the release has {VIDEOALIGN}; only the release's settings are supported"
+        )
     return VideoAlignSettings(lambda rank: alpha / (rank**0.5 if root else rank), most, means, stds)
 
 
 def _merge_adapter(tensors: Weights, scaling: Callable[[int], float]) -> Weights:
-    """Merge a peft adapter into the network's weights in float32, since bfloat16 would round the adapter away."""
+    """Merge a peft adapter into the network's weights in float32, because bfloat16 would lose most of the adapter."""
     named = {name.removeprefix("base_model.model."): tensor for name, tensor in tensors.items()}
     merged = {name: tensor for name, tensor in named.items() if ".lora_" not in name and ".base_layer." not in name}
     for name, tensor in named.items():
@@ -365,14 +378,14 @@ def _merge_adapter(tensors: Weights, scaling: Callable[[int], float]) -> Weights
     return merged
 
 
-def _add_tokens(base: Path, making: Path, tokens: Sequence[str]) -> Any:
-    """Add `tokens` to a Qwen-VL: write its tokenizer and chat template, and return its configuration."""
-    fields, tokenizer = _base_config(base), load_tokenizer(base)
+def _add_tokens(base: Path, draft: Path, tokens: Sequence[str]) -> Any:
+    """Add tokens to a Qwen-VL. Write its tokenizer and chat template, and return its configuration."""
+    fields, tokenizer = _read_base_config(base), load_tokenizer(base)
     tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
     fields.text_config.vocab_size = len(tokenizer)
     for file in base.glob("*chat_template*"):
-        shutil.copy(file, making)
-    tokenizer.save_pretrained(making)
+        shutil.copy(file, draft)
+    tokenizer.save_pretrained(draft)
     return fields
 
 
@@ -383,7 +396,7 @@ def _read_texts(file: str | None, released: str) -> dict[str, Any]:
     try:
         statements = ast.parse(Path(file).read_text()).body
     except (SyntaxError, ValueError) as error:
-        raise ModelError(f"{file}: not Python source ({error}); expected the release's {released}") from error
+        raise ModelError(f"{file}: expected the release's {released}, found no Python source ({error})") from error
     return {
         target.id: statement.value.value
         for statement in statements
@@ -393,14 +406,16 @@ def _read_texts(file: str | None, released: str) -> dict[str, Any]:
     }
 
 
-def _instruction(file: str | None, texts: Mapping[str, Any], names: Sequence[str], tokens: Sequence[str]) -> str:
+def _join_instruction(file: str | None, texts: Mapping[str, Any], names: Sequence[str], tokens: Sequence[str]) -> str:
     """Join the constants with these names into an instruction.
 
     Raises ModelError unless the prompt's placeholder and each token occur exactly once in it.
     """
     instruction = "".join(str(texts.get(name, "")) for name in names)
     if any(instruction.count(mark) != 1 for mark in (PROMPT, *tokens)):
-        raise ModelError(f"{file}: expected {' and '.join(names)} with {', '.join((PROMPT, *tokens))}, each once")
+        raise ModelError(
+            f"{file}: expected {' and '.join(names)} to contain {', '.join((PROMPT, *tokens))}, each exactly once"
+        )
     return instruction
 
 

@@ -25,29 +25,29 @@ from plumbline.operators.models.processing import load_chat_tokenizer
 from plumbline.plugins.reward_models.token_rewards import INSTRUCTION, INSTRUCTIONS
 
 PROMPT = "{text_prompt}"
-"""Placeholder for the prompt in an instruction."""
+"""Placeholder for the prompt in an instruction file."""
 REWARD_TOKEN = "<|Reward|>"
 """Reward token of HPSv3 and EditReward."""
 HIDDEN = (1024, 16)
 """Widths of the hidden layers in the heads of HPSv3 and EditReward."""
 MEAN = 0
-"""Index of a reward's mean in the output of a head; the standard deviation follows it."""
+"""Index of a reward's mean in the output of a head. The next value is the standard deviation."""
 
 
 class Pixels(NamedTuple):
     """An image or video as processed by Qwen2-VL's processor."""
 
     patches: torch.Tensor
-    """Pixels as bytes (frames, 3, height, width), not yet divided into patches."""
+    """Pixels as bytes (frames, 3, height, width), before they are divided into patches."""
     grid: torch.Tensor
     """Number of patches in time, height and width; shape (3,)."""
 
 
-Seen = tuple[torch.Tensor, ...]
-"""Embeddings (tokens, width) of the images or videos in a conversation, which take the place of their tokens."""
+ImageEmbeddings = tuple[torch.Tensor, ...]
+"""Embeddings (tokens, width) of the images or videos in a conversation. They replace the embeddings of their tokens."""
 
 
-def reward_head(width: int) -> nn.Sequential:
+def make_reward_head(width: int) -> nn.Sequential:
     """Return a head that maps a hidden state of this width to a reward's mean and standard deviation."""
     first, second = HIDDEN
     return nn.Sequential(
@@ -61,24 +61,24 @@ def reward_head(width: int) -> nn.Sequential:
 
 
 class TokenReward(LoadedImageModel):
-    """Implements `similarity` for networks that output the reward at special tokens of the instruction.
+    """The `similarity` call of networks whose rewards are read at special tokens of the instruction.
 
-    Each image is encoded once; the instruction is processed for every pair of image and prompt.
+    Each image is encoded once. The instruction is processed for every pair of image and prompt.
     """
 
-    sees: ClassVar[Literal["image", "video"]] = "image"
+    input_kind: ClassVar[Literal["image", "video"]] = "image"
     reward_tokens: ClassVar[tuple[str, ...]] = (REWARD_TOKEN,)
-    """Tokens at which the rewards are read, in the order in which they occur in each instruction."""
+    """Tokens whose hidden states contain the rewards, in the order of each instruction."""
     instruction_files: ClassVar[tuple[str, ...]] = (INSTRUCTION,)
     instructions: Sequence[str]
-    """Texts of the instruction files. Each one is used in a separate conversation, with {text_prompt} replaced by the
+    """Texts of the instruction files. Each text is used in a separate conversation, with {text_prompt} replaced by the
     prompt.
     """
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
         self.reward_ids = torch.tensor(self.tokenizer.convert_tokens_to_ids(list(self.reward_tokens)))
-        self.seen_id = int(getattr(self.model.config, f"{self.sees}_token_id"))
+        self.image_token_id = int(getattr(self.model.config, f"{self.input_kind}_token_id"))
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
@@ -96,10 +96,10 @@ class TokenReward(LoadedImageModel):
         return tokenizer
 
     @abstractmethod
-    def rewards(self, states: torch.Tensor) -> list[Compared]:
-        """Compute rewards from the hidden states (pairs, reward tokens, width) at each pair's reward tokens.
+    def compute_rewards(self, states: torch.Tensor) -> list[Compared]:
+        """Compute the reward of each pair from the hidden states (pairs, reward tokens, width) at its reward tokens.
 
-        If there are several instructions, their tokens are concatenated in order.
+        If there are several instructions, their reward tokens are concatenated in order.
         """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> tuple[Pixels, ...]:
@@ -111,34 +111,36 @@ class TokenReward(LoadedImageModel):
         made = [self.processor(images=image, return_tensors="pt") for image in images]
         return tuple(Pixels(self.pixels.pin(each["pixel_values"]), each["image_grid_thw"][0]) for each in made)
 
-    def encode(self, pixels: Sequence[tuple[Pixels, ...]]) -> list[Seen]:
+    def encode(self, pixels: Sequence[tuple[Pixels, ...]]) -> list[ImageEmbeddings]:
         """Return the embeddings of each item's images or video, on the device."""
         with torch.inference_mode():
             patches = self.pixels([each.patches for shown in pixels for each in shown])
             grids = torch.stack([each.grid for shown in pixels for each in shown]).to(patches.device)
-            read = getattr(self.model.model, f"get_{self.sees}_features")
+            read = getattr(self.model.model, f"get_{self.input_kind}_features")
             states = iter(read(patches, grids).pooler_output)
             return [tuple(next(states) for _ in shown) for shown in pixels]
 
-    def compare(self, features: Sequence[Seen], pairs: Sequence[Pair], measure: Measure = "reward") -> list[Compared]:
-        """Return the reward of each pair; prompts are never truncated."""
+    def compare(
+        self, features: Sequence[ImageEmbeddings], pairs: Sequence[Pair], measure: Measure = "reward"
+    ) -> list[Compared]:
+        """Return the reward of each pair of images and prompt. Prompts are never truncated."""
         asked = [
             (features[pair.image], read.replace(PROMPT, pair.text)) for pair in pairs for read in self.instructions
         ]
-        read = [(self._ids(text, seen), seen) for seen, text in asked]
-        states = call_in_batches(self._states, read, [len(ids) for ids, _ in read], size=self.pair_batch)
+        read = [(self._tokenize_conversation(text, embeddings), embeddings) for embeddings, text in asked]
+        states = call_in_batches(self._compute_states, read, [len(ids) for ids, _ in read], size=self.pair_batch)
         if not states:
             return []
         with torch.inference_mode():
-            return self.rewards(torch.cat(states).view(len(pairs), -1, states[0].shape[-1]))
+            return self.compute_rewards(torch.cat(states).view(len(pairs), -1, states[0].shape[-1]))
 
-    def _ids(self, text: str, seen: Seen) -> torch.Tensor:
-        """Tokenize the conversation; raise HopelessRow if the prompt contains an image token or a reward token."""
-        content = [*({"type": self.sees} for _ in seen), {"type": "text", "text": text}]
+    def _tokenize_conversation(self, text: str, embeddings: ImageEmbeddings) -> torch.Tensor:
+        """Tokenize a conversation; raise HopelessRow if the prompt contains an image token or a reward token."""
+        content = [*({"type": self.input_kind} for _ in embeddings), {"type": "text", "text": text}]
         turns = [{"role": "user", "content": content}]
         conversation = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         ids = torch.tensor(self.tokenizer(conversation, add_special_tokens=False).input_ids)
-        marks = [(self.seen_id, len(seen), f"the {self.sees}'s")]
+        marks = [(self.image_token_id, len(embeddings), f"the {self.input_kind}'s")]
         marks += [(mark, 1, "the reward's") for mark in self.reward_ids.tolist()]
         for mark, count, name in marks:
             if int((ids == mark).sum()) != count:
@@ -146,21 +148,21 @@ class TokenReward(LoadedImageModel):
                     RowError("request_refused", f"the prompt contains {name} token; change the prompt's text")
                 )
         repeats = torch.ones_like(ids)
-        repeats[ids == self.seen_id] = torch.tensor([len(states) for states in seen])
+        repeats[ids == self.image_token_id] = torch.tensor([len(states) for states in embeddings])
         return ids.repeat_interleave(repeats)
 
-    def _states(self, read: Sequence[tuple[torch.Tensor, Seen]]) -> list[torch.Tensor]:
-        """Return each conversation's hidden states (reward tokens, width) at its reward tokens.
+    def _compute_states(self, read: Sequence[tuple[torch.Tensor, ImageEmbeddings]]) -> list[torch.Tensor]:
+        """Return the hidden states (reward tokens, width) at the reward tokens of each conversation.
 
         Conversations are padded on the right. The releases were trained without Qwen2-VL's three-dimensional positions:
-        they pass no grid to the language model, so image tokens are numbered consecutively, like words.
+        they do not pass a grid to the language model, so image tokens are numbered consecutively, like words.
         """
         device, model = self.model.device, self.model.model
         mask = pad_sequence([torch.ones_like(ids) for ids, _ in read], batch_first=True).to(device)
         ids = pad_sequence([ids for ids, _ in read], batch_first=True).to(device)
-        places = (ids == self.seen_id) & mask.bool()
+        places = (ids == self.image_token_id) & mask.bool()
         embedded = model.get_input_embeddings()(ids)
-        embedded[places] = torch.cat([states for _, seen in read for states in seen]).to(embedded.dtype)
+        embedded[places] = torch.cat([states for _, embeddings in read for states in embeddings]).to(embedded.dtype)
         positions = torch.arange(ids.shape[1], device=device).expand_as(ids)
         states = model.language_model(
             inputs_embeds=embedded, attention_mask=mask, position_ids=positions, use_cache=False
@@ -181,7 +183,7 @@ class HpsV3(Qwen2VLPreTrainedModel):  # type: ignore[misc]
     def __init__(self, config: Qwen2VLConfig) -> None:
         super().__init__(config)
         self.model = Qwen2VLModel(config)
-        self.rm_head = reward_head(config.text_config.hidden_size)
+        self.rm_head = make_reward_head(config.text_config.hidden_size)
         self.post_init()
 
 
@@ -190,7 +192,7 @@ class HpsV3Similarity(TokenReward):
 
     architecture = f"{__name__}:HpsV3"
 
-    def rewards(self, states: torch.Tensor) -> list[Compared]:
+    def compute_rewards(self, states: torch.Tensor) -> list[Compared]:
         """Return the mean of each reward."""
         means: list[float] = self.model.rm_head(states[:, 0].float())[:, MEAN].tolist()
         return [Compared(mean, truncated=False) for mean in means]
@@ -201,14 +203,14 @@ VIDEO_RATINGS = {
     "motion_quality": "<|MQ_reward|>",
     "text_alignment": "<|TA_reward|>",
 }
-"""Names of the ratings and their tokens, in the order in which the release's instruction has them."""
+"""Token of each rating, by the rating's name and in the order of the release's instruction."""
 FRAME_TOKENS = 128
-"""Minimum number of tokens per frame: VIDEO_MIN_PIXELS in the release's vision_process.py, divided by pixels per token.
+"""Minimum number of tokens per frame: VIDEO_MIN_PIXELS in the release's vision_process.py, divided by a token's pixels.
 """
 
 
 class VideoReward(Qwen2VLPreTrainedModel):  # type: ignore[misc]
-    """The network of VideoAlign (Liu et al. 2025): a Qwen2-VL into which the adapter has been merged.
+    """The network of VideoAlign (Liu et al. 2025): a Qwen2-VL that includes the merged adapter.
 
     Weights have transformers' names. In addition to Qwen2-VL's own fields, config.json contains `reward_heads` (1 or
     3), `reward_means` and `reward_stds`.
@@ -224,10 +226,10 @@ class VideoReward(Qwen2VLPreTrainedModel):  # type: ignore[misc]
 
 
 class VideoRewardSimilarity(TokenReward):
-    """The `similarity` call served by VideoAlign, which sums three standardized scores."""
+    """The `similarity` call served by VideoAlign. The similarity is the sum of three standardized scores."""
 
     architecture = f"{__name__}:VideoReward"
-    sees = "video"
+    input_kind = "video"
     reward_tokens = tuple(VIDEO_RATINGS.values())
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> tuple[Pixels, ...]:
@@ -235,10 +237,10 @@ class VideoRewardSimilarity(TokenReward):
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> tuple[Pixels, ...]:
-        """Prepare the frames of one video, resized before the processor as in the release; `seconds` is not used.
+        """Prepare the frames of one video. As in the release, frames are resized before the processor is called.
 
-        All frames are resized to a single size, which is based on the first frame. If the number of frames is odd, the
-        last one is repeated.
+        All frames are resized to the same size, which depends on the first frame. If the number of frames is odd, the
+        last frame is repeated. `seconds` is not used.
         """
         processor = self.processor
         side = processor.patch_size * processor.merge_size
@@ -249,15 +251,15 @@ class VideoRewardSimilarity(TokenReward):
             min_pixels=FRAME_TOKENS * side**2,
             max_pixels=self.model.config.max_frame_pixels,
         )
-        shown = [_resized(frame, height, width) for frame in frames]
+        shown = [_resize(frame, height, width) for frame in frames]
         shown += shown[-1:] * (-len(shown) % processor.temporal_patch_size)
         pinned = self.pixels.pin(processor(images=shown, do_resize=False, return_tensors="pt")["pixel_values"])
         times = len(shown) // processor.temporal_patch_size
         grid = torch.tensor([times, height // processor.patch_size, width // processor.patch_size])
         return (Pixels(pinned, grid),)
 
-    def rewards(self, states: torch.Tensor) -> list[Compared]:
-        """Return the sum of each video's standardized scores; with three heads, each is read at its own token."""
+    def compute_rewards(self, states: torch.Tensor) -> list[Compared]:
+        """Return the sum of each video's standardized scores. Each of three heads is read at its own token."""
         heads = self.model.rm_head(states)
         logits = heads[..., 0] if heads.shape[2] == 1 else heads.diagonal(dim1=1, dim2=2)
         means, stds = (torch.tensor(getattr(self.model.config, f"reward_{name}")) for name in ("means", "stds"))
@@ -266,8 +268,11 @@ class VideoRewardSimilarity(TokenReward):
         return [Compared(sum(ratings.values()), truncated=False, ratings=ratings) for ratings in rated]
 
 
-def _resized(frame: Image.Image, height: int, width: int) -> Image.Image:
-    """Resize a frame as torchvision resizes a byte tensor: bicubic with antialiasing, in floats, then rounded."""
+def _resize(frame: Image.Image, height: int, width: int) -> Image.Image:
+    """Resize a frame in the same way as torchvision resizes byte tensors.
+
+    The resizing is bicubic with antialiasing, computed in floats, and then rounded.
+    """
     pixels = torch.from_numpy(np.asarray(frame).copy()).permute(2, 0, 1)[None].float()
     resized = interpolate(pixels, (height, width), mode="bicubic", antialias=True, align_corners=False)
     return Image.fromarray(resized[0].clamp(0, 255).round().byte().permute(1, 2, 0).numpy())
@@ -278,7 +283,7 @@ EDIT_RATINGS = ("instruction_following", "visual_quality")
 
 
 class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
-    """The network of EditReward (Wu et al. 2025): two heads, each read at the token in its own instruction.
+    """The network of EditReward (Wu et al. 2025). It has two heads; each is read at the token in its own instruction.
 
     Weights are named as in transformers' Qwen2.5-VL, except for the heads, which have the release's names.
     """
@@ -290,17 +295,17 @@ class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
         super().__init__(config)
         self.model = Qwen2_5_VLModel(config)
         width = config.text_config.hidden_size
-        self.rm_heads = nn.ModuleDict({f"head_{place}": reward_head(width) for place in range(len(EDIT_RATINGS))})
+        self.rm_heads = nn.ModuleDict({f"head_{place}": make_reward_head(width) for place in range(len(EDIT_RATINGS))})
         self.post_init()
 
 
 class EditRewardSimilarity(TokenReward):
-    """The `similarity` call served by EditReward, for a source image and its edited image in one conversation."""
+    """The `similarity` call served by EditReward. A conversation has a source image and the edited image."""
 
     architecture = f"{__name__}:EditReward"
     instruction_files = INSTRUCTIONS
 
-    def rewards(self, states: torch.Tensor) -> list[Compared]:
+    def compute_rewards(self, states: torch.Tensor) -> list[Compared]:
         """Return the average of the two heads' means, as in the release."""
         heads = self.model.rm_heads.values()
         means = torch.stack([head(states[:, place].float())[:, MEAN] for place, head in enumerate(heads)], dim=1)

@@ -1,6 +1,6 @@
 """Model families of Qwen-VL reward models: HPSv3, VideoAlign's VideoReward and EditReward.
 
-They are released as weights without a configuration, which `plumbline convert` turns into folders (README.md).
+They are released as weights without a configuration. `plumbline convert` converts them to checkpoints (README.md).
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from plumbline.operators.models.family import TOKENIZER, Family, Files
 from plumbline.operators.models.model import LocalModel
 
 INSTRUCTION = "instruction.txt"
-"""File in an HPSv3 or VideoAlign checkpoint that contains the model's instruction, with {text_prompt} exactly once."""
+"""File with the instruction in an HPSv3 or VideoAlign checkpoint. It must contain {text_prompt} exactly once."""
 INSTRUCTIONS = ("instruction_following.txt", "visual_quality.txt")
-"""Files in an EditReward checkpoint that contain the instructions of the two heads."""
+"""Files with the two heads' instructions in an EditReward checkpoint."""
 
 
 def _check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
@@ -26,12 +26,12 @@ def _check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fi
             raise ModelError(f"{file}: expected {{text_prompt}} exactly once, for the prompt; {CONVERT_AGAIN}")
 
 
-def _token_reward(name: str, *instructions: str, **options: Any) -> Family[LocalModel]:
-    """Return the family of a Qwen-VL that outputs rewards at special tokens of its instructions.
+def _make_token_reward_family(name: str, *instructions: str, **options: Any) -> Family[LocalModel]:
+    """Return the model family of a Qwen-VL whose rewards are read at special tokens of its instructions.
 
     Args:
         name: Class of the network in reward_tokens.py, and the architecture in config.json.
-        instructions: Files in the checkpoint, each of which contains one instruction.
+        instructions: Files in the checkpoint that contain one instruction each.
         options: Further fields of the family.
     """
     files = ("preprocessor_config.json", *instructions)
@@ -48,20 +48,20 @@ def _token_reward(name: str, *instructions: str, **options: Any) -> Family[Local
     )
 
 
-HPSV3 = _token_reward("HpsV3", INSTRUCTION)
-"""Human preferences for an image and its prompt, predicted by a Qwen2-VL with a regression head (Ma et al. 2025)."""
-VIDEOALIGN = _token_reward(
+HPSV3 = _make_token_reward_family("HpsV3", INSTRUCTION)
+"""Model family HPSv3: a Qwen2-VL with a regression head that predicts human preferences for images (Ma et al. 2025)."""
+VIDEOALIGN = _make_token_reward_family(
     "VideoReward",
     INSTRUCTION,
     ratings=("visual_quality", "motion_quality", "text_alignment"),
     reads_videos=True,
 )
-"""Human preferences for a video and its prompt, predicted by a Qwen2-VL (Liu et al. 2025)."""
-EDITREWARD = _token_reward(
+"""Model family VideoAlign: a Qwen2-VL that predicts human preferences for videos (Liu et al. 2025)."""
+EDITREWARD = _make_token_reward_family(
     "EditReward",
     *INSTRUCTIONS,
     compares=("edit",),
     several_images=True,
     ratings=("instruction_following", "visual_quality"),
 )
-"""Human preferences for an edited image and its source, predicted by a Qwen2.5-VL with two heads (Wu et al. 2025)."""
+"""Model family EditReward: a Qwen2.5-VL with two heads that predicts human preferences for edits (Wu et al. 2025)."""

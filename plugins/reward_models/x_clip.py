@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class _Video(NamedTuple):
     """Features of one video."""
 
-    point: "torch.Tensor"
+    embedding: "torch.Tensor"
     """Embedding of the video; shape (width,)."""
-    places: "torch.Tensor"
-    """Features of each position in a frame, averaged over the frames; shape (positions, width)."""
+    positions: "torch.Tensor"
+    """Features of each patch position, averaged over the frames; shape (positions, width)."""
 
 
 class XClipSimilarity(LoadedImageModel):
@@ -50,28 +50,28 @@ class XClipSimilarity(LoadedImageModel):
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: "Sequence[Image.Image]", seconds: float) -> "torch.Tensor":
-        """Sample as many frames as the checkpoint was trained on, evenly from first to last: (n, 3, height, width).
+        """Sample frames evenly, and return them as (n, 3, height, width). The checkpoint was trained on n frames.
 
         If the video has fewer frames, some are repeated. `seconds` is not used.
         """
         import torch
 
         steps = max(self.frames - 1, 1)
-        places = [round(place * (len(frames) - 1) / steps) for place in range(self.frames)]
-        shown = {place: self.processor(frames[place]) for place in dict.fromkeys(places)}
-        return self.pixels.pin(torch.stack([shown[place] for place in places]))
+        positions = [round(index * (len(frames) - 1) / steps) for index in range(self.frames)]
+        shown = {index: self.processor(frames[index]) for index in dict.fromkeys(positions)}
+        return self.pixels.pin(torch.stack([shown[index] for index in positions]))
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> list[_Video]:
-        """Return the embedding of each video, and the features on which text embeddings depend."""
+        """Return the embedding of each video, and the features that influence text embeddings."""
         import torch
 
         with torch.inference_mode():
             seen = self.model.get_video_features(pixel_values=self.batch(pixels))
-            places = self.model.prompts_visual_layernorm(seen.last_hidden_state[:, 1:])
-            places = (
-                (places @ self.model.prompts_visual_projection).unflatten(0, (len(pixels), self.frames)).mean(dim=1)
+            positions = self.model.prompts_visual_layernorm(seen.last_hidden_state[:, 1:])
+            positions = (
+                (positions @ self.model.prompts_visual_projection).unflatten(0, (len(pixels), self.frames)).mean(dim=1)
             )
-            return list(map(_Video, seen.pooler_output, places))
+            return list(map(_Video, seen.pooler_output, positions))
 
     def compare(self, features: Sequence[_Video], pairs: Sequence[Pair], measure: Measure = "cosine") -> list[Compared]:
         """Return each pair's cosine similarity, or the model's logit. The text embedding depends on the video."""
@@ -82,9 +82,11 @@ class XClipSimilarity(LoadedImageModel):
             from torch.nn.functional import cosine_similarity
 
             words = self.tokens([pair.text for pair in batch], context=self.context)
-            points, places = (torch.stack(each) for each in zip(*(features[pair.image] for pair in batch), strict=True))
+            points, positions = (
+                torch.stack(each) for each in zip(*(features[pair.image] for pair in batch), strict=True)
+            )
             texts = self.model.get_text_features(words.input_ids, words.attention_mask).pooler_output[:, None]
-            texts = (texts + self.model.prompts_generator(texts, places))[:, 0]
+            texts = (texts + self.model.prompts_generator(texts, positions))[:, 0]
             cosines: list[float] = cosine_similarity(points.float(), texts.float()).tolist()
             return cosines
 

@@ -21,17 +21,17 @@ from plumbline.operators.scoring.scorer_input import find_prompt_error
 from plumbline.pipelines.web.http_guards import guards
 from plumbline.pipelines.web.listening import has_token
 from plumbline.plugins.reward_server.known_pair import KnownPair
-from plumbline.plugins.reward_server.service import ImageAnswers, Service, Unanswered
+from plumbline.plugins.reward_server.service import ImageAnswers, RetryLater, Service
 from plumbline.plugins.reward_server.wires.multipart import MULTIPART
-from plumbline.plugins.reward_server.wires.table import WIRES, wires_of
+from plumbline.plugins.reward_server.wires.table import WIRES, find_wires
 from plumbline.plugins.reward_server.wires.wire import JSON, REQUEST_PART, Reply, ScoreRequest, Served, Wire, as_json
 
 LOG = logging.getLogger(__name__)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 
 
-class Counts:
-    """Prometheus counters of a service; `Counters` documents the methods that Service calls."""
+class PrometheusCounters:
+    """Prometheus counters of a service. `Counters` documents the methods that the service calls."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -43,7 +43,7 @@ class Counts:
         self.seconds = self._histogram("request_seconds", "Seconds from a request to its reply", SECONDS, "wire")
         self.parts = self._histogram("part_seconds", "Seconds per phase of a request", SECONDS, "part")
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-        self.batches = self._histogram("batch_images", "Images of a batch", sizes)
+        self.batches = self._histogram("batch_images", "Images in a batch", sizes)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"plumbline_{name}", text, labels, registry=self.registry)
@@ -52,7 +52,7 @@ class Counts:
         return Histogram(f"plumbline_{name}", text, labels, buckets=buckets, registry=self.registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Add a gauge whose value is read whenever the counters are requested."""
+        """Add a gauge. Prometheus gets the current value with each request for the counters."""
         Gauge(f"plumbline_{name}", text, registry=self.registry).set_function(value)
 
     def count_batch(self, images: int) -> None:
@@ -68,17 +68,17 @@ class Counts:
         self.parts.labels(part).observe(seconds)
 
     def time_part(self, part: str) -> AbstractContextManager[object]:
-        """Measure how long the body takes."""
+        """Measure the time spent inside the `with` block."""
         return self.parts.labels(part).time()
 
-    def page(self) -> bytes:
+    def render(self) -> bytes:
         return generate_latest(self.registry)
 
 
 REFUSALS = {
-    "400": "the body does not fit the wire's form",
+    "400": "the body does not match the wire's form",
     "401": "the token is missing or wrong",
-    "413": "more bytes or images than a request may have",
+    "413": "the request has too many bytes or images",
     "429": "busy; retry after Retry-After seconds",
     "503": "no score yet; retry after Retry-After seconds",
 }
@@ -91,9 +91,9 @@ PAGES = {
 }
 
 
-def describe(served: Served) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document."""
-    paths: dict[str, Any] = {wire.path: {"post": _describe_post(wires_of(wire.path))} for wire in WIRES}
+def describe_api(served: Served) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the service."""
+    paths: dict[str, Any] = {wire.path: {"post": _describe_post(find_wires(wire.path))} for wire in WIRES}
     for path, text in PAGES.items():
         paths[path] = {"get": {"summary": text, "responses": {"200": {"description": "OK"}}}}
     return {
@@ -129,7 +129,7 @@ def _describe_content(forms: Sequence[Any]) -> dict[str, Any]:
 
 
 def _inline_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace each `$ref` with its definition, which works because no form is recursive."""
+    """Replace each `$ref` in a schema with its definition. This works because no form is recursive."""
     definitions = schema.pop("$defs", {})
 
     def resolve(value: Any) -> Any:
@@ -151,7 +151,7 @@ SAFE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"
 
 
 class RefusedRequest(PlumblineError):
-    """A request that is answered with an HTTP error."""
+    """The service answers the request with an HTTP error, for example because the token is wrong."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -163,57 +163,58 @@ class _Call:
     """State of a request that is being handled."""
 
     wire: Wire
-    """Wire of the request; until the body is parsed, one of the wires with the request's path."""
+    """Wire of the request. Several wires may share a path; until the body is parsed, this is the last of them."""
     size: int = 0
-    """Size in bytes of the request's body and of the videos that it refers to."""
+    """Size in bytes of the request's body and of the videos that it names by path."""
     unfinished: Collection["asyncio.Future[ImageAnswers]"] = ()
-    """Images of a refused request that are still in the queue."""
+    """Images that were still in the queue when the request was refused."""
 
 
-class Gate:
-    """Handles requests: checks token and size, selects the wire, gets the scores and sends the reply.
+class RequestHandler:
+    """Handler of HTTP requests: checks the token and size, selects the wire, gets the scores and sends the reply.
 
-    A refusal has the format of the request's wire.
+    If a request is refused, the reply also has the format of the request's wire.
     """
 
     def __init__(
         self,
         service: Service,
         token: str | None,
-        counts: Counts,
+        counts: PrometheusCounters,
         ready: Callable[[], Awaitable[int]],
         read_video: FetchUri,
         known_pair: KnownPair,
     ) -> None:
-        """Create the gate.
+        """Create the handler of a service.
 
-        `ready` returns the number of running replicas; `read_video` reads a path, or raises RefusedUri.
+        `ready` returns the number of running replicas. `read_video` reads a video from a path, or raises RefusedUri.
         """
         self.service, self.token, self.counts, self.ready = service, token, counts, ready
         self.read_video = read_video
         self.known_pair = known_pair
         self.load = service.load
         self.bodies = 0
-        """Total bytes of requests that have not been answered, or whose images are still in the queue."""
+        """Total size in bytes of all requests that have not been answered or still have images in the queue."""
         self.warned_wires: set[str] = set()
-        """Wires for which the log already has a warning about sources that no metric reads."""
+        """Wires for which a warning about unused sources has already been logged."""
 
     async def post(self, request: Request) -> Response:
         """Answer a POST request on any wire."""
-        begun, wires = time.perf_counter(), wires_of(request.scope["path"])
+        begun, wires = time.perf_counter(), find_wires(request.scope["path"])
         call = _Call(wires[-1])
         try:
-            reply, pause = await self._answer(request, wires, call), self.service.pause()
-        except Unanswered as error:
-            reply, pause = call.wire.refuse(error.status, str(error)), error.retry_after
+            reply, retry_after = await self._answer(request, wires, call), self.service.estimate_wait()
+        except RetryLater as error:
+            reply, retry_after = call.wire.refuse(error.status, str(error)), error.retry_after
             call.unfinished = error.unfinished
         except PlumblineError as error:
-            reply, pause = call.wire.refuse(error.status if isinstance(error, RefusedRequest) else 400, str(error)), 1
+            status = error.status if isinstance(error, RefusedRequest) else 400
+            reply, retry_after = call.wire.refuse(status, str(error)), 1
         finally:
             asyncio.gather(*call.unfinished).add_done_callback(lambda _: self._release(call))
         self.counts.requests.labels(call.wire.name, reply.status).inc()
         self.counts.seconds.labels(call.wire.name).observe(time.perf_counter() - begun)
-        return _response(reply, pause)
+        return _make_response(reply, retry_after)
 
     async def _answer(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
         self._require_token(request)
@@ -233,7 +234,7 @@ class Gate:
             return call.wire.answer(images, answers, self.service.served)
 
     async def _read_video(self, image: ScoreRequest, path: str, call: _Call) -> ScoreRequest:
-        """Return the request with the bytes of the video at the path, or with an error if the video cannot be read."""
+        """Add the video at the path to the request, or an error if the video cannot be read."""
         encoded = await asyncio.to_thread(fetch_image, path, self.read_video)
         if isinstance(encoded, RowError):
             return image._replace(error=encoded)
@@ -270,9 +271,11 @@ class Gate:
         call.size += size
         self.bodies += size
         if call.size > self.load.max_body:
-            raise RefusedRequest(413, f"expected at most {self.load.max_body} bytes, named videos included; send fewer")
+            raise RefusedRequest(
+                413, f"expected at most {self.load.max_body} bytes, including videos sent by path; send fewer images"
+            )
         if self.bodies > self.load.max_bodies:
-            raise Unanswered(429, "too many requests are waiting; retry later", self.service.pause())
+            raise RetryLater(429, "too many requests are waiting; retry later", self.service.estimate_wait())
 
     def _release(self, call: _Call) -> None:
         self.bodies -= call.size
@@ -285,18 +288,20 @@ class Gate:
         count = sum((len(image.images) or 1) + len(image.sources) for image in images)
         if count > self.load.max_request_images:
             raise RefusedRequest(
-                413, f"expected at most {self.load.max_request_images} images, found {count}; send fewer"
+                413, f"expected at most {self.load.max_request_images} images in a request, found {count}; send fewer"
             )
         images = [_check_prompt(image) for image in images]
         size = sum(len(image.prompt) + sum(map(len, (*image.images, *image.sources))) for image in images)
         if size > self.load.max_body:  # a pickle may refer to the same bytes repeatedly
             raise RefusedRequest(
-                413, f"expected images and prompts of at most {self.load.max_body} bytes, counted each time; send fewer"
+                413,
+                f"expected images and prompts of at most {self.load.max_body} bytes in total, where repeated bytes are "
+                f"counted each time, found {size}; send fewer images",
             )
         return [self._drop_unused_sources(image, call.wire.name) for image in images]
 
     def _drop_unused_sources(self, image: ScoreRequest, wire: str) -> ScoreRequest:
-        """Return the request without its sources if none of its metrics reads them."""
+        """Remove the sources from a request if none of its metrics reads them, and log one warning per wire."""
         if not image.sources or self.service.served.select_needing("sources", image.metrics):
             return image
         if wire not in self.warned_wires:
@@ -317,52 +322,57 @@ class Gate:
         value["known_pair"] = {name: scores._asdict() for name, scores in self.known_pair.items()}
         if self.service.sentinel is not None:
             value["sentinel"] = self.service.sentinel.moved
-        return _response(as_json(value, 200 if ready else 503), 1)
+        return _make_response(as_json(value, 200 if ready else 503), 1)
 
     async def rewards(self, request: Request) -> Response:
-        """List the metrics, and for each one whether higher is better and which inputs it needs."""
+        """List the metrics. For each metric, state whether higher is better and which inputs it needs."""
         served = self.service.served
         orders = {name: served.order_of(name) for name in served.metrics}
         page = {"rewards": list(orders), "orders": orders, "needs": {name: served.needs_of(name) for name in orders}}
         return self._answer_with_token(request, lambda: as_json(page))
 
     async def metrics(self, request: Request) -> Response:
-        return self._answer_with_token(request, lambda: Reply(200, self.counts.page(), CONTENT_TYPE_LATEST))
+        return self._answer_with_token(request, lambda: Reply(200, self.counts.render(), CONTENT_TYPE_LATEST))
 
     async def openapi(self, request: Request) -> Response:
-        return self._answer_with_token(request, lambda: as_json(describe(self.service.served)))
+        return self._answer_with_token(request, lambda: as_json(describe_api(self.service.served)))
 
     def _answer_with_token(self, request: Request, page: Callable[[], Reply]) -> Response:
         try:
             self._require_token(request)
         except RefusedRequest as error:
-            return _response(as_json({"error": str(error)}, error.status), 1)
-        return _response(page(), 1)
+            return _make_response(as_json({"error": str(error)}, error.status), 1)
+        return _make_response(page(), 1)
 
 
 def _check_prompt(image: ScoreRequest) -> ScoreRequest:
-    """Return the request, adding an error if its prompt cannot be used."""
+    """Add an error to the request if its prompt cannot be used."""
     empty = isinstance(image.prompt, str) and not image.prompt.strip()  # some metrics score an image without a prompt
     error = None if empty else find_prompt_error(image.prompt)
     return image if error is None else image._replace(prompt="", error=image.error or error)
 
 
-def _response(reply: Reply, pause: int) -> Response:
+def _make_response(reply: Reply, retry_after: int) -> Response:
     headers = dict(SAFE_HEADERS)
     if reply.status in (429, 503):
-        headers["Retry-After"] = str(pause)
+        headers["Retry-After"] = str(retry_after)
     if reply.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return Response(reply.body, reply.status, headers, media_type=reply.media)
 
 
-def make_app(gate: Gate, names: Sequence[str]) -> Starlette:
-    """Return the application with all wires and pages; it only answers requests for these host names."""
+def make_app(handler: RequestHandler, names: Sequence[str]) -> Starlette:
+    """Return the application with all wires and pages. It only answers requests whose host is one of `names`."""
     paths = dict.fromkeys(wire.path for wire in WIRES)
-    pages = {"/health": gate.health, "/rewards": gate.rewards, "/metrics": gate.metrics, "/openapi.json": gate.openapi}
+    pages = {
+        "/health": handler.health,
+        "/rewards": handler.rewards,
+        "/metrics": handler.metrics,
+        "/openapi.json": handler.openapi,
+    }
     return Starlette(
         routes=[
-            *(Route(path, gate.post, methods=["POST"]) for path in paths),
+            *(Route(path, handler.post, methods=["POST"]) for path in paths),
             *(Route(path, page, methods=["GET"]) for path, page in pages.items()),
         ],
         middleware=guards(names),

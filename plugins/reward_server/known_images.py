@@ -1,4 +1,4 @@
-"""Draws test images that each match exactly one prompt, and creates requests with them to check reward servers."""
+"""Draws test images that each match exactly one prompt, and makes requests from them to check reward servers."""
 
 import io
 from collections.abc import Collection, Mapping, Sequence
@@ -27,35 +27,38 @@ FONT_SIZE = 56
 
 
 def select_prompts(needs: Collection[Need]) -> tuple[str, ...]:
-    """Return the prompts, each with an image of its own, that suit rewards with these needs."""
+    """Return the test prompts for rewards with these needs: prompts with quoted words, or prompts about shapes."""
     return tuple(SIGNS if "words" in needs else SHAPES)
 
 
 def make_request(
-    prompt: str, shown: Sequence[str], metrics: Sequence[str], needs: Collection[Need], copy: str = ""
+    prompt: str, image_prompts: Sequence[str], metrics: Sequence[str], needs: Collection[Need], copy: str = ""
 ) -> ScoreRequest:
-    """Return a request to score the images of the `shown` prompts for `prompt`, with every input that the rewards need.
+    """Return a request that pairs `prompt` with the images drawn for `image_prompts`, and adds all needed inputs.
 
     If a source is needed, the prompt is an editing instruction, and the source is the image of the previous prompt.
     """
     prompts = select_prompts(needs)
     edited = "sources" in needs
     return ScoreRequest(
-        tuple(draw_image(name, copy) for name in shown),
+        tuple(draw_image(name, copy) for name in image_prompts),
         f"Change the picture to {prompt}." if edited else prompt,
         tuple(metrics),
-        questions=questions_about(prompt) if "questions" in needs else None,
+        questions=make_questions(prompt) if "questions" in needs else None,
         sources=(draw_image(prompts[prompts.index(prompt) - 1], copy),) if edited else (),
     )
 
 
-def questions_about(prompt: str) -> list[list[str]]:
-    """Return a question, in GenEval2's format, whose answer is Yes for the image of this prompt."""
+def make_questions(prompt: str) -> list[list[str]]:
+    """Return a list with one question in GenEval2's format. For the image of this prompt, its answer is Yes."""
     return [[f"Is there {prompt}?", "Yes"]]
 
 
 def draw_image(prompt: str, copy: str = "") -> bytes:
-    """Return the image of a prompt as a PNG. Each `copy` has the same pixels but different bytes, so caches miss it."""
+    """Draw the image of a prompt as a PNG.
+
+    Images with another `copy` have the same pixels but different bytes, so no cache contains their scores.
+    """
     note, file = PngInfo(), io.BytesIO()
     note.add_text("copy", copy)
     _draw(prompt).save(file, "PNG", pnginfo=note)

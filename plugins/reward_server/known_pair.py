@@ -1,4 +1,4 @@
-"""When a service starts, scores two known images: one that matches its prompt, and one that does not."""
+"""Scores two known images when a service starts: one that matches its prompt, and one that does not."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class PairScores(NamedTuple):
     good: float | None
     bad: float | None
     ordered: bool | None
-    """True if the metric prefers the matching image; None if it does not rank images or a score is missing."""
+    """True if the metric prefers the matching image. None if the metric does not rank images or a score is missing."""
     error: str | None = None
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ KnownPair = Mapping[str, PairScores]
 
 
 async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
-    """Score both images with all metrics. A failure is returned as an error, so that the service can still start."""
+    """Score both images with all metrics. If scoring fails, return the error, so that the service can still start."""
     groups: dict[tuple[Need, ...], list[str]] = {}
     for name in served.metrics:
         groups.setdefault(tuple(served.needs_of(name)), []).append(name)

@@ -19,14 +19,14 @@ GROUP = "served"
 
 
 class QuestionStore:
-    """Question tables by metric, shared with all sweeps and services that use the same recipe."""
+    """Store of question tables by metric, shared with all sweeps and services that use the same recipes."""
 
     def __init__(self, store: Store, recipes: Mapping[str, Recipe]) -> None:
         """Open the questions of a store; `recipes` contains the recipe of each metric's questions stage."""
         self.store, self.recipes = store, recipes
         self.seen: set[str] = set()
 
-    def read_new(self, metric: str) -> Sequence[pa.Table]:
+    def read_new_tables(self, metric: str) -> Sequence[pa.Table]:
         """Return the tables added since the last call, newest first, or no tables if the store cannot be read."""
         recipe = self.recipes[metric]
         try:
@@ -39,7 +39,7 @@ class QuestionStore:
         return read_earlier(_make_cell(recipe, metric, earlier=tuple(new)), ImageLimits(), self.store.read_cell)
 
     def add(self, metric: str, table: pa.Table) -> None:
-        """Store the questions about some prompts. If that fails, they are kept only in memory."""
+        """Store a table of questions. If that fails, log a warning; the questions then only exist in memory."""
         recipe, texts = self.recipes[metric], sorted(set(table.column("prompt").to_pylist()))
         cell = _make_cell(recipe, metric, key=digest({"recipe": recipe.digest, "prompts": texts}))
         try:

@@ -23,20 +23,21 @@ from plumbline.pipelines.running.process import Deadline, tune_process
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest
 
 BATCHES = 2
-"""Number of concurrent batches per replica: one is computed while the next is decoded (with a single core, it waits).
+"""Number of batches sent to a replica at a time. It decodes the next batch while it computes the current one, unless
+it has only one core.
 """
 NOT_FINITE = RowError("not_finite", "the score is not a finite number; set the model's dtype=float32")
 
 
 class ScoredBatch(NamedTuple):
-    """The answers for each image in a batch, and the seconds that each phase took."""
+    """Answers for each image in a batch, and the seconds that each phase took."""
 
     answers: list[dict[str, MetricAnswer]]
     seconds: Mapping[Phase, float]
 
 
 class Replica:
-    """A process with loaded models. Ray Serve replaces it if it dies, hangs or loses its GPU."""
+    """Process with loaded models. Ray Serve replaces it if it dies, hangs or loses its GPU."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Replica:
 def score_batch(
     scorer: Scorer, requests: Sequence[ScoreRequest], metrics: Sequence[str]
 ) -> list[dict[str, MetricAnswer]]:
-    """Return the answers for each image by metric."""
+    """Score images, and return the answers by metric for each of them. A score that is not finite becomes an error."""
     images = [image.images[0] if len(image.images) == 1 else image.images for image in requests]
     questions = [image.questions for image in requests]
     has_questions = any(image_questions is not None for image_questions in questions)

@@ -17,7 +17,7 @@ import httpx
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds, Share, at_least
 from plumbline.operators.base.errors import ConfigError, PlumblineError, check_known, hide_secrets
 from plumbline.operators.rewards.combination import REWARD
-from plumbline.plugins.reward_server.known_images import draw_image, make_request, questions_about, select_prompts
+from plumbline.plugins.reward_server.known_images import draw_image, make_questions, make_request, select_prompts
 from plumbline.plugins.reward_server.wires.table import KINDS, WIRES
 from plumbline.plugins.reward_server.wires.wire import (
     Answers,
@@ -34,7 +34,7 @@ MAX_REPLY_BYTES = 16_000_000
 UNKNOWN = "no_such_reward"
 NO_SCORE = "a valid image has no score"
 ALL = "all"
-"""Placeholder for a reward's name in findings about the whole server."""
+"""Name used instead of a reward's name in findings about the whole server."""
 Outcome = Literal["ok", "fails", "unknown"]
 NEEDS: tuple[Need, ...] = get_args(Need)
 Extra = Literal["frames", "sources", "questions"]
@@ -49,7 +49,7 @@ class CheckRewardsConfig(BoundsChecked):
     wire: str = "score"
     """Wire to use: score, unirl, flow_factory, openai_chat, pickled or edit_r1."""
     metrics: tuple[str, ...] | None = None
-    """Rewards to check; null takes all that the server lists. Wires with one number per image need no names."""
+    """Rewards to check; null checks all that the server lists. Not used on wires with one number per image."""
     orders: Mapping[str, Literal[-1, 0, 1]] = field(default_factory=dict)
     """Order of each reward: 1 if higher is better, -1 if lower is better, 0 if neither is. Our own servers list the
     orders; for other servers the default is 1. On wires with one number per image, the reward is called `reward`.
@@ -70,7 +70,7 @@ class CheckRewardsConfig(BoundsChecked):
     """Maximum difference between scores of the same image, as a fraction of the range of scores over the test images.
     """
     timeout: Seconds = 120.0
-    """Seconds allowed for a reply."""
+    """Seconds allowed for a reply of the server."""
     token_variable: str = "PLUMBLINE_TOKEN"
     """Environment variable that contains the bearer token; if it is not set, no token is sent."""
 
@@ -94,10 +94,10 @@ class RewardInfo(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Outcome of a check, with the numbers on which it is based."""
+    """Outcome of a check, and the numbers that explain it."""
 
     outcome: Outcome
-    seen: str
+    details: str
 
 
 class Check(NamedTuple):
@@ -117,8 +117,8 @@ class RewardServer:
     def ask(self, requests: Sequence[ScoreRequest]) -> Answers:
         """Send requests and return the answers.
 
-        Raises BadRequest if the wire cannot carry an input, BadReply for a malformed reply and ServerError for no
-        reply.
+        Raises BadRequest if the wire cannot carry an input, BadReply if a reply is malformed, and ServerError if there
+        is no reply.
         """
         size = self.wire.images_per_request or len(requests)
         answers: list[Mapping[str, MetricAnswer]] = []
@@ -197,7 +197,10 @@ def _find_rewards(server: RewardServer, config: CheckRewardsConfig) -> Mapping[s
 
 
 class Trial:
-    """Test images for rewards with the same needs, with new bytes in each request, and the server's answers."""
+    """Requests with test images for rewards that need the same inputs, and the server's answers.
+
+    The images have new bytes in each request, so that the server cannot answer from a cache.
+    """
 
     def __init__(
         self, server: RewardServer, config: CheckRewardsConfig, orders: Mapping[str, int], needs: Sequence[Need]
@@ -207,26 +210,26 @@ class Trial:
         self.ask = server.ask
         self.copies = map(f"{uuid.uuid4().hex}-{{}}".format, count())
 
-    def request(self, prompt: str, *shown: str) -> ScoreRequest:
-        """Return a request to score the images of the `shown` prompts for `prompt`."""
-        return make_request(prompt, shown, self.names, self.needs, next(self.copies))
+    def make_request(self, prompt: str, *image_prompts: str) -> ScoreRequest:
+        """Return a request that pairs `prompt` with the images drawn for `image_prompts`."""
+        return make_request(prompt, image_prompts, self.names, self.needs, next(self.copies))
 
     def make_fitting_request(self) -> ScoreRequest:
-        """Return a request with the first prompt and the image that matches it."""
-        return self.request(self.prompts[0], self.prompts[0])
+        """Return a request that pairs the first prompt with its matching image."""
+        return self.make_request(self.prompts[0], self.prompts[0])
 
     def make_mixed_requests(self, count: int) -> list[ScoreRequest]:
         """Return requests that cycle through all pairs of prompts and images."""
         pairs = cycle(product(self.prompts, self.prompts))
-        return [self.request(prompt, shown) for prompt, shown in islice(pairs, count)]
+        return [self.make_request(prompt, image_prompt) for prompt, image_prompt in islice(pairs, count)]
 
     @cached_property
     def known_answers(self) -> Answers:
-        """Answers for each pair of prompt and image, ordered by prompt."""
+        """Answers for all pairs of a prompt and an image, ordered by prompt."""
         return self.ask(self.make_mixed_requests(len(self.prompts) ** 2))
 
     def compare(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
-        """Check that all answers, which are about the same image, contain the same number."""
+        """Check that several answers about the same image contain the same number."""
         return {name: self._compare(name, [answer[name] for answer in answers]) for name in self.names}
 
     def _compare(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
@@ -236,8 +239,8 @@ class Trial:
         if isinstance(known, Finding):
             return Finding("unknown", NO_SCORE)
         difference, allowed = max(scores) - min(scores), self.config.tolerance * (max(known) - min(known))
-        seen = f"differs by at most {difference:.2g}, and {allowed:.2g} is allowed"
-        return Finding("ok" if difference <= allowed else "fails", seen)
+        details = f"differs by at most {difference:.2g}, and {allowed:.2g} is allowed"
+        return Finding("ok" if difference <= allowed else "fails", details)
 
 
 Findings = Mapping[str, Finding]
@@ -254,15 +257,15 @@ def _require_scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
 
 def _check_order(trial: Trial) -> Findings:
     return {
-        name: _check_own_first(
+        name: _check_matching_is_best(
             _require_scores([answer[name] for answer in trial.known_answers]), order, len(trial.prompts)
         )
         for name, order in trial.orders.items()
     }
 
 
-def _check_own_first(scores: list[float] | Finding, order: int, prompts: int) -> Finding:
-    """Check that for each prompt, the matching image has the best score."""
+def _check_matching_is_best(scores: list[float] | Finding, order: int, prompts: int) -> Finding:
+    """Check that the matching image has the best score for each prompt."""
     if isinstance(scores, Finding):
         return scores
     if not order:
@@ -271,8 +274,8 @@ def _check_own_first(scores: list[float] | Finding, order: int, prompts: int) ->
     own = [prompt_scores.pop(place) for place, prompt_scores in enumerate(others)]
     right = sum(all(order * (fit - other) > 0 for other in rest) for fit, rest in zip(own, others, strict=True))
     means = f"mean {fmean(own):.4g}, others {fmean(other for rest in others for other in rest):.4g}"
-    seen = f"the image that fits is best for {right} of {len(own)} prompts; {means}"
-    return Finding("ok" if right == len(own) else "fails", seen)
+    details = f"the image that fits is best for {right} of {len(own)} prompts; {means}"
+    return Finding("ok" if right == len(own) else "fails", details)
 
 
 def _check_nulls(trial: Trial) -> Findings:
@@ -312,17 +315,17 @@ def _check_batches(trial: Trial) -> Findings:
 
 
 def _check_latency(trial: Trial) -> Findings:
-    """Measure median latencies. The server has already been warmed up by earlier checks."""
+    """Measure the median latency of one image and of a batch. Earlier checks have already warmed up the server."""
     if isinstance(_require_scores([answer for image in trial.known_answers for answer in image.values()]), Finding):
         return {ALL: Finding("unknown", NO_SCORE)}
     size = trial.config.batch
     one, many = (1000 * median(_time(trial, count) for _ in range(trial.config.repeats)) for count in (1, size))
-    seen = f"p50 {one:.0f} ms for one image, {many:.0f} ms for {size} ({many / size:.1f} ms an image)"
-    return {ALL: Finding("ok", seen)}
+    details = f"p50 {one:.0f} ms for one image, {many:.0f} ms for {size} ({many / size:.1f} ms an image)"
+    return {ALL: Finding("ok", details)}
 
 
 def _time(trial: Trial, size: int) -> float:
-    """Return how many seconds a request takes."""
+    """Send one request with this number of images, and return the seconds until the reply."""
     requests = trial.make_mixed_requests(size)
     begun = perf_counter()
     trial.ask(requests)
@@ -340,11 +343,11 @@ def _check_unknown_reward(trial: Trial) -> Findings:
 def _check_frames(trial: Trial) -> Findings:
     """Check that adding a second frame that does not match the prompt changes the number."""
     prompt, other = trial.prompts[:2]
-    return _check_use(trial, "frames", *(trial.request(prompt, prompt, second) for second in (prompt, other)))
+    return _check_use(trial, "frames", *(trial.make_request(prompt, prompt, second) for second in (prompt, other)))
 
 
 def _check_sources(trial: Trial) -> Findings:
-    """Check that the number changes if the source is the same as the image."""
+    """Check that the number changes if the source is replaced with the edited image."""
     request, prompts = trial.make_fitting_request(), trial.prompts
     sources = [(draw_image(prompt, next(trial.copies)),) for prompt in (prompts[-1], prompts[0])]
     return _check_use(trial, "sources", *(request._replace(sources=source) for source in sources))
@@ -353,14 +356,14 @@ def _check_sources(trial: Trial) -> Findings:
 def _check_questions(trial: Trial) -> Findings:
     """Check that the number changes if the question is about another image."""
     request = trial.make_fitting_request()
-    requests = [request._replace(questions=questions_about(prompt)) for prompt in trial.prompts[:2]]
+    requests = [request._replace(questions=make_questions(prompt)) for prompt in trial.prompts[:2]]
     return _check_use(trial, "questions", *requests)
 
 
-def _check_use(trial: Trial, extra: Extra, make_fitting_request: ScoreRequest, unfitting: ScoreRequest) -> Findings:
+def _check_use(trial: Trial, extra: Extra, fitting: ScoreRequest, unfitting: ScoreRequest) -> Findings:
     """Check that two requests that differ only in one input get different numbers."""
     try:
-        (first,), (second,) = trial.ask([make_fitting_request]), trial.ask([unfitting])
+        (first,), (second,) = trial.ask([fitting]), trial.ask([unfitting])
     except BadRequest as error:
         return {ALL: Finding("unknown", str(error))}
     ignored: Outcome = "fails" if extra in trial.config.must_use else "ok"
@@ -390,7 +393,7 @@ CHECKS: Mapping[str, Callable[[Trial], Findings]] = {
 
 
 def check_rewards(config: CheckRewardsConfig) -> list[Check]:
-    """Run all checks and return their findings; raise PlumblineError if the server does not respond at all."""
+    """Run all checks and return their findings. Raise PlumblineError if the first request already fails."""
     with connect(config) as server:
         groups: dict[tuple[Need, ...], dict[str, int]] = {}
         for name, info in _find_rewards(server, config).items():
@@ -406,7 +409,7 @@ def check_rewards(config: CheckRewardsConfig) -> list[Check]:
 
 
 def _make_printable(text: str) -> str:
-    """Replace control characters in a server's text, which a terminal would interpret."""
+    """Replace control characters in a server's text, because a terminal would interpret them."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
@@ -415,4 +418,4 @@ def _run_check(name: str, trial: Trial) -> Findings:
         findings = CHECKS[name](trial)
     except PlumblineError as error:
         findings = {ALL: Finding("fails", hide_secrets(str(error)))}
-    return {reward: finding._replace(seen=_make_printable(finding.seen)) for reward, finding in findings.items()}
+    return {reward: finding._replace(details=_make_printable(finding.details)) for reward, finding in findings.items()}

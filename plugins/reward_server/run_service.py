@@ -81,7 +81,7 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
     needs = _find_needs(config, metrics)
     if config.reward is None or config.reward.single_metric is not None:
-        return Served(digests, config.one_reward(), lower_is_better, unranked, needs, watched=config.sentinel)
+        return Served(digests, config.find_reward(), lower_is_better, unranked, needs, watched=config.sentinel)
     recipes = {name: digests[name] for name in config.reward.weights}
     baseline = _read_baseline(config, recipes, recipes) if config.reward.unit != "score" else None
     scales = {} if baseline is None else baseline.scales(config.reward.unit)
@@ -91,7 +91,7 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
 
 
 def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
-    """Return the metrics that need each input; a combined reward needs all inputs of its components."""
+    """Return the metrics that need each input. A combined reward needs all inputs of its parts."""
     reward = config.reward
     needs: dict[Need, Collection[str]] = {
         "sources": list_source_metrics(metrics),
@@ -105,7 +105,7 @@ def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need
 
 
 def read_served_pack(config: ServeConfig) -> QuestionPack | None:
-    """Return the configured benchmark's own questions and log their problems; None if no pack is configured.
+    """Read the configured question pack and log its problems; return None if no pack is configured.
 
     Raises ConfigError if the pack cannot be read or a metric cannot use its questions.
     """
@@ -122,7 +122,7 @@ def read_served_pack(config: ServeConfig) -> QuestionPack | None:
     return pack
 
 
-def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
+def open_question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore | None:
     """Open the store for written questions; return None if no language model writes any."""
     recipes = {
         name: make_metric_recipes(name, metric, nodes, config.clips)["questions"]
@@ -138,7 +138,7 @@ def question_store(config: ServeConfig, nodes: Sequence[Node]) -> QuestionStore 
 
 
 def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
-    """Serve until the process is stopped; call `ready` with the address and the scores of the known images.
+    """Serve until the process is stopped. Call `ready` with the address and the scores of the known images first.
 
     Raises ConfigError or ModelError before anything starts, and OSError if the port is in use.
     """
@@ -150,7 +150,7 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
     with (
         listening(config.host, config.port) as listener,
         ray_session(ClusterConfig(address=config.address, pools={})),
-        run_replicas(config, pack, question_store(config, nodes)) as handle,
+        run_replicas(config, pack, open_question_store(config, nodes)) as handle,
     ):
         _run(config, token, served, sentinel, listener, handle, ready)
 
@@ -200,26 +200,26 @@ def _run(
     handle: Any,
     ready: Callable[[str, KnownPair], None],
 ) -> None:
-    from plumbline.plugins.reward_server.app import BODY_TIMEOUT, Counts, Gate, make_app
+    from plumbline.plugins.reward_server.app import BODY_TIMEOUT, PrometheusCounters, RequestHandler, make_app
 
-    known_pair = asyncio.run(score_known_pair(replica_call(handle, Counts()), served))
+    known_pair = asyncio.run(score_known_pair(make_replica_caller(handle, PrometheusCounters()), served))
     ready(server_url(config.host, listener), known_pair)
-    counts = Counts()
-    service = Service(replica_call(handle, counts), served, config, counts, sentinel)
+    counts = PrometheusCounters()
+    service = Service(make_replica_caller(handle, counts), served, config, counts, sentinel)
     if sentinel is not None:
         counts.watch(
-            "sentinel", "Watched metrics that moved while the reward did not fall", lambda: len(sentinel.moved)
+            "sentinel", "Watched metrics that changed while the reward did not fall", lambda: len(sentinel.moved)
         )
-    counts.watch("waiting_images", "Images that wait for a replica", service.queued)
+    counts.watch("waiting_images", "Images that are waiting for a replica", service.count_waiting)
     counts.watch("cached_scores", "Scores in the cache", lambda: len(service.cache))
     count_ready = partial(asyncio.to_thread, _count_running, handle)
-    gate = Gate(service, token, counts, count_ready, video_files(config).read, known_pair)
-    app = make_app(gate, allowed_hosts(config.host, config.hosts))
+    handler = RequestHandler(service, token, counts, count_ready, make_video_reader(config).read, known_pair)
+    app = make_app(handler, allowed_hosts(config.host, config.hosts))
     run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
 
 
-def video_files(config: ServeConfig) -> Uris:
-    """Return a reader for the videos to which requests may refer by path."""
+def make_video_reader(config: ServeConfig) -> Uris:
+    """Return a reader for videos that requests name by path. It only reads the configured `video_folders`."""
     return Uris(
         roots=config.video_folders,
         storage=config.storage,
@@ -230,8 +230,8 @@ def video_files(config: ServeConfig) -> Uris:
 
 
 def make_sentinel(config: ServeConfig, served: Served) -> Sentinel | None:
-    """Return the configured sentinel, if any; raise ConfigError if its baseline cannot be used."""
-    reward = config.one_reward()
+    """Return the configured sentinel, or None; raise ConfigError if its baseline cannot be used."""
+    reward = config.find_reward()
     if not config.sentinel or reward is None:
         return None
     names = [reward, *config.sentinel]
@@ -249,8 +249,8 @@ def _read_baseline(config: ServeConfig, metrics: Collection[str], recipes: Mappi
     return read_baseline(open_store(config), config.baseline, config.baseline_generator, used)
 
 
-def replica_call(handle: Any, watch: Counters) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:
-    """Return a function that scores a batch on a replica chosen by Ray Serve, waiting until one is alive."""
+def make_replica_caller(handle: Any, watch: Counters) -> Callable[[Sequence[ScoreRequest], Sequence[str]], Any]:
+    """Return a function that scores a batch on one of the replicas. If none is alive, the function waits."""
     from ray.exceptions import RayActorError
 
     async def score(requests: Sequence[ScoreRequest], metrics: Sequence[str]) -> list[dict[str, MetricAnswer]]:

@@ -17,13 +17,16 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer
 Floats = NDArray[np.float64]
 
 FALSE_ALARMS = SIGNIFICANCE
-"""Probability that a service ever raises an alarm although only the reward changes."""
+"""Maximum probability that a service ever raises a false alarm."""
 TEST = f"Mann-Whitney test by prompt, Holm, at most {FALSE_ALARMS:.0%} false alarms over all looks"
 LOG = logging.getLogger(__name__)
 
 
 class Sentinel:
-    """Compares every `images` new images with a baseline. It keeps only one row of sums per prompt."""
+    """Detector of reward hacking. After every `images` new images, it compares them with a baseline.
+
+    It stores one row of sums per prompt instead of the images' scores.
+    """
 
     def __init__(self, reward: str, metrics: Mapping[str, Metric], images: int, baseline: Floats | None = None) -> None:
         """Watch the reward (unless it is a combination) and several other metrics.
@@ -35,9 +38,9 @@ class Sentinel:
         self.names = tuple(dict.fromkeys([reward, *metrics]))
         self.baseline = baseline
         self.newest: dict[str, Floats] = {}
-        self.count = self.looks = 0
+        self.count = self.comparisons = 0
         self.moved: list[str] = []
-        """Metrics that changed in the last comparison although the reward did not get worse."""
+        """Metrics that changed in the latest comparison although the reward did not get worse."""
 
     def add_watched(self, metrics: Sequence[str]) -> tuple[str, ...]:
         """Return the requested metrics; if the reward is among them, add the watched metrics."""
@@ -60,7 +63,7 @@ class Sentinel:
         if self.baseline is None:
             self.baseline = means
             return
-        self.looks += 1
+        self.comparisons += 1
         movements = self._test_movements(self.baseline, means)
         trained = movements.pop(self.reward)
         moved = find_suspicious(trained, [*movements.values()], self.metrics)
@@ -76,7 +79,7 @@ class Sentinel:
         """
         tests = [scipy.stats.mannwhitneyu(later, earlier) for later, earlier in zip(after.T, before.T, strict=True)]
         corrected = holm([float(test.pvalue) for test in tests])
-        level = FALSE_ALARMS * 6 / (math.pi * self.looks) ** 2
+        level = FALSE_ALARMS * 6 / (math.pi * self.comparisons) ** 2
         signs = [int(np.sign(test.statistic - len(before) * len(after) / 2)) for test in tests]
         return {
             name: Movement(name, float(earlier.mean()), float(later.mean()), sign if p < level else 0)

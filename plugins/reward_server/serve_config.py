@@ -22,7 +22,7 @@ from plumbline.pipelines.web.listening import check_address
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadConfig(BoundsChecked):
-    """Batching and limits of a service."""
+    """Batch sizes and limits of a service."""
 
     replicas: Positive = 1
     """Number of processes that load the models."""
@@ -46,7 +46,7 @@ class LoadConfig(BoundsChecked):
     """Maximum number of images in a request. Each source and each frame in a list counts; a video file counts as one.
     """
     max_body: Positive = 64_000_000
-    """Maximum size of a request in bytes, including the videos that it refers to by path."""
+    """Maximum size of a request in bytes, including the videos that it names by path."""
     max_bodies: int = 512_000_000
     """Maximum total size in bytes of requests that have not been answered, or whose images are still in the queue;
     further requests are answered with 429.
@@ -61,7 +61,7 @@ class LoadConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeConfig(LoadConfig):
-    """A reward service: metrics, models, address and limits."""
+    """Configuration of a reward service: metrics, models, address and limits."""
 
     models: Mapping[str, AnyModel]
     """Models by role."""
@@ -82,23 +82,21 @@ class ServeConfig(LoadConfig):
     token_variable: str = "PLUMBLINE_TOKEN"
     """Environment variable that contains the token; the token itself is never configured."""
     video_folders: Roots = ()
-    """Folders and cloud prefixes with videos to which requests may refer by path, after links are resolved. None by
-    default.
-    """
+    """Folders and cloud prefixes whose videos requests may name by path, after links are resolved; none by default."""
     reward: AnyReward = None
     """Reward on wires with one number per image; required if several metrics are served. Either NAME, or a combination:
     {vqascore: 1, hpsv3: 0.5}, or {weights: {NAME: WEIGHT, ...}, unit: score, z_score or noise, join: sum, min or
     product, clip_parts: [LOW, HIGH], clip: [LOW, HIGH]} (docs/rewards.md).
     """
     sentinel: tuple[str, ...] = ()
-    """Served metrics that are also computed for each image whose reward is requested, in order to detect reward
-    hacking, such as [edge_density,entropy,saturation].
+    """Served metrics that detect reward hacking, such as [edge_density,entropy,saturation]. They are also computed for
+    every image whose reward is requested.
     """
     sentinel_images: Positive = 1000
     """Number of images in each comparison, and in the baseline if no run is used as the baseline."""
     baseline: str | None = None
-    """Run of the store, given by its id or `latest`, whose scores define the units of a combined reward and are
-    compared by the sentinel.
+    """Run in the store: its id, or `latest`. Its scores define the units of a combined reward, and are the baseline of
+    the sentinel.
     """
     baseline_generator: str | None = None
     """Generator of the baseline's images; required by the sentinel if the run has several generators."""
@@ -131,7 +129,11 @@ class ServeConfig(LoadConfig):
         self._check_sentinel()
         check_address(self.port, self.hosts)
         if self.max_waiting < self.max_request_images or self.max_bodies < self.max_body:
-            raise ConfigError("max_waiting, max_bodies: expected at least max_request_images and max_body")
+            raise ConfigError(
+                "expected max_waiting of at least max_request_images, and max_bodies of at least max_body, got "
+                f"max_waiting={self.max_waiting}, max_request_images={self.max_request_images}, "
+                f"max_bodies={self.max_bodies}, max_body={self.max_body}"
+            )
         self.scorer()
 
     def _check_reward(self) -> None:
@@ -149,7 +151,7 @@ class ServeConfig(LoadConfig):
             )
 
     def _check_sentinel(self) -> None:
-        reward = self.one_reward()
+        reward = self.find_reward()
         parts = (reward,) if self.reward is None else self.reward.weights
         others = [name for name in self.metrics if name not in parts]
         if self.sentinel and reward is None:
@@ -181,8 +183,11 @@ class ServeConfig(LoadConfig):
             deadline=self.batch_deadline,
         )
 
-    def one_reward(self) -> str | None:
-        """Return the reward for wires with one number per image: a metric, REWARD for a combination, or None."""
+    def find_reward(self) -> str | None:
+        """Return the name of the reward for wires with one number per image, or None if there are several metrics.
+
+        The name is that of a metric, or REWARD for a combination.
+        """
         if self.reward is not None:
             return self.reward.name
         return next(iter(self.metrics)) if len(self.metrics) == 1 else None

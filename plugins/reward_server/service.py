@@ -1,4 +1,4 @@
-"""Combines images from many requests into batches for the replicas; known scores come from a cache."""
+"""Combines images from many requests into batches for the replicas, and caches scores."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,7 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreReques
 ImageAnswers = Mapping[str, MetricAnswer]
 """Answers for an image, by metric."""
 ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[ImageAnswers]]]
-"""Function that scores images with the named metrics on a replica; raises ReplicaDied if the replica dies first."""
+"""Function that scores images with the named metrics on a replica. It raises ReplicaDied if the replica dies."""
 
 KILLED = RowError(
     "killed_worker",
@@ -32,8 +32,8 @@ class ReplicaDied(Exception):
     """A replica died, or was killed, before it answered a batch."""
 
 
-class Unanswered(Exception):
-    """A request cannot be answered now, but may be answered later."""
+class RetryLater(Exception):
+    """The client should retry later, because the queue is full or the deadline has passed."""
 
     def __init__(
         self, status: int, message: str, retry_after: int, unfinished: "Collection[asyncio.Future[ImageAnswers]]" = ()
@@ -42,11 +42,11 @@ class Unanswered(Exception):
         self.status = status
         self.retry_after = retry_after
         self.unfinished = unfinished
-        """Images of the request that still have to be scored."""
+        """Images of the request that are still waiting for their scores."""
 
 
 class Counters(Protocol):
-    """Interface for counting the events of a service."""
+    """Interface of the counters that a service updates."""
 
     def count_batch(self, images: int) -> None:
         """Count a batch that is sent to a replica."""
@@ -62,7 +62,7 @@ class Counters(Protocol):
 
 
 class ScoreCache:
-    """The most recently used scores. Nulls are not cached, because a retry may succeed."""
+    """Cache of the most recently used scores. Nulls are not cached, because a retry may succeed."""
 
     def __init__(self, max_scores: int) -> None:
         self.max_scores = max_scores
@@ -72,7 +72,7 @@ class ScoreCache:
         return len(self.answers)
 
     def get(self, key: bytes) -> MetricAnswer | None:
-        """Return the answer with this key and mark it as recently used; return None if there is none."""
+        """Return the cached answer and mark it as recently used; return None if the key is not cached."""
         answer = self.answers.get(key)
         if answer is not None:
             self.answers.move_to_end(key)
@@ -88,7 +88,7 @@ class ScoreCache:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """An image to score, for which one or more requests are waiting."""
+    """An image to score. One or more requests are waiting for it."""
 
     digest: bytes
     request: ScoreRequest
@@ -100,21 +100,22 @@ class _Job:
 
 
 class Service:
-    """Answers requests: cached scores immediately, all others in batches that combine images from many requests.
+    """Scoring service. It looks up scores in a cache, and computes the others in batches across requests.
 
     Equal images are scored once. An idle replica receives the waiting images. A busy replica receives its next batch in
-    advance only if the batch is full, so batches grow with the load. If a replica dies, its batch is repeated on
-    another replica: first as a whole, and then each image alone, with no other batch in advance that could be lost with
-    it.
+    advance only if the batch is full, so batches grow with the load.
+
+    If a replica dies, its batch is repeated on another replica. If the second replica dies too, each image is repeated
+    alone, and meanwhile no replica receives a batch in advance, because the batch could be lost with the image.
     """
 
     def __init__(
-        self, score: ScoreBatch, served: Served, load: LoadConfig, watch: Counters, sentinel: Sentinel | None = None
+        self, score: ScoreBatch, served: Served, load: LoadConfig, counters: Counters, sentinel: Sentinel | None = None
     ) -> None:
         self.score_batch = score
         self.served = served
         self.load = load
-        self.watch = watch
+        self.counters = counters
         self.sentinel = sentinel
         self.cache = ScoreCache(load.cached_scores)
         self.waiting: deque[_Job] = deque()
@@ -125,36 +126,40 @@ class Service:
         self.pending: dict[tuple[bytes, tuple[str, ...]], _Job] = {}
         self.running: set[asyncio.Task[None]] = set()
         self.seconds_per_image = 0.0
-        self.alarm: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[ImageAnswers]:
-        """Return the answers for each image, in order; raise Unanswered if the queue is full or the deadline passes."""
-        if self.queued() + len(requests) > self.load.max_waiting:
-            raise Unanswered(429, f"{self.queued()} images wait already; retry later", self.pause())
+        """Return the answers for each image, in order; raise RetryLater if the queue is full or the deadline passes."""
+        if self.count_waiting() + len(requests) > self.load.max_waiting:
+            raise RetryLater(
+                429, f"{self.count_waiting()} images are already waiting; retry later", self.estimate_wait()
+            )
         jobs = [self._find_job(request) for request in requests]
         futures = {job.answers for _, job in jobs if job is not None}
         if futures:
             _, late = await asyncio.wait(futures, timeout=self.load.deadline)
             if late:
-                raise Unanswered(503, f"no score after {self.load.deadline:g} seconds; retry", self.pause(), late)
+                raise RetryLater(
+                    503, f"no score after {self.load.deadline:g} seconds; retry", self.estimate_wait(), late
+                )
         return [
             self._join_answers(request, known, job.answers.result() if job else {})
             for request, (known, job) in zip(requests, jobs, strict=True)
         ]
 
-    def queued(self) -> int:
+    def count_waiting(self) -> int:
         """Return the number of images that are waiting for a replica."""
         return len(self.waiting) + len(self.suspects)
 
-    def pause(self) -> int:
+    def estimate_wait(self) -> int:
         """Estimate the seconds until the waiting images are scored."""
-        return max(1, min(MAX_PAUSE, math.ceil(self.queued() * self.seconds_per_image)))
+        return max(1, min(MAX_PAUSE, math.ceil(self.count_waiting() * self.seconds_per_image)))
 
     def _join_answers(self, request: ScoreRequest, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
         for name in known:
-            self.watch.count_answer(name, "cached")
+            self.counters.count_answer(name, "cached")
         for name, answer in computed.items():
-            self.watch.count_answer(name, "null" if answer.score is None else "scored")
+            self.counters.count_answer(name, "null" if answer.score is None else "scored")
         answers = self.served.with_reward({**known, **computed})
         return {name: answers[name] for name in request.metrics}
 
@@ -162,10 +167,10 @@ class Service:
         """Return the cached answers for an image, and the job that computes the others, if any."""
         if request.error is not None:
             return {name: MetricAnswer(None, request.error) for name in request.metrics}, None
-        digest = _digest(request)
+        digest = _hash_request(request)
         names = self.sentinel.add_watched(request.metrics) if self.sentinel else request.metrics
         needed = self.served.metrics_to_compute(names)
-        cached = {name: self.cache.get(self._key(digest, name)) for name in needed}
+        cached = {name: self.cache.get(self._make_key(digest, name)) for name in needed}
         known = {name: answer for name, answer in cached.items() if answer is not None}
         missing = tuple(name for name in needed if name not in known)
         if not missing:
@@ -176,25 +181,25 @@ class Service:
             job = _Job(digest, request, missing, loop.time(), loop.create_future())
             self.pending[digest, missing] = job
             self.waiting.append(job)
-            loop.call_soon(self._start)
+            loop.call_soon(self._send_due_batches)
         return known, job
 
-    def _key(self, digest: bytes, metric: str) -> bytes:
+    def _make_key(self, digest: bytes, metric: str) -> bytes:
         return hashlib.sha256(digest + self.served.metrics[metric].encode()).digest()
 
-    def _start(self) -> None:
-        """Send all batches that are due, and set a timer if images remain that wait for an idle replica."""
-        while batch := self._next_batch():
+    def _send_due_batches(self) -> None:
+        """Send all batches that are due. Set a timer if other images are waiting although a replica is idle."""
+        while batch := self._take_next_batch():
             self.running.add(asyncio.ensure_future(self._run(batch)))
-        if self.alarm is None and self.waiting and len(self.running) < self.load.replicas:
-            self.alarm = asyncio.get_running_loop().call_later(self.load.gather_seconds, self._ring)
+        if self.timer is None and self.waiting and len(self.running) < self.load.replicas:
+            self.timer = asyncio.get_running_loop().call_later(self.load.gather_seconds, self._on_timer)
 
-    def _ring(self) -> None:
-        self.alarm = None
-        self._start()
+    def _on_timer(self) -> None:
+        self.timer = None
+        self._send_due_batches()
 
-    def _next_batch(self) -> list[_Job]:
-        """Return one suspect, or the first waiting image and others for the same metrics; empty if none is due."""
+    def _take_next_batch(self) -> list[_Job]:
+        """Return one suspect, or a batch of waiting images with the same metrics; empty if no batch is due."""
         if self.suspects and self.tested is None and len(self.running) < self.load.replicas:
             self.tested = self.suspects.popleft()
             return [self.tested]
@@ -218,10 +223,10 @@ class Service:
 
     async def _run(self, batch: list[_Job]) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        self.watch.count_batch(len(batch))
+        self.counters.count_batch(len(batch))
         begun = loop.time()
         for job in batch:
-            self.watch.add_seconds("queue", begun - job.since)
+            self.counters.add_seconds("queue", begun - job.since)
         try:
             answers = await self.score_batch([job.request for job in batch], batch[0].metrics)
             for job, image_answers in zip(batch, answers, strict=True):
@@ -237,11 +242,11 @@ class Service:
             self.running.discard(task) if task else None
             if batch[0] is self.tested:
                 self.tested = None
-        self._start()  # skipped if the task is cancelled, because the loop is ending
+        self._send_due_batches()  # skipped if the task is cancelled, because the loop is ending
 
     def _repeat(self, batch: Sequence[_Job]) -> None:
-        """Put the images of a dead replica at the front of the queue, giving up those with max_deaths deaths."""
-        self.watch.count_death()
+        """Put a dead replica's images at the front of the queue, but give up an image after `max_deaths` deaths."""
+        self.counters.count_death()
         for job in batch:
             job.deaths += 1
             if job.deaths >= self.load.max_deaths:
@@ -254,14 +259,14 @@ class Service:
         if job.answers.done():
             return
         for name, answer in answers.items():
-            self.cache.add(self._key(job.digest, name), answer)
+            self.cache.add(self._make_key(job.digest, name), answer)
         if self.sentinel is not None:
             self.sentinel.add_image(job.request.prompt, self.served.with_reward(answers))
         self.pending.pop((job.digest, job.metrics), None)
         job.answers.set_result(answers)
 
 
-def _digest(request: ScoreRequest) -> bytes:
+def _hash_request(request: ScoreRequest) -> bytes:
     """Hash the frames, sources, prompt and questions of a request."""
     frames = [hashlib.sha256(image).digest() for image in (*request.images, *request.sources)]
     texts = [request.prompt] if request.questions is None else [request.prompt, repr(request.questions)]

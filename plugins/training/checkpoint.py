@@ -1,4 +1,4 @@
-"""Loads and writes the checkpoints of trainings; a CLIP-FlanT5 is written in its released layout."""
+"""Loads and writes the checkpoints of trainings. A CLIP-FlanT5 is written in its released layout."""
 
 import shutil
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from plumbline.plugins.training.exercises import (
     PARTS,
     Exercise,
     ExerciseBatch,
-    ask,
-    exercise_loss,
+    compute_exercise_loss,
     make_batch,
+    make_question_exercise,
     split_caption,
 )
-from plumbline.plugins.training.sharding import copy_whole, shard_network
+from plumbline.plugins.training.sharding import gather_weights, shard_network
 from plumbline.plugins.training.trainee import Trainee
 
 TOWER_FOLDER = "vision_tower"
@@ -36,34 +36,37 @@ TOWER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json
 
 
 class ClipFlanT5Trainee(Trainee):
-    """A CLIP-FlanT5 to train (VQAScore paper, appendix D)."""
+    """A CLIP-FlanT5 that is trained as in appendix D of the VQAScore paper."""
 
     prefixes: ClassVar = {part: (f"{part}.",) for part in PARTS}
 
-    def caption(self, image: int, pixels: Any, caption: str, rng: Random) -> Exercise:
+    def make_caption_exercise(self, image: int, pixels: Any, caption: str, rng: Random) -> Exercise:
         return split_caption(image, caption, rng)
 
-    def ask(self, image: int, pixels: Any, question: str, answer: str) -> Exercise:
-        return ask(image, question, answer)
+    def make_question_exercise(self, image: int, pixels: Any, question: str, answer: str) -> Exercise:
+        return make_question_exercise(image, question, answer)
 
-    def batch(self, pixels: Sequence[torch.Tensor], exercises: Sequence[Exercise]) -> ExerciseBatch:
+    def make_batch(self, pixels: Sequence[torch.Tensor], exercises: Sequence[Exercise]) -> ExerciseBatch:
         return make_batch(self.likelihood.tokenizer, self.likelihood.batch(pixels), exercises)
 
-    def loss(self, network: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
-        return exercise_loss(network, batch)
+    def compute_loss(self, network: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
+        return compute_exercise_loss(network, batch)
 
     def save(self, model: ResolvedModel, folder: Path | None) -> None:
         if folder is None:
-            copy_whole(self.network, {})
+            gather_weights(self.network, {})
             return
         network = _load_stored(model)
         with torch.no_grad():
-            copy_whole(self.network, dict(network.named_parameters()))
+            gather_weights(self.network, dict(network.named_parameters()))
         _save(network, self.likelihood.tokenizer, model.parts["vision_tower"], folder)
 
 
 def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = False) -> Trainee:
-    """Load the checkpoint's network, or only this worker's part of it, onto a device; raise ModelError on failure."""
+    """Load a checkpoint's network onto a device, or only this worker's part of it if `sharded`.
+
+    Raises ModelError if the checkpoint cannot be loaded.
+    """
     if isinstance(model.config, ChatModel):
         from plumbline.plugins.training.llava import load_llava
 
@@ -75,16 +78,16 @@ def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = 
 
 
 def _load_stored(model: ResolvedModel) -> ClipFlanT5:
-    """Load the network into main memory in the checkpoint's precision."""
+    """Load a CLIP-FlanT5 into main memory in the checkpoint's precision."""
     return load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
 
 
-def begin(language: Part, tower: Part, folder: Path, *, family: str, seed: int) -> None:
-    """Write the checkpoint that stage 1 starts from: a language model, a CLIP vision tower, and a new projector."""
+def assemble_checkpoint(language: Part, tower: Part, folder: Path, *, family: str, seed: int) -> None:
+    """Write a new checkpoint for stage 1: a language model, a CLIP vision tower, and an untrained projector."""
     if family == "vlm":
-        from plumbline.plugins.training.llava import begin_llava
+        from plumbline.plugins.training.llava import assemble_llava
 
-        begin_llava(language, tower, folder, seed=seed)
+        assemble_llava(language, tower, folder, seed=seed)
         return
     torch.manual_seed(seed)
     network = begin_network(language.folder(), tower.folder())
@@ -92,7 +95,7 @@ def begin(language: Part, tower: Part, folder: Path, *, family: str, seed: int) 
 
 
 def _save(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: Path) -> None:
-    """Write the checkpoint and its tokenizer; for a local tower, write only the configuration, without its weights."""
+    """Write the checkpoint and its tokenizer. If the tower is local, copy its configuration without the weights."""
     save_clip_flant5(network, folder, tower_name=f"./{TOWER_FOLDER}" if tower.commit is None else tower.source)
     tokenizer.save_pretrained(folder)
     if tower.commit is None:

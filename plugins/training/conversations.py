@@ -18,21 +18,21 @@ FOLDER = "turns"
 SUMMARY = "summary.json"
 IMAGE_TOKEN = "<image>"
 SPEAKERS = ("human", "gpt")
-WHITE = " \t\r\n"
+WHITESPACE = " \t\r\n"
 MAX_RECORD = 2**22
 """Maximum length of a conversation in characters."""
 MAX_TURNS = 1_000
 """Maximum number of questions in a conversation."""
 MAX_REASONS = 20
-"""Maximum number of stored reasons why conversations were left out."""
-ROWS_OF_A_FILE = 50_000
-ROWS_OF_A_GROUP = 256
+"""Maximum number of reasons to store for conversations that were left out."""
+MAX_ROWS_PER_FILE = 50_000
+ROWS_PER_GROUP = 256
 VERSION = 1
-"""Version of the row format; part of the name of the rows' folder."""
+"""Version of the row format. It is part of the name of the rows' folder."""
 
 
 class SplitConversations(NamedTuple):
-    """Statistics of a file of conversations, and its rows as Parquet."""
+    """Parquet files with one row per turn of a file of conversations, and statistics."""
 
     folder: str
     """URL of the Parquet files."""
@@ -43,7 +43,7 @@ class SplitConversations(NamedTuple):
     left_out: int
     """Number of conversations that cannot be read."""
     reasons: list[str]
-    """The first reasons why conversations cannot be read, each with file and row."""
+    """Reasons why conversations cannot be read, each with file and row; only the first MAX_REASONS are stored."""
 
     @property
     def summary(self) -> str:
@@ -57,8 +57,9 @@ def split_conversations(source: Place, output: Place, kind: Literal["captions", 
     """Write one row per turn below the output, unless the same file content has already been split.
 
     The file is a list of `{"image": path, "conversations": [{"from": "human", "value": question}, {"from": "gpt",
-    "value": answer}, ...]}`, such as llava_v1_5_mix665k.json. Paths are relative to the file's folder. Every question
-    is asked with the image; with `captions` the answers are captions. Raises SourceError if it is not a JSON list.
+    "value": answer}, ...]}`, such as llava_v1_5_mix665k.json. Paths are relative to the file's folder. A row has the
+    image, question and answer of a turn or, for `captions`, the image and the answer as its caption. Raises SourceError
+    if the file is not a JSON list.
     """
     with readable_errors(source, "data"):
         entry = source.entry()
@@ -73,7 +74,7 @@ def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
     rows: list[dict[str, str]] = []
     records = written = without_image = left_out = 0
     reasons: list[str] = []
-    for record in read_list(source):
+    for record in read_values(source):
         where = f"{source.url}, row {records}"
         records += 1
         try:
@@ -84,7 +85,7 @@ def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
             continue
         without_image += not turns
         rows += [_make_row(source, *turn, kind) for turn in turns]
-        if len(rows) >= ROWS_OF_A_FILE:
+        if len(rows) >= MAX_ROWS_PER_FILE:
             written += _flush(rows, folder, written)
     written += _flush(rows, folder, written)
     if not written:
@@ -94,11 +95,14 @@ def _write(source: Place, folder: Place, kind: str) -> SplitConversations:
 
 
 def _flush(rows: list[dict[str, str]], folder: Place, written: int) -> int:
-    """Write the rows to a file named after the index of its first row, and return the number of rows."""
+    """Write the rows to a file and clear the list. The file is named after the number of rows written before.
+
+    Returns the number of rows in the file.
+    """
     count = len(rows)
     if rows:
         table = pa.Table.from_pylist(rows)
-        (folder / f"{written:09}.parquet").write_table(table, row_group_size=ROWS_OF_A_GROUP)
+        (folder / f"{written:09}.parquet").write_table(table, row_group_size=ROWS_PER_GROUP)
     rows.clear()
     return count
 
@@ -117,7 +121,7 @@ class Turn(NamedTuple):
 
 
 def _read_turns(record: Any) -> Iterator[Turn]:
-    """Yield the turns of a conversation; none if it has no image. Raise Refused if it cannot be read."""
+    """Yield the turns of a conversation that has an image. Raise Refused if the conversation cannot be read."""
     if not isinstance(record, Mapping):
         raise Refused("unreadable", f"expected an object, found {type(record).__name__}")
     image, parts = record.get("image"), record.get("conversations")
@@ -136,7 +140,7 @@ def _read_turns(record: Any) -> Iterator[Turn]:
 
 
 def _read_text(part: Any, speaker: str, index: int) -> str:
-    """Return the text of one message without the image token; raise Refused if it is not by `speaker`."""
+    """Return the text of a message without the image token; raise Refused if the message is not by `speaker`."""
     text = part.get("value") if isinstance(part, Mapping) and part.get("from") == speaker else None
     text = text.replace(IMAGE_TOKEN, "").strip() if isinstance(text, str) else None
     if not text:
@@ -146,8 +150,8 @@ def _read_text(part: Any, speaker: str, index: int) -> str:
     return text
 
 
-def read_list(source: Place) -> Iterator[Any]:
-    """Yield the values of a JSON list of any length; raise SourceError with the row if one cannot be read."""
+def read_values(source: Place) -> Iterator[Any]:
+    """Yield the values of a JSON list of any length; raise SourceError with the row if a value cannot be read."""
     with readable_errors(source, "data"), source.open() as stream:
         try:
             yield from _parse_values(io.TextIOWrapper(stream, "utf-8"), source.url)
@@ -156,13 +160,13 @@ def read_list(source: Place) -> Iterator[Any]:
 
 
 def _parse_values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
-    decoder, unread, row = json.JSONDecoder(), text.read(MAX_RECORD).lstrip(WHITE), 0
+    decoder, unread, row = json.JSONDecoder(), text.read(MAX_RECORD).lstrip(WHITESPACE), 0
     if not unread.startswith("["):
         raise SourceError(f"{url}: expected a JSON list of conversations, found {unread[:40]!r}; {AGAIN}")
     place = 1
     while True:
         try:
-            place = _skip(unread, place, WHITE if row == 0 else WHITE + ",")
+            place = _skip_characters(unread, place, WHITESPACE if row == 0 else WHITESPACE + ",")
             if unread[place] == "]":
                 return
             value, place = decoder.raw_decode(unread, place)
@@ -177,7 +181,7 @@ def _parse_values(text: io.TextIOWrapper, url: str) -> Iterator[Any]:
         row += 1
 
 
-def _skip(text: str, place: int, characters: str) -> int:
+def _skip_characters(text: str, place: int, characters: str) -> int:
     while text[place] in characters:
         place += 1
     return place

@@ -20,31 +20,31 @@ from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import read_shard, where
 from plumbline.pipelines.sources.uris import Uris
 from plumbline.pipelines.store.cells import Shard
-from plumbline.plugins.training.exercises import rate
+from plumbline.plugins.training.exercises import make_rating_exercises
 from plumbline.plugins.training.trainee import Trainee
 
 
 class RatedImage(NamedTuple):
-    """An image that was rated by people, with its prompt."""
+    """An image that people have rated, with its prompt."""
 
     image_id: str | None
     prompt_id: str
     question: str
     """VQAScore's question about the prompt."""
-    share: float
+    target: float
     """The image's mean rating, mapped from the rating scale to [0, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleShard:
-    """A shard, and which of its rows are trained on or scored."""
+    """A shard, and the rows in it that are used for training or evaluation."""
 
     shard: Shard
     rated: Mapping[int, RatedImage] | None = None
-    """Rated images by index in the shard; None if the rows contain their own texts, in which case all rows are used."""
+    """Rated images by row index. None if the rows contain their own texts; all rows are used then."""
 
     @property
-    def places(self) -> Sequence[int]:
+    def row_indices(self) -> Sequence[int]:
         return range(self.shard.rows) if self.rated is None else tuple(self.rated)
 
 
@@ -52,61 +52,61 @@ class TrainingExample(NamedTuple):
     """A row, identified by the number of its shard and its index in the shard."""
 
     shard: int
-    place: int
+    row: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowOrder:
-    """The random order of rows in each epoch; it depends only on the seed, not on the number of workers.
+    """The random order of rows in each epoch. It depends on the seed, but not on the number of workers.
 
     The shards are shuffled, and then the rows of every `mixed` shards are shuffled together, so that only a few shards
     are open at once.
     """
 
-    places: Sequence[Sequence[int]]
-    """Indices of each shard's rows that are used."""
+    row_indices: Sequence[Sequence[int]]
+    """Indices of the rows to use, for each shard."""
     seed: int
     mixed: int
 
     @cached_property
     def rows(self) -> int:
         """Number of rows in an epoch."""
-        return sum(map(len, self.places))
+        return sum(map(len, self.row_indices))
 
     def row_at(self, position: int) -> TrainingExample:
-        """Return the row at a position that is counted over all epochs."""
-        epoch, place = divmod(position, self.rows)
+        """Return the row at a position in the sequence of all epochs' rows."""
+        epoch, index = divmod(position, self.rows)
         ends = self._find_ends(epoch)
-        mix = int(np.searchsorted(ends, place, side="right"))
-        return TrainingExample(*map(int, self._shuffle_mix(epoch, mix)[place - (ends[mix - 1] if mix else 0)]))
+        mix = int(np.searchsorted(ends, index, side="right"))
+        return TrainingExample(*map(int, self._shuffle_mix(epoch, mix)[index - (ends[mix - 1] if mix else 0)]))
 
     @lru_cache(maxsize=2)  # noqa: B019 - an order lives as long as its process
     def _shuffle_shards(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng([self.seed, epoch]).permutation(len(self.places))
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self.row_indices))
 
     @lru_cache(maxsize=2)  # noqa: B019
     def _find_ends(self, epoch: int) -> NDArray[np.int64]:
-        """Return the end positions of an epoch's mixes (groups of shards whose rows are shuffled together)."""
-        sizes = [len(self.places[shard]) for shard in self._shuffle_shards(epoch)]
+        """Return the end position of each mix in an epoch. A mix is a group of shards that are shuffled together."""
+        sizes = [len(self.row_indices[shard]) for shard in self._shuffle_shards(epoch)]
         return np.cumsum([sum(sizes[first : first + self.mixed]) for first in range(0, len(sizes), self.mixed)])
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _shuffle_mix(self, epoch: int, number: int) -> NDArray[np.int64]:
         """Return the shuffled rows of a mix as (shard, index in the shard) pairs, an array (rows, 2)."""
         shards = self._shuffle_shards(epoch)[number * self.mixed : (number + 1) * self.mixed]
-        examples = np.array([(shard, place) for shard in shards for place in self.places[shard]], dtype=np.int64)
+        examples = np.array([(shard, index) for shard in shards for index in self.row_indices[shard]], dtype=np.int64)
         return np.random.default_rng([self.seed, epoch, number]).permutation(examples)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examples:
-    """All rows of a training, described so that every process can read them."""
+    """All rows of a training, and the settings for reading them in any process."""
 
     kind: str
     """`captions`, `questions` or `finetune`."""
     shards: Sequence[ExampleShard]
     texts: tuple[str, ...]
-    """Our names for the text columns."""
+    """Names of the text columns after renaming: `caption`, or `question` and `answer`."""
     uris: Uris
     limits: ImageLimits
     clips: Clips
@@ -116,7 +116,7 @@ class Examples:
         return (*IMAGE_COLUMNS, *self.texts)
 
     def read(self, number: int) -> pa.Table:
-        """Read a shard; raise SourceError naming its file if it cannot be read."""
+        """Read the shard with this number; raise SourceError with the file's name if it cannot be read."""
         return read_shard(self.shards[number].shard, self.columns)
 
 
@@ -128,7 +128,7 @@ class ReadRow(NamedTuple):
     """Preprocessed images; empty if the row cannot be read."""
     texts: Mapping[str, Any]
     problem: str | None
-    """The reason why the row cannot be read, with file and row, or None."""
+    """Reason why the row cannot be read, with file and row; None if it can be read."""
 
 
 @dataclass(kw_only=True)
@@ -140,18 +140,18 @@ class RowReader:
     keep: int
     decoders: int = 1
     tables: dict[int, pa.Table] = field(default_factory=dict)
-    """Shards in memory, most recent last."""
+    """Shards in memory by number. The most recently used shard is the last."""
 
     def read(self, examples: Sequence[TrainingExample]) -> list[ReadRow]:
         """Return the rows in order; raise SourceError if a whole shard cannot be read."""
         read: dict[TrainingExample, ReadRow] = {}
         for number, group in groupby(sorted(examples), key=lambda example: example.shard):
-            for row in self._read_shard(number, [example.place for example in group]):
+            for row in self._read_shard(number, [example.row for example in group]):
                 read[row.example] = row
         return [read[example] for example in examples]
 
-    def _read_shard(self, number: int, places: Sequence[int]) -> list[ReadRow]:
-        table = self._load_table(number).take(pa.array(places, pa.int64()))
+    def _read_shard(self, number: int, row_indices: Sequence[int]) -> list[ReadRow]:
+        table = self._load_table(number).take(pa.array(row_indices, pa.int64()))
         texts = table.select([name for name in self.examples.texts if name in table.column_names]).to_pylist()
         shard = self.examples.shards[number].shard
         prepared = prepare_images(
@@ -165,12 +165,12 @@ class RowReader:
         )
         pixels = iter(prepared.pixels)
         rows = []
-        for place, text, error, count in zip(places, texts, prepared.errors, prepared.counts, strict=True):
+        for index, text, error, count in zip(row_indices, texts, prepared.errors, prepared.counts, strict=True):
             images = [next(pixels) for _ in range(count)]
             missing = [name for name, value in text.items() if not isinstance(value, str) or not value.strip()]
             reason = error.message if error is not None else f"no text in {missing[0]!r}" if missing else None
-            problem = None if reason is None else f"{where(shard, place)}: {reason}"
-            rows.append(ReadRow(TrainingExample(number, place), images if problem is None else [], text, problem))
+            problem = None if reason is None else f"{where(shard, index)}: {reason}"
+            rows.append(ReadRow(TrainingExample(number, index), images if problem is None else [], text, problem))
         return rows
 
     def _load_table(self, number: int) -> pa.Table:
@@ -182,14 +182,14 @@ class RowReader:
 
 
 def _add_prompt_ids(table: pa.Table) -> pa.Table:
-    """Add empty prompt ids to training tables without them, because images need prompt ids."""
+    """Add a column of empty prompt ids if it is missing, because `prepare_images` requires the column."""
     if "prompt_id" in table.column_names:
         return table
     return table.append_column("prompt_id", pa.array([""] * len(table)))
 
 
 class Batches:
-    """One worker's batches. The next batch is read while a step is computed."""
+    """The batches of one worker. The next batch is read while a step is computed."""
 
     def __init__(
         self, reader: RowReader, trainee: Trainee, order: RowOrder, *, size: int, number: int, count: int
@@ -206,7 +206,7 @@ class Batches:
         self.pool = ThreadPoolExecutor(1)
         self.ahead: tuple[int, Future[list[ReadRow]]] | None = None
 
-    def batch(self, step: int) -> Any:
+    def read_batch(self, step: int) -> Any:
         """Return this worker's part of the batch for a step; raise SourceError if none of its rows can be read."""
         step_ahead, ahead = self.ahead or (None, None)
         rows = ahead.result() if ahead is not None and step_ahead == step else self._read(step)
@@ -223,7 +223,7 @@ class Batches:
                 ]
             except HopelessRow as refused:
                 shard = self.reader.examples.shards[row.example.shard].shard
-                self.problems.append(f"{where(shard, row.example.place)}: {refused.error.message}")
+                self.problems.append(f"{where(shard, row.example.row)}: {refused.error.message}")
                 continue
             pixels += row.pixels
             exercises += row_exercises
@@ -231,7 +231,7 @@ class Batches:
             raise SourceError(
                 f"none of a worker's {len(rows)} rows in step {step} can be read; first problem: {self.problems[0]}"
             )
-        return self.trainee.batch(pixels, exercises)
+        return self.trainee.make_batch(pixels, exercises)
 
     def _positions(self, step: int) -> range:
         first = step * self.size + self.number * self.share
@@ -244,10 +244,10 @@ class Batches:
         match self.reader.examples.kind:
             case "captions":
                 rng = Random(f"{self.order.seed}/{position}")
-                return [self.trainee.caption(image, pixels, row.texts["caption"], rng)]
+                return [self.trainee.make_caption_exercise(image, pixels, row.texts["caption"], rng)]
             case "questions":
-                return [self.trainee.ask(image, pixels, row.texts["question"], row.texts["answer"])]
+                return [self.trainee.make_question_exercise(image, pixels, row.texts["question"], row.texts["answer"])]
         rated = self.reader.examples.shards[row.example.shard].rated
         assert rated is not None, "finetuning reads rated images"
-        own = rated[row.example.place]
-        return rate(self.trainee.likelihood.tokenizer, image, own.question, own.share)
+        own = rated[row.example.row]
+        return make_rating_exercises(self.trainee.likelihood.tokenizer, image, own.question, own.target)

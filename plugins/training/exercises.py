@@ -1,4 +1,4 @@
-"""CLIP-FlanT5's exercises: captions split in two, questions with answers, and people's ratings of images.
+"""Training exercises for CLIP-FlanT5: captions split in two, questions with answers, and people's ratings of images.
 
 VQAScore paper (Lin et al. 2024), appendix D. Stage 1 trains the projector on captions: the encoder reads the first part
 of a caption, and the decoder writes the rest (BLIP-2's split text). Stage 2 trains everything except the vision tower
@@ -19,16 +19,16 @@ from plumbline.operators.models.networks.clip_flant5 import AFTER_IMAGE, BEFORE_
 CAPTION_INPUT = "\n{}"
 YES, NO = "Yes", "No"
 PARTS = ("mm_projector", "language_model")
-"""Parts of the network that can be trained; the vision tower stays frozen."""
+"""Parts of the network that can be trained. The vision tower always stays frozen."""
 
 
 class Exercise(NamedTuple):
-    """A text to read together with one image, and the answer to learn."""
+    """An image with a text, and the answer that the network learns to give."""
 
     image: int
     """Index into the batch's images."""
     before: str
-    """Text before the image; the same for all exercises of a batch."""
+    """Text before the image. It must be the same for all exercises of a batch."""
     after: str
     answer: str
     weight: float = 1.0
@@ -56,30 +56,35 @@ class ExerciseBatch(NamedTuple):
 
 
 def split_caption(image: int, caption: str, rng: Random) -> Exercise:
-    """Split a caption at a random word: the first part (possibly empty) is read, the second is written."""
+    """Split a caption at a random word. The network reads the first part (which may be empty) and writes the second."""
     words = caption.split()
     cut = rng.randrange(len(words))
     return Exercise(image, "", CAPTION_INPUT.format(" ".join(words[:cut])), " ".join(words[cut:]))
 
 
-def ask(image: int, question: str, answer: str, weight: float = 1.0) -> Exercise:
+def make_question_exercise(image: int, question: str, answer: str, weight: float = 1.0) -> Exercise:
     """Return an exercise that asks a question in CLIP-FlanT5's conversation format."""
     return Exercise(image, BEFORE_IMAGE, AFTER_IMAGE.format(question=question), answer, weight)
 
 
-def rate(tokenizer: PreTrainedTokenizerBase, image: int, question: str, share: float) -> list[Exercise]:
-    """Return exercises whose cross-entropy is minimal when VQAScore equals the rating (`share`).
+def make_rating_exercises(
+    tokenizer: PreTrainedTokenizerBase, image: int, question: str, target: float
+) -> list[Exercise]:
+    """Return exercises whose cross-entropy is minimal if VQAScore equals the target, a rating from 0 to 1.
 
     VQAScore is the geometric mean over the tokens of Yes, so the target likelihood of Yes is a power of the rating.
     """
-    likelihood = share ** len(tokenizer(YES).input_ids)
-    return [ask(image, question, YES, likelihood), ask(image, question, NO, 1 - likelihood)]
+    likelihood = target ** len(tokenizer(YES).input_ids)
+    return [
+        make_question_exercise(image, question, YES, likelihood),
+        make_question_exercise(image, question, NO, 1 - likelihood),
+    ]
 
 
 def make_batch(
     tokenizer: PreTrainedTokenizerBase, pixels: torch.Tensor, exercises: Sequence[Exercise]
 ) -> ExerciseBatch:
-    """Convert the exercises to tensors; all must have the same text before the image."""
+    """Convert exercises to tensors. All exercises must have the same text before the image."""
     return ExerciseBatch(
         pixels=pixels,
         images=torch.tensor([exercise.image for exercise in exercises]),
@@ -95,7 +100,7 @@ def _pad(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> torch.Tens
     return pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
 
 
-def exercise_loss(model: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
+def compute_exercise_loss(model: ClipFlanT5, batch: ExerciseBatch) -> torch.Tensor:
     """Return the weighted mean cross-entropy over the answers' tokens, including EOS. Each image is encoded once."""
     features = model.encode_images(batch.pixels)[batch.images]
     logits = model.decode(model.encode_questions(features, batch.before, batch.after), batch.labels)

@@ -1,7 +1,7 @@
 """Training of LLaVAs, such as the VQAScore paper's with a 7B or 13B Llama-2 (appendix D, table 12).
 
-It follows LLaVA-1.5 (Liu et al. 2023): in stage 1 the language model writes the caption right after the image, and in
-stage 2 it writes the answer to a question phrased as at inference. Only tokens that it writes contribute to the loss.
+It follows LLaVA-1.5 (Liu et al. 2023). In stage 1, the language model writes the caption directly after the image. In
+stage 2, it writes the answer to a question phrased as at inference. Only tokens that it writes contribute to the loss.
 """
 
 import shutil
@@ -32,11 +32,11 @@ from plumbline.operators.models.processing import load_pretrained, load_tokenize
 from plumbline.plugins.training.trainee import Trainee
 
 NO_LABEL = -100
-"""Label of tokens that are read but not written."""
+"""Label of tokens that the network only reads."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 IMAGE, PADDING = "<image>", "<pad>"
 PENULTIMATE = -2
-"""Layer of the vision tower whose output LLaVA-1.5 uses."""
+"""Index of the vision tower's layer whose output LLaVA-1.5 uses."""
 TEMPLATE = (
     "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': ' }}{% endif %}"
     "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\n' }}"
@@ -46,8 +46,8 @@ TEMPLATE = (
 """Chat template of LLaVA-1.5."""
 
 
-class WrittenText(NamedTuple):
-    """The tokens that the network reads, and those that it writes."""
+class LlavaExercise(NamedTuple):
+    """Tokens that the network reads, and tokens that it learns to write."""
 
     image: int
     """Index into the batch's images."""
@@ -56,7 +56,7 @@ class WrittenText(NamedTuple):
     written: list[int]
 
 
-class WritingBatch(NamedTuple):
+class LlavaBatch(NamedTuple):
     """Input of one training step."""
 
     pixels: torch.Tensor
@@ -66,32 +66,34 @@ class WritingBatch(NamedTuple):
     labels: torch.Tensor
     """Label of each token (n, tokens); NO_LABEL for tokens that are only read."""
 
-    def to(self, device: torch.device) -> "WritingBatch":
-        return WritingBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
+    def to(self, device: torch.device) -> "LlavaBatch":
+        return LlavaBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
 class LlavaTrainee(Trainee):
-    """A LLaVA to train: a vision tower, a projector, and a decoder that reads an image's tokens before the text."""
+    """A LLaVA to train. It has a vision tower, a projector, and a decoder that reads the image before the text."""
 
     prefixes: ClassVar = {
         "mm_projector": ("model.multi_modal_projector.",),
         "language_model": ("model.language_model.", "lm_head."),
     }
 
-    def caption(self, image: int, pixels: Pixels, caption: str, rng: Random) -> WrittenText:
-        """Return an exercise that writes the caption right after the image (LLaVA's stage 1)."""
+    def make_caption_exercise(self, image: int, pixels: Pixels, caption: str, rng: Random) -> LlavaExercise:
+        """Return an exercise to write the caption directly after the image (LLaVA's stage 1)."""
         prompts, begin = self.likelihood.prompts, self.likelihood.prompts.tokenizer.bos_token_id
         shown = [token for token in pixels.ids if token == prompts.image_id]
         written = prompts.tokenizer(f"{caption}\n", add_special_tokens=False).input_ids
-        return self._require_fit(WrittenText(image, [*([] if begin is None else [begin]), *shown], written))
+        return self._require_fit(LlavaExercise(image, [*([] if begin is None else [begin]), *shown], written))
 
-    def ask(self, image: int, pixels: Pixels, question: str, answer: str) -> WrittenText:
+    def make_question_exercise(self, image: int, pixels: Pixels, question: str, answer: str) -> LlavaExercise:
         prompts = self.likelihood.prompts
         tokens = prompts.tokenize_after_image([Message("user", question)], pixels.closing)
-        return self._require_fit(WrittenText(image, [*pixels.ids, *tokens], prompts.tokenize_choice(question, answer)))
+        return self._require_fit(
+            LlavaExercise(image, [*pixels.ids, *tokens], prompts.tokenize_choice(question, answer))
+        )
 
-    def _require_fit(self, text: WrittenText) -> WrittenText:
-        """Return the text; raise HopelessRow if it is too long or contains an image token."""
+    def _require_fit(self, text: LlavaExercise) -> LlavaExercise:
+        """Return the exercise; raise HopelessRow if it is too long or its answer contains an image token."""
         prompts = self.likelihood.prompts
         if prompts.image_id in text.written:
             message = f"the text contains {prompts.mark!r}, which this model reads as a second image; remove it"
@@ -102,20 +104,20 @@ class LlavaTrainee(Trainee):
             raise HopelessRow(RowError("prompt_too_long", message))
         return text
 
-    def batch(self, pixels: Sequence[Pixels], exercises: Sequence[WrittenText]) -> WritingBatch:
+    def make_batch(self, pixels: Sequence[Pixels], exercises: Sequence[LlavaExercise]) -> LlavaBatch:
         rows = [torch.tensor([*text.read, *text.written]) for text in exercises]
         labels = [torch.tensor([NO_LABEL] * len(text.read) + text.written) for text in exercises]
         inputs = self.likelihood.reader.inputs([pixels[text.image] for text in exercises])
-        return WritingBatch(
+        return LlavaBatch(
             inputs["pixel_values"],
             pad_sequence(rows, batch_first=True),
             pad_sequence(labels, batch_first=True, padding_value=NO_LABEL),
         )
 
-    def loss(self, network: Any, batch: WritingBatch) -> torch.Tensor:
+    def compute_loss(self, network: Any, batch: LlavaBatch) -> torch.Tensor:
         """Return the mean loss over all written tokens, including the end-of-answer token.
 
-        Tokens do not attend to later tokens, so right padding needs no mask.
+        Tokens only attend to earlier tokens, so no mask is needed for padding on the right.
         """
         states = network.model(
             input_ids=batch.ids, pixel_values=batch.pixels, attention_mask=torch.ones_like(batch.ids), use_cache=False
@@ -125,7 +127,7 @@ class LlavaTrainee(Trainee):
         return cross_entropy(network.lm_head(states[is_written]).float(), labels[is_written])
 
     def save(self, model: ResolvedModel, folder: Path | None) -> None:
-        """Write the weights, and copy the unchanged files of the tokenizer and the processor."""
+        """Write the weights and the tokenizer, and copy the image processor's files."""
         assert folder is not None, "a LLaVA's weights are not sharded"
         for name, parameter in self.network.named_parameters():
             parameter.data = parameter.data.to(self.precisions[name])
@@ -144,21 +146,21 @@ def load_llava(model: ResolvedModel[Any], device: torch.device) -> LlavaTrainee:
     network = load_pretrained(LlavaForConditionalGeneration, model, dtype="auto", attn_implementation="sdpa")
     precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
     network = network.to(device=device, dtype=torch.float32)
-    network.generation_config = _plain_generation(network)
+    network.generation_config = _make_plain_generation_config(network)
     return LlavaTrainee(network, serve(model, network), precisions)
 
 
-def _plain_generation(network: Any) -> GenerationConfig:
-    """Return a generation config with only the special tokens.
+def _make_plain_generation_config(network: Any) -> GenerationConfig:
+    """Return a generation config that only has the special tokens.
 
-    Transformers refuses to save the sampling options of some checkpoints.
+    Transformers refuses to save some checkpoints' sampling options.
     """
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     return GenerationConfig(**{name: getattr(network.generation_config, name) for name in names})
 
 
-def begin_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
-    """Write the LLaVA that stage 1 starts from: a Llama, a CLIP vision tower, and a new projector between them.
+def assemble_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> None:
+    """Write a new LLaVA for stage 1: a Llama, a CLIP vision tower, and an untrained projector between them.
 
     Raises ModelError if the language model is not a Llama, or if weights do not load.
     """
@@ -193,7 +195,7 @@ def begin_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> None
     torch.manual_seed(seed)
     network.model.multi_modal_projector = LlavaMultiModalProjector(config).to(llama.dtype)
     network.model.vision_tower, network.model.language_model, network.lm_head = vision, llama.model, llama.lm_head
-    network.generation_config = _plain_generation(llama)
+    network.generation_config = _make_plain_generation_config(llama)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _copy_image_files(tower, folder)

@@ -16,10 +16,10 @@ Report = Callable[[str], None]
 Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
 Average = Callable[[Sequence[torch.Tensor]], None]
-"""Replaces each tensor by its mean over all workers."""
+"""Function that replaces each tensor with its mean over all workers."""
 REPORT_EVERY = 100
 MAX_NORM = 1.0
-"""Norm to which gradients are clipped."""
+"""Maximum norm of the gradients; larger gradients are scaled down."""
 STATE = {"weights": "weights.", "optimiser": "optimiser."}
 """Prefixes of tensor names in a saved state."""
 
@@ -33,7 +33,7 @@ class TrainingStage:
     peak: float
     """Peak learning rate, after warm-up and before cosine decay."""
     size: int
-    """Number of images per batch, or of texts for a language model."""
+    """Number of images per batch; for a language model, number of texts."""
     each: int = 1
     """Number of exercises per image."""
     warm_up: float = 0.03
@@ -47,7 +47,7 @@ class TrainingStage:
     quick: Mapping[str, float] = field(default_factory=dict)
     """Learning rate factors for parameters whose names contain these strings."""
 
-    def rate(self, step: int) -> float:
+    def learning_rate(self, step: int) -> float:
         """Return the learning rate at a step: a linear warm-up followed by a cosine decay."""
         warm = max(1, round(self.warm_up * self.steps))
         if step < warm:
@@ -55,17 +55,17 @@ class TrainingStage:
         progress = (step - warm) / max(1, self.steps - warm)
         return self.peak * (self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2)
 
-    def multiple(self, name: str) -> float:
+    def find_rate_factor(self, name: str) -> float:
         """Return the learning rate factor for a parameter."""
         return math.prod(multiple for words, multiple in self.quick.items() if words in name)
 
 
-def alone(tensors: Sequence[torch.Tensor]) -> None:
-    """Do nothing, because there is no need to average over a single worker."""
+def skip_averaging(tensors: Sequence[torch.Tensor]) -> None:
+    """Leave the tensors unchanged, because there is only one worker."""
 
 
-class Course(Generic[Network]):
-    """A network in a training stage, with AdamW for all parameters that are not frozen."""
+class StageTrainer(Generic[Network]):
+    """Trainer of a network in one stage. AdamW optimises all parameters that are not frozen."""
 
     def __init__(self, model: Network, stage: TrainingStage, *, seed: str = "") -> None:
         """Prepare the optimiser; `seed` determines the dropout of each step."""
@@ -76,7 +76,7 @@ class Course(Generic[Network]):
         self.trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         groups: dict[float, list[nn.Parameter]] = {}
         for name, parameter in self.trained.items():
-            groups.setdefault(stage.multiple(name), []).append(parameter)
+            groups.setdefault(stage.find_rate_factor(name), []).append(parameter)
         self.optimiser = torch.optim.AdamW(
             [{"params": parameters, "multiple": multiple} for multiple, parameters in groups.items()],
             lr=stage.peak,
@@ -85,12 +85,12 @@ class Course(Generic[Network]):
             fused=True,
         )
 
-    def take(self, loss: Callable[[Network, Batch], torch.Tensor], batch: Batch, average: Average) -> float:
-        """Take a step and return the loss; on GPUs, compute it with autocast to bfloat16."""
+    def take_step(self, loss: Callable[[Network, Batch], torch.Tensor], batch: Batch, average: Average) -> float:
+        """Take a step and return the loss. On GPUs, the loss is computed with autocast to bfloat16."""
         torch.manual_seed(Random(f"{self.seed}/{self.step}").getrandbits(63))
         parameters = list(self.trained.values())
         for group in self.optimiser.param_groups:
-            group["lr"] = self.stage.rate(self.step) * group["multiple"]
+            group["lr"] = self.stage.learning_rate(self.step) * group["multiple"]
         kind = parameters[0].device.type
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind != "cpu"):
             value = loss(self.model, batch)
@@ -103,8 +103,8 @@ class Course(Generic[Network]):
         self.step += 1
         return value.item()
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return the weights and AdamW's moments by name; if weights are sharded, only this worker's part of them."""
+    def collect_state(self) -> dict[str, torch.Tensor]:
+        """Return the weights and AdamW's moments by name, or only this worker's part if the weights are sharded."""
         tensors = {
             STATE["weights"] + name: get_local_part(parameter.detach()) for name, parameter in self.trained.items()
         }
@@ -114,7 +114,7 @@ class Course(Generic[Network]):
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
-        """Continue from a state saved after `step` steps; raise KeyError if it belongs to a different network."""
+        """Continue from a state that was saved after `step` steps; raise KeyError if it is another network's state."""
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 get_local_part(parameter).copy_(tensors[STATE["weights"] + name])
@@ -132,23 +132,23 @@ class Course(Generic[Network]):
 
 def train(
     name: str,
-    course: Course[Network],
+    trainer: StageTrainer[Network],
     loss: Callable[[Network, Batch], torch.Tensor],
-    batch_of: Callable[[int], Batch],
+    read_batch: Callable[[int], Batch],
     report: Report,
     *,
-    average: Average = alone,
+    average: Average = skip_averaging,
     after: Callable[[], None] = lambda: None,
 ) -> None:
-    """Take the remaining steps of the course.
+    """Take the remaining steps of the stage, and report the mean loss every REPORT_EVERY steps.
 
-    `batch_of` returns the batch for a step, and `after` is called after each step.
+    `read_batch` returns the batch for a step, and `after` is called after each step.
     """
     began, losses = monotonic(), []
-    while course.step < course.stage.steps:
-        losses.append(course.take(loss, batch_of(course.step), average))
-        if course.step % REPORT_EVERY == 0 or course.step == course.stage.steps:
+    while trainer.step < trainer.stage.steps:
+        losses.append(trainer.take_step(loss, read_batch(trainer.step), average))
+        if trainer.step % REPORT_EVERY == 0 or trainer.step == trainer.stage.steps:
             mean, seconds = sum(losses) / len(losses), monotonic() - began
-            report(f"{name}: step {course.step} of {course.stage.steps}, loss {mean:.4f}, {seconds:.0f} s")
+            report(f"{name}: step {trainer.step} of {trainer.stage.steps}, loss {mean:.4f}, {seconds:.0f} s")
             losses.clear()
         after()

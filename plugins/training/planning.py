@@ -1,4 +1,4 @@
-"""Plans a training before any model is loaded: resolves its checkpoint, rows and recipe."""
+"""Plans a training before any model is loaded: finds its checkpoint and rows, and makes its recipe."""
 
 import json
 import tempfile
@@ -24,11 +24,11 @@ from plumbline.pipelines.sources.shards import (
 )
 from plumbline.pipelines.sources.uris import Uris, benchmark_uris
 from plumbline.pipelines.store.cells import digest
-from plumbline.plugins.training.checkpoint import begin
+from plumbline.plugins.training.checkpoint import assemble_checkpoint
 from plumbline.plugins.training.conversations import SUFFIX as CONVERSATIONS
 from plumbline.plugins.training.conversations import split_conversations
 from plumbline.plugins.training.examples import Examples, ExampleShard
-from plumbline.plugins.training.rated_images import read_rated
+from plumbline.plugins.training.rated_images import read_rated_shards
 from plumbline.plugins.training.training_config import (
     BeginConfig,
     FinetuneConfig,
@@ -43,7 +43,7 @@ TRAINED_TYPES = ("clip_t5", "llava")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedTraining:
-    """A training as planned, before any model is loaded."""
+    """Plan of a training, made before any model is loaded."""
 
     config: StageConfig | FinetuneConfig
     task: Task
@@ -71,9 +71,9 @@ def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
 
 
 def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
-    """If the data are conversations, split them into turns; return the configuration for these rows, and a summary.
+    """Split conversations into one row per turn. Return the configuration for these rows, and a summary.
 
-    Raises SourceError if more conversations are left out than `max_failed` allows.
+    Other data are left unchanged. Raises SourceError if more conversations are left out than `max_failed` allows.
     """
     source = config.storage.locate(config.data)
     if not source.path.lower().endswith(CONVERSATIONS):
@@ -89,7 +89,7 @@ def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
 
 
 def _assemble(config: StageConfig, parts: BeginConfig) -> ModelConfig:
-    """Assemble a checkpoint from its parts in the output, and return the model configured to use it."""
+    """Assemble a checkpoint from its parts in the output folder, and return the configuration of the new model."""
     if is_remote(config.output):
         raise ConfigError(f"output {config.output}: expected a local folder, because begin= writes a checkpoint there")
     folder = Path(config.storage.locate(config.output).path) / BEGUN
@@ -99,7 +99,7 @@ def _assemble(config: StageConfig, parts: BeginConfig) -> ModelConfig:
         )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as draft:
-            begin(language, tower, Path(draft) / BEGUN, family=config.model.family, seed=config.seed)
+            assemble_checkpoint(language, tower, Path(draft) / BEGUN, family=config.model.family, seed=config.seed)
             (Path(draft) / BEGUN).replace(folder)
     unset: dict[str, Any] = {"revision": None, "tokenizer": None}
     if isinstance(config.model, ClipFlanT5Model):
@@ -109,9 +109,9 @@ def _assemble(config: StageConfig, parts: BeginConfig) -> ModelConfig:
 
 def _plan_finetune(config: FinetuneConfig, model: ResolvedModel) -> PlannedTraining:
     assert model.profile is not None, "CLIP-FlanT5 is a VQA model"
-    rated = read_rated(config, model.profile)
+    rated = read_rated_shards(config, model.profile)
     trained, held_out = (_make_examples(config, shards) for shards in (rated.trained, rated.held_out))
-    counts = [sum(len(shard.places) for shard in examples.shards) for examples in (trained, held_out)]
+    counts = [sum(len(shard.row_indices) for shard in examples.shards) for examples in (trained, held_out)]
     low, high = rated.range
     summary = f"{counts[0]} images rated from {low:g} to {high:g}, {counts[1]} of other prompts held out"
     return _make_plan(config, model, trained, summary, held_out, rated.release)
@@ -125,8 +125,8 @@ def _make_plan(
     held_out: Examples | None = None,
     release: Release | None = None,
 ) -> PlannedTraining:
-    rows = sum(len(shard.places) for shard in examples.shards)
-    stage = config.pace.stage(rows)
+    rows = sum(len(shard.row_indices) for shard in examples.shards)
+    stage = config.pace.make_stage(rows)
     task = Task(
         model=model,
         examples=examples,
@@ -163,7 +163,7 @@ def _make_plan(
 
 
 def _list_ratings(shard: ExampleShard) -> list[Any]:
-    return [[place, image.question, image.share] for place, image in (shard.rated or {}).items()]
+    return [[index, image.question, image.target] for index, image in (shard.rated or {}).items()]
 
 
 def _make_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> Examples:
@@ -196,7 +196,7 @@ def _list_examples(config: StageConfig) -> Examples:
         check_columns(schema, list(columns.values()), (), file.url)
         shards += [ExampleShard(shard=shard) for shard in split_file(file, footer, names, ShardSize(config.shard_rows))]
     if not shards:
-        raise ConfigError(f"data {place.url}: its files have no rows")
+        raise ConfigError(f"data {place.url}: expected Parquet files with rows, found no rows; check the path")
     folder = place.url.rpartition("/")[0] if place.path.endswith(".parquet") else place.url
     return Examples(
         kind=config.kind,

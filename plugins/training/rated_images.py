@@ -29,18 +29,18 @@ from plumbline.plugins.training.training_config import FinetuneConfig
 
 
 class RatedShards(NamedTuple):
-    """The rated images of a benchmark, with the ratings of the held-out images."""
+    """Rated images of a benchmark in a training set and a held-out set."""
 
     trained: list[ExampleShard]
     held_out: list[ExampleShard]
     release: Release
     """Ratings of the held-out images only."""
     range: tuple[float, float]
-    """The ratings that are mapped to 0 and 1."""
+    """Lowest and highest rating, which are mapped to 0 and 1."""
 
 
-def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
-    """Return the benchmark's rated images; raise SourceError or ConfigError if either set has no images."""
+def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
+    """Split the benchmark's rated images into the two sets; raise SourceError or ConfigError if one is empty."""
     release = open_release(config.protocol, config.storage)
     sources = open_sources(
         config.benchmark,
@@ -54,8 +54,8 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
     ratings = matching.complete_ids(release.ratings, images)
     match = config.protocol.match or matching.best_match(matching.rated_ids(ratings), images)
     scale = _find_scale(ratings, config.protocol)
-    shares = _compute_shares(ratings, match, scale, config.protocol.path)
-    rated = images.merge(shares, on=list(MATCH_COLUMNS[match]), validate="m:1")
+    targets = _compute_targets(ratings, match, scale, config.protocol.path)
+    rated = images.merge(targets, on=list(MATCH_COLUMNS[match]), validate="m:1")
     if rated.empty:
         columns = matching.format_examples(matching.rated_ids(ratings), matching.IDS)
         raise SourceError(
@@ -78,14 +78,17 @@ def read_rated(config: FinetuneConfig, profile: VqaProfile) -> RatedShards:
 
 
 def _read_ids(shard: Shard, number: int) -> pd.DataFrame:
-    """Return a shard's images with columns image_id, prompt_id, generator, the shard's number, and the index."""
+    """Return a table of a shard's images with the columns image_id, prompt_id, generator, shard and row."""
     records = image_records(read_shard(shard, ("image_id", "prompt_id")))
     frame = pd.DataFrame([identify(record, shard.group) for record in records])
-    return frame.assign(shard=number, place=range(len(frame)))
+    return frame.assign(shard=number, row=range(len(frame)))
 
 
 def _find_scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, float]:
-    """Return the protocol's rating range, or the lowest and highest rating; raise SourceError if they are equal."""
+    """Return the range of ratings that the protocol declares, or else the range in the data.
+
+    Raises SourceError if all ratings are equal.
+    """
     if protocol.rating_range is not None:
         return protocol.rating_range
     extremes = pc.min_max(ratings.column("rating")).as_py()
@@ -94,8 +97,8 @@ def _find_scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, flo
     return extremes["min"], extremes["max"]
 
 
-def _compute_shares(ratings: pa.Table, match: Match, scale: tuple[float, float], path: str) -> pd.DataFrame:
-    """Return each image's mean rating, mapped from the scale to [0, 1], with the columns that identify the image."""
+def _compute_targets(ratings: pa.Table, match: Match, scale: tuple[float, float], path: str) -> pd.DataFrame:
+    """Return a table with the columns that identify an image, and its mean rating mapped from the scale to [0, 1]."""
     templates = pc.unique(ratings.column("template")).to_pylist()
     if len(templates) > 1:
         raise SourceError(
@@ -104,11 +107,11 @@ def _compute_shares(ratings: pa.Table, match: Match, scale: tuple[float, float],
         )
     low, high = scale
     human = mean_ratings(ratings, match)
-    return human.assign(share=(human["human"] - low) / (high - low))[[*MATCH_COLUMNS[match], "share"]]
+    return human.assign(target=(human["human"] - low) / (high - low))[[*MATCH_COLUMNS[match], "target"]]
 
 
 def is_held_out(prompt_id: str, config: FinetuneConfig) -> bool:
-    """Return True if a prompt is held out from training, which depends only on its id and the seed."""
+    """Return True if a prompt is held out from training. This depends only on the prompt's id and the seed."""
     digest = hashlib.sha256(f"{config.seed}\0{prompt_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < config.held_out * 2**64
 
@@ -118,18 +121,18 @@ def _select_rated(shards: Sequence[Shard], rated: pd.DataFrame, questions: Mappi
     selected = []
     for number, images in rated.groupby("shard"):
         by_index = {}
-        for image in images.sort_values("place").itertuples():
+        for image in images.sort_values("row").itertuples():
             if image.prompt_id not in questions:
                 raise SourceError(
                     f"prompt_id {image.prompt_id!r}: the prompt is rated but has no text; add its text to the prompts"
                 )
             question = questions[image.prompt_id]
-            by_index[image.place] = RatedImage(image.image_id, image.prompt_id, question, image.share)
+            by_index[image.row] = RatedImage(image.image_id, image.prompt_id, question, image.target)
         selected.append(ExampleShard(shard=shards[number], rated=by_index))
     return selected
 
 
-def judge_held_out(config: FinetuneConfig, release: Release, scores: pa.Table, url: str) -> Findings:
-    """Compare the agreement with people on the held-out prompts before and after training."""
+def measure_held_out_agreement(config: FinetuneConfig, release: Release, scores: pa.Table, url: str) -> Findings:
+    """Measure VQAScore's agreement with people on the held-out prompts, before and after training."""
     protocol = replace(config.protocol, tasks=("ratings",), agreement=())
     return judge(protocol, release, scores, config.sampling, url)

@@ -1,4 +1,4 @@
-"""Splits weights among several workers (FSDP), for training networks that are too large for one GPU."""
+"""Shards weights among several workers (FSDP), in order to train networks that are too large for one GPU."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,15 +10,15 @@ from torch.distributed.tensor import DTensor
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5
 
 FORWARD_METHODS = ("encode_images", "encode_questions", "decode")
-"""Methods that training calls; FSDP gathers the weights before each call."""
+"""Methods that training calls. FSDP gathers the weights before each call."""
 
 
 def shard_network(network: ClipFlanT5, device: torch.device) -> ClipFlanT5:
     """Keep only this worker's part of the weights, in single precision on its device.
 
-    A block's weights are gathered while it is computed and dropped afterwards. The vision tower, which is never
-    trained, is kept whole on each worker. Blocks are converted one at a time, so that the whole network is never in
-    memory in single precision.
+    The weights of a block are gathered while it is computed, and dropped afterwards. Each worker keeps the whole vision
+    tower, because it is never trained. Blocks are converted one at a time, so that the whole network is never in memory
+    in single precision.
     """
     network.vision_tower.to(device=device, dtype=torch.float32)
     language = network.language_model
@@ -39,10 +39,10 @@ def get_local_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def copy_whole(network: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:
-    """Gather a network's weights one by one, and copy each to the tensor of the same name.
+def gather_weights(network: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:
+    """Gather a network's weights one by one, and copy each weight to the tensor of the same name.
 
-    All workers must call this; a worker that needs no copy passes no tensors.
+    All workers must call this function. A worker that needs no copies passes an empty mapping.
     """
     for name, parameter in network.named_parameters():
         whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
@@ -51,5 +51,5 @@ def copy_whole(network: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:
 
 
 def select_unaveraged(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    """Return the gradients of weights that are not sharded; those of sharded weights are averaged by FSDP itself."""
+    """Return the gradients that FSDP does not average itself, because their weights are not sharded."""
     return [gradient for gradient in gradients if gradient is not None and not isinstance(gradient, DTensor)]

@@ -1,4 +1,4 @@
-"""A network to train: its parts, exercises, loss and checkpoint."""
+"""Interface of a network to train: its parts, exercises, loss and checkpoint."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from plumbline.operators.models.model import ResolvedModel
 
 
 class Trainee(ABC):
-    """A network in single precision, with its tokenizer and preprocessing."""
+    """A network to train in single precision, with its tokenizer and preprocessing."""
 
     prefixes: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Prefixes of parameter names, for each part that can be trained; the vision tower is never trained."""
+    """Prefixes of parameter names, for each part that can be trained. The vision tower is not among the parts."""
 
     def __init__(self, network: Any, likelihood: Any, precisions: Mapping[str, torch.dtype]) -> None:
         """Wrap a network.
@@ -31,36 +31,36 @@ class Trainee(ABC):
         self.precisions = precisions
 
     def name_prefixes(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the prefixes of the parameter names of these parts."""
+        """Return the prefixes of parameter names for several parts."""
         return tuple(prefix for part in parts for prefix in self.prefixes[part])
 
-    def round(self) -> None:
-        """Round each weight to its precision in the checkpoint."""
+    def round_weights(self) -> None:
+        """Round each weight to the precision that it has in the checkpoint."""
         with torch.no_grad():
             for name, parameter in self.network.named_parameters():
                 parameter.copy_(parameter.to(self.precisions[name]))
 
     @abstractmethod
-    def caption(self, image: int, pixels: Any, caption: str, rng: Random) -> Any:
-        """Return a stage 1 exercise for the image with this index; raise HopelessRow if the caption is unusable."""
+    def make_caption_exercise(self, image: int, pixels: Any, caption: str, rng: Random) -> Any:
+        """Return an exercise of stage 1. `image` is the image's index; raise HopelessRow if the caption is unusable."""
 
     @abstractmethod
-    def ask(self, image: int, pixels: Any, question: str, answer: str) -> Any:
-        """Return a stage 2 exercise, a question phrased as at inference; raise HopelessRow if it is unusable."""
+    def make_question_exercise(self, image: int, pixels: Any, question: str, answer: str) -> Any:
+        """Return an exercise of stage 2, a question phrased as at inference; raise HopelessRow if it is unusable."""
 
     @abstractmethod
-    def batch(self, pixels: Sequence[Any], exercises: Sequence[Any]) -> Any:
+    def make_batch(self, pixels: Sequence[Any], exercises: Sequence[Any]) -> Any:
         """Return the input of one step as tensors."""
 
     @abstractmethod
-    def loss(self, network: Any, batch: Any) -> torch.Tensor:
+    def compute_loss(self, network: Any, batch: Any) -> torch.Tensor:
         """Return the mean cross-entropy over the answers' tokens."""
 
     @abstractmethod
     def save(self, model: ResolvedModel, folder: Path | None) -> None:
         """Write the checkpoint in the precision of the initial checkpoint.
 
-        All workers of a sharded training must call this; only the first has a folder.
+        All workers of a sharded training must call this method. Only the first worker passes a folder.
         """
 
 

@@ -23,13 +23,13 @@ from plumbline.pipelines.running.machines import next_wave
 from plumbline.pipelines.running.session import ray_session
 from plumbline.plugins.training.loop import Report
 from plumbline.plugins.training.planning import PlannedTraining
-from plumbline.plugins.training.rated_images import judge_held_out
+from plumbline.plugins.training.rated_images import measure_held_out_agreement
 from plumbline.plugins.training.training_config import POOL, FinetuneConfig
-from plumbline.plugins.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTCOME, Seat, Task, work
+from plumbline.plugins.training.worker import CHECKPOINT, CONFIG, HELD_OUT, OUTCOME, Task, WorkerRank, run_worker
 
 
-class Notices:
-    """Lines reported by the workers, and a fatal error. This is an actor, so that it outlives the workers."""
+class WorkerReports:
+    """Ray actor that stores the workers' lines and a fatal error, because it outlives the workers."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -38,16 +38,16 @@ class Notices:
     def add(self, line: str) -> None:
         self.lines.append(line)
 
-    def take(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """Return the lines that were added since the last call."""
         lines, self.lines = self.lines, []
         return lines
 
-    def fail(self, message: str) -> None:
-        """Record an error that makes further attempts pointless."""
+    def record_error(self, message: str) -> None:
+        """Record a fatal error, after which further attempts are pointless."""
         self.fatal_error = self.fatal_error or message
 
-    def error(self) -> str | None:
+    def get_error(self) -> str | None:
         return self.fatal_error
 
 
@@ -56,7 +56,7 @@ AGREEMENT = "agreement"
 POLL_SECONDS = 0.5
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """The result of a training."""
 
     checkpoint: str
@@ -66,10 +66,10 @@ class Trained(NamedTuple):
     """VQAScore's agreement with people on held-out prompts, before and after training."""
 
 
-def run_training(planned: PlannedTraining, report: Report) -> Trained:
-    """Train, or continue an interrupted training; a finished training is not repeated.
+def run_training(planned: PlannedTraining, report: Report) -> TrainingResult:
+    """Train, or continue an interrupted training. A finished training is not repeated.
 
-    Raises ConfigError if the output contains a different training, RunnerError if the workers keep failing.
+    Raises ConfigError if the output contains a different training, and RunnerError if the workers keep failing.
     """
     output = planned.task.output
     checkpoint = output / CHECKPOINT
@@ -79,7 +79,7 @@ def run_training(planned: PlannedTraining, report: Report) -> Trained:
     else:
         _run_workers(planned, report)
     outcome = json.loads((output / OUTCOME).read())
-    return Trained(checkpoint.url, outcome["failed"], _measure_agreement(planned))
+    return TrainingResult(checkpoint.url, outcome["failed"], _measure_agreement(planned))
 
 
 def _check_recipe(planned: PlannedTraining) -> None:
@@ -103,7 +103,7 @@ def _measure_agreement(planned: PlannedTraining) -> Findings | None:
         return None
     output = planned.task.output
     scores = output / HELD_OUT
-    findings = judge_held_out(planned.config, planned.release, read_scores(scores), scores.url)
+    findings = measure_held_out_agreement(planned.config, planned.release, read_scores(scores), scores.url)
     write_findings(findings, output / AGREEMENT)
     return findings
 
@@ -117,17 +117,17 @@ def _run_workers(planned: PlannedTraining, report: Report) -> None:
         shard = task.examples.shards[0].shard
         source = VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)
         with driver_environment(f"output {output}", output, [source], VARIABLES) as environment:
-            notices = ray.remote(num_cpus=0)(Notices).remote()
-            _wait(_make_trainer(planned, environment, notices), notices, report)
+            reports = ray.remote(num_cpus=0)(WorkerReports).remote()
+            _wait_for_workers(_make_trainer(planned, environment, reports), reports, report)
 
 
-def _make_trainer(planned: PlannedTraining, environment: DriverEnvironment, notices: Any) -> "TrainerThread":
+def _make_trainer(planned: PlannedTraining, environment: DriverEnvironment, reports: Any) -> "TrainerThread":
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     pool, scratch = planned.config.pool, tempfile.TemporaryDirectory(prefix="plumbline-training-")
     trainer = TorchTrainer(
-        partial(_work, planned.task, environment, notices),
+        partial(_run_worker, planned.task, environment, reports),
         scaling_config=ScalingConfig(
             num_workers=planned.config.workers,
             use_gpu=pool.num_gpus > 0,
@@ -145,7 +145,7 @@ def _make_trainer(planned: PlannedTraining, environment: DriverEnvironment, noti
 
 
 class TrainerThread(threading.Thread):
-    """Thread that runs Ray Train, which would handle the signals that end a job if it ran in the main thread."""
+    """Thread that runs Ray Train. In the main thread, Ray Train would handle the signals that end a job."""
 
     def __init__(self, trainer: Any, scratch: "tempfile.TemporaryDirectory[str]") -> None:
         super().__init__(daemon=True)
@@ -161,34 +161,34 @@ class TrainerThread(threading.Thread):
                 self.error = error
 
 
-def _wait(trainer: TrainerThread, notices: Any, report: Report) -> None:
-    """Report the workers' lines until the workers end; raise RunnerError if the training did not finish."""
+def _wait_for_workers(trainer: TrainerThread, reports: Any, report: Report) -> None:
+    """Report the workers' lines until they end; raise RunnerError if the training did not finish."""
     trainer.start()
     ended = False
     while not ended:
         trainer.join(POLL_SECONDS)
         ended = not trainer.is_alive()
-        for line in ray.get(notices.take.remote()):
+        for line in ray.get(reports.take_lines.remote()):
             report(line)
-    fatal_error = ray.get(notices.error.remote())
+    fatal_error = ray.get(reports.get_error.remote())
     if fatal_error is not None:
         raise RunnerError(fatal_error)
     if trainer.error is not None:
         raise RunnerError(f"training: {one_line(trainer.error)}; run the same command to continue from the last state")
 
 
-def _work(task: Task, environment: DriverEnvironment, notices: Any) -> None:
-    """Run a worker; treat our own errors as fatal, because a restart would not help."""
+def _run_worker(task: Task, environment: DriverEnvironment, reports: Any) -> None:
+    """Run a worker in a Ray process. Our own errors are fatal, because a restart would not help."""
     from ray.train import get_context
     from ray.train.torch import get_device
 
-    if ray.get(notices.error.remote()) is not None:
+    if ray.get(reports.get_error.remote()) is not None:
         return
     context = get_context()
-    seat = Seat(context.get_world_rank(), context.get_world_size(), get_device())
+    rank = WorkerRank(context.get_world_rank(), context.get_world_size(), get_device())
     try:
         environment.apply()
-        work(task, seat, lambda line: ray.get(notices.add.remote(line)))
+        run_worker(task, rank, lambda line: ray.get(reports.add.remote(line)))
     except PlumblineError as error:
-        ray.get(notices.fail.remote(str(error)))
+        ray.get(reports.record_error.remote(str(error)))
         raise

@@ -34,7 +34,7 @@ Part = Literal["mm_projector", "language_model"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaceConfig(BoundsChecked):
-    """Length and learning rate of a training; the defaults are those of LLaVA-1.5 and the VQAScore paper."""
+    """Length and learning rate of a training. The defaults are the values of LLaVA-1.5 and the VQAScore paper."""
 
     section: ClassVar[str] = "pace."
     batch: Positive = 96
@@ -45,12 +45,12 @@ class PaceConfig(BoundsChecked):
     """Number of passes over the rows."""
     steps: Positive | None = None
     """Number of optimiser steps, instead of `epochs`."""
-    warm_up: Annotated[float, Bound("a share from 0 to below 1", lambda value: 0 <= value < 1)] = 0.03
+    warm_up: Annotated[float, Bound("a fraction from 0 to below 1", lambda value: 0 <= value < 1)] = 0.03
     """Fraction of the steps during which the learning rate rises to its peak."""
     weight_decay: NotNegative = 0.0
     """Weight decay of AdamW."""
 
-    def stage(self, rows: int) -> TrainingStage:
+    def make_stage(self, rows: int) -> TrainingStage:
         """Return the training stage for this number of rows."""
         return TrainingStage(
             steps=self.steps or max(1, round(self.epochs * rows / self.batch)),
@@ -63,7 +63,7 @@ class PaceConfig(BoundsChecked):
         )
 
 
-def _two_workers() -> ClusterConfig:
+def _make_two_worker_cluster() -> ClusterConfig:
     """Return a cluster of two workers, each with half of this machine's CPUs."""
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
     pool = PoolConfig(num_cpus=0.5, min_size=2, max_size=2, threads=threads, deadline=None)
@@ -75,22 +75,22 @@ class TrainingConfig(BoundsChecked):
     """Options that all trainings share."""
 
     model: AnyModel
-    """The CLIP-FlanT5 to train; the two stages can also train a LLaVA."""
+    """CLIP-FlanT5 to train. Stages 1 and 2 can also train a LLaVA."""
     output: str
-    """Folder or cloud prefix for the trained checkpoint (checkpoint/), and for the states that a run resumes from."""
+    """Folder or cloud prefix for the trained checkpoint (checkpoint/) and for states, so that a run can resume."""
     trained: tuple[Part, ...] = ("mm_projector", "language_model")
     """Parts of the network to train. The vision tower is never trained."""
     pace: PaceConfig = field(default_factory=PaceConfig)
-    cluster: ClusterConfig = field(default_factory=_two_workers)
-    """The cluster, whose pool `training` sets the number of workers (min_size) and the resources of each."""
+    cluster: ClusterConfig = field(default_factory=_make_two_worker_cluster)
+    """Cluster to use. Its pool `training` sets the number of workers (min_size) and the resources of each worker."""
     seed: int = 0
-    """Seed for the order of rows, the cuts of captions, the dropout and the held-out prompts."""
+    """Seed for the order of rows, the splits of captions, the dropout and the choice of held-out prompts."""
     mixed: Positive = 8
-    """Number of shards whose rows are shuffled together and kept in memory by each worker. The order of shards is
-    shuffled too.
+    """Number of shards that each worker keeps in memory, and whose rows are shuffled together. The order of shards is
+    also random.
     """
     shard_rows: Positive = 256
-    """Maximum number of rows per shard, into which the row groups of a file are combined."""
+    """Maximum number of rows per shard. A shard combines row groups of a file."""
     save_every: Positive = 500
     """Number of steps between saved states."""
     max_failed: Share = 0.01
@@ -125,12 +125,12 @@ class TrainingConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BeginConfig:
-    """The parts from which a new CLIP-FlanT5 or LLaVA is assembled."""
+    """Parts of a new CLIP-FlanT5 or LLaVA."""
 
     language_model: str
     """Hub id or folder of a FlanT5 in its original layout, or of a Llama."""
     vision_tower: str
-    """Hub id or folder of a CLIP, whose vision tower is used."""
+    """Hub id or folder of a CLIP that has the vision tower."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +160,7 @@ class StageConfig(TrainingConfig):
     """
     columns: TextColumnsConfig = field(default_factory=TextColumnsConfig)
     uri_roots: Roots = ()
-    """Folders and cloud prefixes from which rows may load images, in addition to the data's own folder."""
+    """Folders and cloud prefixes whose images the rows may use, in addition to the data's own folder."""
     begin: BeginConfig | None = None
     """Language model and vision tower to start from instead of the model's checkpoint, with a new projector (stage 1).
     """
@@ -174,13 +174,13 @@ class StageConfig(TrainingConfig):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Our names for the text columns."""
+        """Names of the text columns after renaming: `caption`, or `question` and `answer`."""
         return ("caption",) if self.kind == "captions" else ("question", "answer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinetuneConfig(TrainingConfig):
-    """Finetuning of the answers behind VQAScore on people's ratings of a benchmark's images."""
+    """Finetuning of VQAScore's answers on people's ratings of a benchmark's images."""
 
     kind: Literal["finetune"] = "finetune"
     benchmark: BenchmarkConfig
@@ -188,10 +188,10 @@ class FinetuneConfig(TrainingConfig):
     protocol: ProtocolConfig
     """People's ratings of the images."""
     held_out: Probability = 0.25
-    """Fraction of prompts to hold out from training; agreement with people is measured on their images."""
+    """Fraction of prompts to hold out from training. Their images are used to measure the agreement with people."""
     blend: SomeShare = 0.5
-    """Fraction of the trained weights in the result; the rest are the initial weights (WiSE-FT, Wortsman et al. 2022).
-    Blending prevents training on a few prompts from destroying what the model knew.
+    """Weight of the trained checkpoint in the result, which is a mean of initial and trained weights (WiSE-FT, Wortsman
+    et al. 2022). Blending prevents the model from forgetting other abilities when it is trained on few prompts.
     """
     sampling: Sampling = field(default_factory=Sampling)
 

@@ -1,4 +1,4 @@
-"""A training worker, which reads its part of each batch and takes steps together with the other workers."""
+"""A training worker: it reads its part of each batch, and takes steps together with the other workers."""
 
 import json
 import re
@@ -29,7 +29,7 @@ from plumbline.pipelines.base.storage import (
 from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.plugins.training.checkpoint import load_trainee
 from plumbline.plugins.training.examples import Batches, Examples, RowOrder, RowReader, TrainingExample
-from plumbline.plugins.training.loop import Course, Report, TrainingStage, train
+from plumbline.plugins.training.loop import Report, StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import Trainee, train_only
 
 STATES, CHECKPOINT, HELD_OUT, OUTCOME = "states", "checkpoint", "held_out.parquet", "outcome.json"
@@ -40,7 +40,7 @@ NOT_SCORED = RowError("not_scored", "the image could not be read; the output of 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """Everything that a worker needs to know."""
+    """Everything that a worker needs in order to train."""
 
     model: ResolvedModel
     examples: Examples
@@ -49,7 +49,7 @@ class Task:
     stage: TrainingStage
     trained: tuple[str, ...]
     blend: float
-    """Fraction of the trained weights in the result; the rest are the initial weights."""
+    """Weight of the trained checkpoint in the result, which is a mean of initial and trained weights."""
     seed: int
     mixed: int
     save_every: int
@@ -58,52 +58,54 @@ class Task:
     output: Place
     threads: int | None
     sharded: bool = False
-    """True if the weights are split among the workers; held-out images are then not scored."""
+    """True if the weights are split among the workers. Held-out images are not scored in this case."""
 
     @property
     def order(self) -> RowOrder:
-        return RowOrder(places=tuple(shard.places for shard in self.examples.shards), seed=self.seed, mixed=self.mixed)
+        return RowOrder(
+            row_indices=tuple(shard.row_indices for shard in self.examples.shards), seed=self.seed, mixed=self.mixed
+        )
 
 
-class Seat(NamedTuple):
-    """A worker's number among all workers, which communicate through torch.distributed."""
+class WorkerRank(NamedTuple):
+    """Number of a worker among all workers, and its device. Workers communicate through torch.distributed."""
 
     number: int
     workers: int
     device: torch.device
 
-    def total(self, tensor: torch.Tensor) -> None:
-        """Replace a tensor by its sum over all workers."""
+    def sum_over_workers(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor with its sum over all workers."""
         if self.workers > 1:
             distributed.all_reduce(tensor)
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace each tensor by its mean over all workers.
+        """Replace each tensor with its mean over all workers.
 
-        The tensors are averaged one by one. DistributedDataParallel's buckets change after the first step of a process,
-        which with three or more workers changes the order of sums, so a resumed training would differ.
+        The tensors are averaged one by one, so that a resumed training has the same result. DistributedDataParallel
+        would change its buckets after the first step of a process and, with three or more workers, the order of sums.
         """
         for tensor in tensors:
-            self.total(tensor)
+            self.sum_over_workers(tensor)
             tensor.div_(self.workers)
 
 
-def work(task: Task, seat: Seat, report: Report) -> None:
-    """Train from the newest saved state, or else from the checkpoint; the first worker writes the results."""
+def run_worker(task: Task, rank: WorkerRank, report: Report) -> None:
+    """Train from the newest saved state, or else from the checkpoint. Only the first worker writes the results."""
     set_torch_threads(task.threads)
     output = task.output
-    trainee = load_trainee(task.model, seat.device, sharded=task.sharded)
-    before = _score_held_out(task, trainee, seat)
+    trainee = load_trainee(task.model, rank.device, sharded=task.sharded)
+    before = _score_held_out(task, trainee, rank)
     prefixes = trainee.name_prefixes(task.trained)
     trained = {name: weight for name, weight in trainee.network.named_parameters() if name.startswith(prefixes)}
     initial = {name: weight.clone() for name, weight in trained.items()} if task.blend < 1 else {}
-    failed = _train(task, trainee, seat, output, report)
+    failed = _train(task, trainee, rank, output, report)
     with torch.no_grad():
         for name, weight in initial.items():
             trained[name].lerp_(weight, 1 - task.blend)
-    trainee.round()
-    after = _score_held_out(task, trainee, seat)
-    if seat.number == 0:
+    trainee.round_weights()
+    after = _score_held_out(task, trainee, rank)
+    if rank.number == 0:
         outcome = {"steps": task.stage.steps, "failed": failed}
         (output / OUTCOME).write(json.dumps(outcome).encode())
         if task.held_out is not None:
@@ -114,16 +116,16 @@ def work(task: Task, seat: Seat, report: Report) -> None:
         trainee.save(task.model, None)
 
 
-def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Report) -> int:
-    """Take the remaining steps, and return the number of rows left out by all workers together."""
-    report_once = report if seat.number == 0 else lambda line: None
+def _train(task: Task, trainee: Trainee, rank: WorkerRank, output: Place, report: Report) -> int:
+    """Take the remaining steps, and return the number of rows that all workers together left out."""
+    report_once = report if rank.number == 0 else lambda line: None
     train_only(trainee.network, trainee.name_prefixes(task.trained))
-    course = Course(trainee.network, task.stage, seed=f"{task.seed}/{seat.number}")
-    failed = torch.zeros(1, device=seat.device)
-    own_part = StatePart(seat.number, seat.workers) if task.sharded else StatePart(0, 1)
-    state = newest_state(output / STATES, own_part)
+    trainer = StageTrainer(trainee.network, task.stage, seed=f"{task.seed}/{rank.number}")
+    failed = torch.zeros(1, device=rank.device)
+    own_part = StatePart(rank.number, rank.workers) if task.sharded else StatePart(0, 1)
+    state = read_newest_state(output / STATES, own_part)
     if state is not None:
-        course.restore(state.tensors, state.step)
+        trainer.restore(state.tensors, state.step)
         failed += state.failed
         report_once(f"resumed after step {state.step}")
     batches = Batches(
@@ -131,64 +133,64 @@ def _train(task: Task, trainee: Trainee, seat: Seat, output: Place, report: Repo
         trainee,
         task.order,
         size=task.stage.size,
-        number=seat.number,
-        count=seat.workers,
+        number=rank.number,
+        count=rank.workers,
     )
 
     def finish_step() -> None:
-        left_out = torch.tensor([float(len(batches.problems))], device=seat.device)
+        left_out = torch.tensor([float(len(batches.problems))], device=rank.device)
         for problem in batches.problems:
             report(f"left out: {problem}")
-        seat.total(left_out)
+        rank.sum_over_workers(left_out)
         failed.add_(left_out)
         if failed > task.max_failed:
             raise SourceError(
                 f"{int(failed)} rows could not be read, and max_failed allows {task.max_failed} in this training; "
                 "correct the rows named above, or raise max_failed"
             )
-        last = course.step == task.stage.steps
-        if not last and course.step % task.save_every:
+        last = trainer.step == task.stage.steps
+        if not last and trainer.step % task.save_every:
             return
-        if own_part.part == seat.number:
-            save_state(output / STATES, TrainingState(course.state(), course.step, int(failed)), own_part)
-        seat.total(torch.zeros(1, device=seat.device))  # wait for all parts before removing older states
-        if seat.number == 0:
-            remove_states(output / STATES, before=course.step)
+        if own_part.part == rank.number:
+            save_state(output / STATES, TrainingState(trainer.collect_state(), trainer.step, int(failed)), own_part)
+        rank.sum_over_workers(torch.zeros(1, device=rank.device))  # wait for all parts before removing older states
+        if rank.number == 0:
+            remove_states(output / STATES, before=trainer.step)
 
     train(
         task.examples.kind,
-        course,
-        trainee.loss,
-        lambda step: batches.batch(step).to(seat.device),
+        trainer,
+        trainee.compute_loss,
+        lambda step: batches.read_batch(step).to(rank.device),
         report_once,
-        average=seat.average,
+        average=rank.average,
         after=finish_step,
     )
     return int(failed)
 
 
-def _score_held_out(task: Task, trainee: Trainee, seat: Seat) -> torch.Tensor:
+def _score_held_out(task: Task, trainee: Trainee, rank: WorkerRank) -> torch.Tensor:
     """Return the VQAScore of each held-out image in order, or NaN if it is unreadable.
 
     Each worker scores some of the shards.
     """
     shards = task.held_out.shards if task.held_out is not None else ()
-    ends = list(accumulate((len(shard.places) for shard in shards), initial=0))
+    ends = list(accumulate((len(shard.row_indices) for shard in shards), initial=0))
     scores = torch.zeros(ends[-1], dtype=torch.float64)
     trainee.network.eval()
-    for number in range(seat.number, len(shards), seat.workers):
+    for number in range(rank.number, len(shards), rank.workers):
         scores[ends[number] : ends[number + 1]] = torch.tensor(_score_shard(task, trainee, number))
-    scores = scores.to(seat.device)
-    seat.total(scores)
+    scores = scores.to(rank.device)
+    rank.sum_over_workers(scores)
     return scores.cpu()
 
 
 def _score_shard(task: Task, trainee: Trainee, number: int) -> list[float]:
-    """Return the scores of a shard's rows, computed as in a sweep; several images per row are averaged."""
+    """Return the score of each row in a shard, computed as in a sweep. Several images in a row are averaged."""
     assert task.held_out is not None and task.model.profile is not None, "VQAScore is asked of a VQA model"
     asks, rated = DEFAULT_QUESTIONS[task.model.profile.question], task.held_out.shards[number].rated or {}
     reader = _make_reader(task, trainee, task.held_out, keep=1)
-    rows = reader.read([TrainingExample(number, place) for place in rated])
+    rows = reader.read([TrainingExample(number, row) for row in rated])
     batch = task.model.config.image_batch
     pixels = [image for row in rows for image in row.pixels]
     features = [
@@ -196,7 +198,7 @@ def _score_shard(task: Task, trainee: Trainee, number: int) -> list[float]:
         for first in range(0, len(pixels), batch)
         for feature in trainee.likelihood.encode(pixels[first : first + batch])
     ]
-    texts = [rated[row.example.place].question for row in rows for _ in row.pixels]
+    texts = [rated[row.example.row].question for row in rows for _ in row.pixels]
     questions = [Question(image, text, (asks.answer,)) for image, text in enumerate(texts)]
     with torch.inference_mode():
         answers = trainee.likelihood.likelihood(features, questions)
@@ -210,7 +212,7 @@ def _make_reader(task: Task, trainee: Trainee, examples: Examples, *, keep: int)
 
 
 def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor]) -> None:
-    """Write the held-out scores before and after training to a table (schema SCORES), as one metric each."""
+    """Write a table (schema SCORES) of the held-out scores. The metrics are called `before` and `after`."""
     assert task.held_out is not None
     images = [(shard.shard.group, image) for shard in task.held_out.shards for image in (shard.rated or {}).values()]
     table = rows.table(
@@ -241,12 +243,12 @@ STATE_NAME = re.compile(r"step-(?P<step>\d+)-(?P<part>\d+)-of-(?P<parts>\d+)\.sa
 
 
 class StatePart(NamedTuple):
-    """The part of a state that a worker writes and reads: everything, or only its own weights if these are sharded."""
+    """Part of a state that a worker writes and reads: everything or, if weights are sharded, only its own weights."""
 
     part: int
     parts: int
 
-    def name(self, step: int) -> str:
+    def file_name(self, step: int) -> str:
         return f"step-{step:09d}-{self.part + 1}-of-{self.parts}{SUFFIX}"
 
 
@@ -262,17 +264,20 @@ class TrainingState(NamedTuple):
 def save_state(folder: Place, state: TrainingState, part: StatePart) -> None:
     """Write a worker's part of a state atomically."""
     metadata = {"step": str(state.step), "failed": str(state.failed)}
-    with (folder / part.name(state.step)).writing() as draft:
+    with (folder / part.file_name(state.step)).writing() as draft:
         save_file({name: tensor.contiguous() for name, tensor in state.tensors.items()}, draft, metadata=metadata)
 
 
-def newest_state(folder: Place, part: StatePart) -> TrainingState | None:
-    """Return a worker's part of the newest complete state, or None; raise SourceError if its file is damaged."""
+def read_newest_state(folder: Place, part: StatePart) -> TrainingState | None:
+    """Return a worker's part of the newest complete state, or None if no state is complete.
+
+    Raises SourceError if the file is damaged.
+    """
     written = Counter(step for step, parts in _list_states(folder).values() if parts == part.parts)
     complete = [step for step, count in written.items() if count == part.parts]
     if not complete:
         return None
-    newest = folder / part.name(max(complete))
+    newest = folder / part.file_name(max(complete))
     with tempfile.TemporaryDirectory() as copies:
         local = newest.path if newest.is_local else f"{copies}/state{SUFFIX}"
         try:
@@ -283,7 +288,9 @@ def newest_state(folder: Place, part: StatePart) -> TrainingState | None:
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
                 return TrainingState(tensors, int(metadata["step"]), int(metadata["failed"]))
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise SourceError(f"{newest}: not a training state ({error}); remove it and run again") from error
+            raise SourceError(
+                f"{newest}: expected a training state, found a damaged file ({error}); remove it and run again"
+            ) from error
 
 
 def _list_states(folder: Place) -> dict[str, tuple[int, int]]:

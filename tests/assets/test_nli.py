@@ -24,7 +24,7 @@ from plumbline.assets.making.text_training import (
     vary,
 )
 from plumbline.operators.models.loading import load
-from plumbline.plugins.training.loop import Course, TrainingStage, train
+from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 
 ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "nli-shapes"
@@ -84,7 +84,13 @@ def test_a_few_steps_lower_the_loss() -> None:
     batch = nli_batch(tokenizer, rng, 64)
     before = nli_loss(model, batch).item()
     stage = TrainingStage(steps=12, peak=1e-3, size=16)
-    train("nli", Course(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), lambda line: None)
+    train(
+        "nli",
+        StageTrainer(model, stage),
+        nli_loss,
+        lambda step: nli_batch(tokenizer, rng, stage.size),
+        lambda line: None,
+    )
     assert nli_loss(model, batch).item() < before
 
 

@@ -34,8 +34,8 @@ from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
 from plumbline.operators.models.pixels import make_pixel_input
 from plumbline.operators.models.processing import PixelTransform
-from plumbline.plugins.training.exercises import PARTS, exercise_loss
-from plumbline.plugins.training.loop import Course, TrainingStage, train
+from plumbline.plugins.training.exercises import PARTS, compute_exercise_loss
+from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import train_only
 
 PLACED = (("heart", (0, 0)), ("star", (2, 1)))
@@ -96,9 +96,11 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
     tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
     maker, stage = ExerciseMaker(tokenizer, Random(2)), TrainingStage(steps=8, peak=2e-3, size=4, each=2)
     batch = maker.captions(stage, 0)
-    before = exercise_loss(model, batch).item()
-    train("captions", Course(model, stage), exercise_loss, partial(maker.captions, stage), lambda line: None)
-    assert exercise_loss(model, batch).item() < 0.9 * before
+    before = compute_exercise_loss(model, batch).item()
+    train(
+        "captions", StageTrainer(model, stage), compute_exercise_loss, partial(maker.captions, stage), lambda line: None
+    )
+    assert compute_exercise_loss(model, batch).item() < 0.9 * before
     assert all(torch.equal(tower[name], tensor) for name, tensor in model.vision_tower.state_dict().items())
 
 
@@ -131,7 +133,7 @@ def test_a_scene_without_anything_to_ask_about_has_no_questions() -> None:
 
 def test_learning_rate_warms_up_and_decays_and_scenes_grow() -> None:
     stage = TrainingStage(steps=100, peak=1.0, size=1)
-    rates = [stage.rate(step) for step in range(100)]
+    rates = [stage.learning_rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
     assert [most_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
 

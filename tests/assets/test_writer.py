@@ -25,7 +25,7 @@ from plumbline.assets.making.text_training import (
 )
 from plumbline.assets.making.tokens import split_pieces, writer_tokenizer
 from plumbline.operators.models.loading import load
-from plumbline.plugins.training.loop import Course, TrainingStage, train
+from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 
 ASSETS = Path(__file__).parents[2] / "assets"
 FOLDER = ASSETS / "question-writer-shapes"
@@ -171,7 +171,7 @@ def test_a_few_steps_lower_the_loss() -> None:
     before = reply_loss(model, batch).item()
     batches = lesson_batches(tokenizer(), Random(3), 8)
     stage = TrainingStage(steps=8, peak=2e-3, size=8)
-    train("writer", Course(model, stage), reply_loss, lambda step: next(batches), lambda line: None)
+    train("writer", StageTrainer(model, stage), reply_loss, lambda step: next(batches), lambda line: None)
     assert reply_loss(model, batch).item() < 0.95 * before
 
 

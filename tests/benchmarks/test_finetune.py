@@ -10,9 +10,9 @@ from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.training.jobs.train import COMMAND
 from plumbline.plugins.training.planning import plan_training
-from plumbline.plugins.training.rated_images import judge_held_out
+from plumbline.plugins.training.rated_images import measure_held_out_agreement
 from plumbline.plugins.training.training_config import FinetuneConfig
-from plumbline.plugins.training.worker import HELD_OUT, Seat, work
+from plumbline.plugins.training.worker import HELD_OUT, WorkerRank, run_worker
 from tests.benchmarks.size import expect, sized
 
 TINY = ("pace.steps=1", "pace.batch=4", "held_out=0.02", "sampling.resamples=2", "sampling.permutations=2")
@@ -28,9 +28,9 @@ def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None
     assert isinstance(config, FinetuneConfig)
     planned = plan_training(config)
     assert planned.release is not None
-    work(planned.task, Seat(0, 1, torch.device("cpu")), print)
+    run_worker(planned.task, WorkerRank(0, 1, torch.device("cpu")), print)
     scores = read_scores(StorageConfig().locate(f"{tmp_path}/{HELD_OUT}"))
-    findings = judge_held_out(config, planned.release, scores, HELD_OUT)
+    findings = measure_held_out_agreement(config, planned.release, scores, HELD_OUT)
     agreement = {
         (judged.metric, judged.statistic): judged.value for judged in findings.judgements if judged.group == "overall"
     }

@@ -12,7 +12,7 @@ from plumbline.plugins.reward_server.wires.wire import (
     ScoreRequest,
     Served,
     as_json,
-    numbers,
+    collect_rewards,
 )
 
 
@@ -28,7 +28,7 @@ class HexadecimalWire(JsonWire):
         return [ScoreRequest((bytes.fromhex(document["hex"]),), document["prompt"], served.require_reward())]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        return as_json({"reward": numbers(answers, served)[0]})
+        return as_json({"reward": collect_rewards(answers, served)[0]})
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         """Return a request as a client would send it; used by `plumbline check_rewards URL wire=hexadecimal`."""

@@ -17,7 +17,7 @@ class Sheet:
         self.url = str(path)
         self.schema = schema
 
-    def stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
+    def count_stored_rows(self, benchmark: str) -> Sequence[StoredPart]:
         """Count the rows of each part that the table already contains."""
         return count_parts(csv.read_csv(self.path).to_batches()) if self.path.exists() else []
 
@@ -27,7 +27,7 @@ class Sheet:
             raise NotImplementedError("a sheet contains a single run; write to another path")
         csv.write_csv(rows, self.path)
 
-    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
+    def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
         """Raise NotImplementedError; this is never called for a table with a single run."""
         raise NotImplementedError("a sheet contains a single run; write to another path")
 

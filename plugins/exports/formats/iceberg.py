@@ -21,14 +21,14 @@ S3_PROPERTIES = {
     "secret": "secret-access-key",
     "token": "session-token",
 }
-"""Settings of an S3 client, and their names in PyIceberg."""
+"""Names of S3 settings in PyIceberg, by their names in our S3 client."""
 
 
 class IcebergTable:
     """An Iceberg table with the schema EXPORTED and extra columns.
 
-    Rows are replaced by rewriting their parts: deleting a part removes whole files, whereas deleting rows by row_id
-    would compare every row with every row_id.
+    Rows are replaced by rewriting their parts, because this removes whole files. Deleting rows by row_id would compare
+    every row with every row_id.
     """
 
     def __init__(self, table: Table, url: str) -> None:
@@ -39,7 +39,7 @@ class IcebergTable:
         """Columns of the table."""
         return self._table.schema().as_arrow()
 
-    def stored_parts(self, benchmark: str) -> list[StoredPart]:
+    def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
         """Count a benchmark's stored rows by part."""
         with export_errors(self.url):
             scan = self._table.scan(row_filter=EqualTo("benchmark", benchmark), selected_fields=PART_COLUMNS)
@@ -57,7 +57,7 @@ class IcebergTable:
             transaction.append(rows)
 
     def _find_overlap(self, rows: pa.Table) -> tuple[BooleanExpression | None, pa.Table]:
-        """Return a filter for the stored parts that share keys with these rows, and the other rows in those parts."""
+        """Return a filter for the stored parts that contain keys of these rows, and all other rows in these parts."""
         group = And(*(EqualTo(name, rows.column(name)[0].as_py()) for name in PARTITIONS))
         ends = pc.min_max(rows.column("row_id")).as_py()
         id_range = And(group, GreaterThanOrEqual("row_id", ends["min"]), LessThanOrEqual("row_id", ends["max"]))
@@ -71,8 +71,8 @@ class IcebergTable:
         stored = self._table.scan(row_filter=old).to_arrow()
         return old, stored.filter(pc.invert(pc.is_in(stored.column("row_id"), row_ids)))
 
-    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove the rows without an image from these parts, in one commit."""
+    def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
+        """Remove the rows about missing images in these parts, in one commit."""
         with export_errors(self.url), self._table.transaction() as transaction:
             for part in stale:
                 in_group = And(EqualTo("benchmark", benchmark), EqualTo("metric", part.metric))
@@ -90,13 +90,13 @@ def _split_groups(rows: pa.Table) -> list[pa.Table]:
 
 
 def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
-    """Open the table or create it, and add the columns that it lacks."""
+    """Open or create the table, and add missing columns of the schema."""
     with export_errors(target.place.url):
         catalog = _open_catalog(target)
         catalog.create_namespace_if_not_exists(NAMESPACE)
         name = f"{NAMESPACE}.{target.table}"
         if not catalog.table_exists(name):
-            return IcebergTable(_create(catalog, name, schema), target.place.url)
+            return IcebergTable(_create_table(catalog, name, schema), target.place.url)
         table = catalog.load_table(name)
         stored = table.schema().as_arrow()
         with table.update_schema() as update:
@@ -105,11 +105,11 @@ def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
 
 
 def _extends(stored: pa.Schema, field: pa.Field) -> bool:
-    """Return True if the table lacks the column, or has it with a narrower number type that Iceberg can widen."""
+    """Return True if the table lacks the column, or has the column with a narrower type that Iceberg can widen."""
     return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENED
 
 
-def _create(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
+def _create_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
     with catalog.create_table_transaction(name, schema=schema) as transaction, transaction.update_spec() as spec:
         for column in PARTITIONS:
             spec.add_identity(column)
@@ -122,17 +122,18 @@ def _open_catalog(target: Target) -> Catalog:
         raise ConfigError(f"output {target.place.url}: Iceberg tables can only be written to a folder or to s3://")
     if target.catalog is None and not local:
         raise ConfigError(
-            f"catalog: a table in {target.place.url} needs a catalog; set one, such as catalog=sqlite:////absolute/path.db"
+            f"catalog: expected a catalog for a table in {target.place.url}, got none; set one, such as "
+            "catalog=sqlite:////absolute/path.db"
         )
     if local:
         target.place.fs.makedirs(target.place.path, exist_ok=True)
     warehouse = f"file://{target.place.path}" if local else target.place.url
     uri = target.catalog or f"sqlite:///{target.place / 'catalog.db'}"
     properties = {"type": "rest" if uri.startswith("http") else "sql", "uri": uri, "warehouse": warehouse}
-    return load_catalog(NAMESPACE, **properties, **({} if local else _s3_properties(target)))
+    return load_catalog(NAMESPACE, **properties, **({} if local else _list_s3_properties(target)))
 
 
-def _s3_properties(target: Target) -> Mapping[str, str]:
+def _list_s3_properties(target: Target) -> Mapping[str, str]:
     from plumbline.pipelines.base.filesystems.s3 import s3_settings  # takes a second, and only s3:// needs it
 
     settings = s3_settings(target.place.storage)

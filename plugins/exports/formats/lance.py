@@ -16,7 +16,7 @@ S3_OPTIONS = {
     "secret": "aws_secret_access_key",
     "token": "aws_session_token",
 }
-"""Settings of an S3 client, and their names in Lance."""
+"""Names of S3 settings in Lance, by their names in our S3 client."""
 
 
 class LanceTable:
@@ -30,7 +30,7 @@ class LanceTable:
         """Columns of the dataset."""
         return self._dataset.schema
 
-    def stored_parts(self, benchmark: str) -> list[StoredPart]:
+    def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
         """Count a benchmark's stored rows by part."""
         with export_errors(self.url):
             where = f"benchmark = {_quote(benchmark)}"
@@ -45,8 +45,8 @@ class LanceTable:
             merge = self._dataset.merge_insert(list(KEY)).when_matched_update_all().when_not_matched_insert_all()
             merge.execute(rows)
 
-    def remove_unnamed(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove the rows without an image from these parts, in one version of the dataset."""
+    def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
+        """Remove the rows about missing images in these parts, in one version of the dataset."""
         with export_errors(self.url):
             in_parts = " OR ".join(_match_part(part) for part in stale)
             self._dataset.delete(f"benchmark = {_quote(benchmark)} AND image_id IS NULL AND ({in_parts})")
@@ -63,12 +63,12 @@ def _quote(text: str) -> str:
 
 
 def open_table(target: Target, schema: pa.Schema) -> LanceTable:
-    """Open the dataset or create it, and add the columns that it lacks."""
+    """Open or create the dataset, and add missing columns of the schema."""
     if target.catalog is not None:
         raise ConfigError(f"catalog: format=lance has no catalog; leave out catalog={target.catalog}")
     url = f"{target.place.url}/{target.table}.lance"
     options = (
-        _s3_options(target) if url.startswith("s3://") else None
+        _list_s3_options(target) if url.startswith("s3://") else None
     )  # Lance reads the variables of other clouds itself
     with export_errors(url):
         if not (target.place / f"{target.table}.lance").exists():
@@ -87,7 +87,7 @@ def _is_untyped(stored: pa.Schema, name: str) -> bool:
     return name in stored.names and pa.types.is_null(stored.field(name).type)
 
 
-def _s3_options(target: Target) -> Mapping[str, str]:
+def _list_s3_options(target: Target) -> Mapping[str, str]:
     from plumbline.pipelines.base.filesystems.s3 import s3_settings  # takes a second, and only s3:// needs it
 
     settings = s3_settings(target.place.storage)

@@ -1,7 +1,7 @@
-"""Writes one generator's scores into its model card and its evaluation results for the Hugging Face Hub.
+"""Writes a generator's scores to its model card and its evaluation results for the Hugging Face Hub.
 
-The sections are written to files in a folder. If `hub.upload` names a repository, a pull request also adds them to the
-files there. Other text in these files is kept.
+The sections are written to files in a folder. If `hub.upload` names a repository, a pull request also adds them to its
+files. Other text in the files is kept.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.markdown_sections import MARKDOWN, YAML, replace_section, split_at_section
 from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.plugins.exports.sinks.model_card import ModelCard, make_card, select_scores
-from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunStory
+from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunContents
 
 CARD, RESULTS = "README.md", ".eval_results"
 OWN_RESULTS = f"{RESULTS}/plumbline.yaml"
@@ -36,14 +36,14 @@ Files = Mapping[str, str]
 """Text files of a model's repository, by path."""
 
 
-def publish(run: RunStory) -> str:
-    """Write the sections to the folder, open or update a pull request if requested, and return the address.
+def publish(run: RunContents) -> str:
+    """Write the sections to the folder, and open or update a pull request if requested. Return the address.
 
-    Raise ConfigError if the folder's files or the run are unsuitable.
+    Raises ConfigError if the folder's files or the run are unsuitable.
     """
     hub = run.hub
     if hub.generator is None or run.folder is None:
-        raise ConfigError("sink=hub: expected hub.generator=NAME, the model, and hub.folder=PATH, its folder")
+        raise ConfigError("sink=hub: expected hub.generator=NAME (the model) and hub.folder=PATH (its folder)")
     card = make_card(run.manifest, run.summary, hub.generator)
     sections = {CARD: template_environment(TEMPLATES).get_template("model_card.md.j2").render(card=card)}
     if hub.dataset is not None:
@@ -51,15 +51,15 @@ def publish(run: RunStory) -> str:
     name = f"plumbline {quote(card.benchmark, safe='')}"
     for path, text in _update_files(_read_folder(run.folder), sections, name, str(run.folder)).items():
         (run.folder / path).write(text.encode())
-    return run.folder.url if hub.upload is None else _send(hub.upload, sections, name, card)
+    return run.folder.url if hub.upload is None else _upload(hub.upload, sections, name, card)
 
 
-def _make_entries(run: RunStory, card: ModelCard, hub: HubConfig) -> list[dict[str, object]]:
+def _make_entries(run: RunContents, card: ModelCard, hub: HubConfig) -> list[dict[str, object]]:
     """Return the scores in the Hub's format (huggingface/hub-docs, docs/hub/eval-results.md, 242f4a1)."""
     if card.part or run.manifest.get("exit_code") == OVER_BUDGET:
         reason = f"it scored {card.part}" if card.part else "more of its rows failed than its budget allows"
-        raise ConfigError(f"run={card.run_id}: not a result of the whole benchmark, as {reason}; publish another run, "
-                          "or leave out hub.dataset to write only the card")  # fmt: skip
+        raise ConfigError(f"run={card.run_id}: expected a result of the whole benchmark, but {reason}; publish another "
+                          "run, or leave out hub.dataset to write only the card")  # fmt: skip
     entries = [
         EvalResultEntry(
             dataset_id=str(hub.dataset),
@@ -76,7 +76,7 @@ def _make_entries(run: RunStory, card: ModelCard, hub: HubConfig) -> list[dict[s
 
 
 def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[str, str]:
-    """Return the files that change when these sections are added or replaced."""
+    """Add or replace the sections, and return the changed files."""
     changed = {}
     for path, text in sections.items():
         comments = MARKDOWN if path == CARD else YAML
@@ -89,7 +89,7 @@ def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[
 
 
 def _check_results(files: Files, own: str, content: str, name: str, where: str) -> None:
-    """Raise ConfigError if our results file is invalid, or if someone else has an entry for one of our tasks."""
+    """Raise ConfigError if our results file is invalid, or if another author has an entry for one of our tasks."""
     _read_tasks(content, f"{where}/{OWN_RESULTS}")
     own_tasks = _read_tasks(own, OWN_RESULTS)
     for path, text in files.items():
@@ -111,7 +111,7 @@ def _read_tasks(text: str, where: str) -> set[tuple[str, str]]:
 
 
 def _read_folder(folder: Place) -> dict[str, str]:
-    """Return the model card and the evaluation results in a folder, by path, as far as they exist."""
+    """Return the existing model card and evaluation results in a folder, by path."""
     with readable_errors(folder, "the model's folder"):
         results = folder / RESULTS
         names = sorted(results.list()) if results.is_folder() else []
@@ -123,10 +123,10 @@ def _is_card_or_results(path: str) -> bool:
     return path == CARD or (path.startswith(f"{RESULTS}/") and path.endswith(SUFFIXES))
 
 
-def _send(repo: str, sections: Files, name: str, card: ModelCard) -> str:
+def _upload(repo: str, sections: Files, name: str, card: ModelCard) -> str:
     """Open a pull request with the changed files, or add them to our open pull request for this benchmark."""
     api, title = HfApi(), f"Scores on {' '.join(card.benchmark.split())} by Plumbline"
-    revision = _find_request(api, repo, title)
+    revision = _find_pull_request(api, repo, title)
     paths = [path for path in api.list_repo_files(repo, revision=revision) if _is_card_or_results(path)]
     files = {path: Path(hf_hub_download(repo, path, revision=revision)).read_text("utf-8") for path in paths}
     changed = _update_files(files, sections, name, repo)
@@ -140,7 +140,7 @@ def _send(repo: str, sections: Files, name: str, card: ModelCard) -> str:
     return str(sent.pr_url or sent.commit_url)
 
 
-def _find_request(api: HfApi, repo: str, title: str) -> str | None:
+def _find_pull_request(api: HfApi, repo: str, title: str) -> str | None:
     """Return the branch of our open pull request with this title."""
     found = api.get_repo_discussions(
         repo, author=api.whoami()["name"], discussion_type="pull_request", discussion_status="open"

@@ -3,14 +3,14 @@
 import mlflow
 from mlflow.tracking import MlflowClient
 
-from plumbline.plugins.exports.sinks.run_contents import RunStory
+from plumbline.plugins.exports.sinks.run_contents import RunContents
 
 TAG = "plumbline.run_id"
 MAX_TAG_CHARACTERS = 5000
 
 
-def publish(run: RunStory) -> str:
-    """Log the numbers, the facts as tags, and the report; update the run if it was published before."""
+def publish(run: RunContents) -> str:
+    """Log the numbers, the facts as tags, and the report. A run that was published before is updated."""
     experiment = mlflow.set_experiment(run.project)
     previous = MlflowClient().search_runs([experiment.experiment_id], f"tags.`{TAG}` = '{run.run_id}'", max_results=1)
     identity = {"run_id": previous[0].info.run_id} if previous else {"run_name": run.run_id}

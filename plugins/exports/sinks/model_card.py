@@ -1,4 +1,4 @@
-"""The section of a model card with one generator's scores, how they were computed, and a command to reproduce them."""
+"""Contents of a model card's section: one generator's scores, their computation, and a command to reproduce them."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 
 class CardMetric(NamedTuple):
-    """One metric's scores, with the details that are needed to compare them with other scores."""
+    """One metric's scores, and the details that readers need in order to compare them with other scores."""
 
     name: str
     lower_is_better: bool
@@ -30,7 +30,7 @@ class CardMetric(NamedTuple):
     models: str
     """Family, checkpoint, and commit or digest of each model."""
     recipe: str
-    """Shortened digest of the recipe; metrics with the same recipe have the same digest."""
+    """Shortened digest of the recipe. Metrics with the same recipe have the same digest."""
     rows: Mapping[str, Row]
     """The generator's rows by skill."""
 
@@ -42,15 +42,15 @@ class ModelCard(NamedTuple):
     generator: str
     run_id: str
     date: str
-    """When the run ended, in ISO 8601."""
+    """Time at which the run ended, in ISO 8601."""
     version: str
     """Version of Plumbline."""
     metrics: list[CardMetric]
     skills: FirstRows[str]
     settings: str
-    """Known settings with which images were generated, as text."""
+    """Description of the known generation settings of the images."""
     part: str
-    """Description of the part of the benchmark that was scored; empty if all of it was."""
+    """Description of the scored part of the benchmark; empty if the whole benchmark was scored."""
     command: str
 
 
@@ -62,7 +62,7 @@ def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: st
     own = [row for row in summary if row["generator"] == generator and row["mean"] is not None]
     metrics = list(_make_metrics(manifest, own))
     if not metrics:
-        raise ConfigError(f"generator: {generator!r} has no score in run {manifest['run_id']}; see its report")
+        raise ConfigError(f"generator: {generator!r} has no score in run {manifest['run_id']}; see the run's report")
     skills = dict.fromkeys(row["skill"] for row in own if row["skill"] != OVERALL)
     return ModelCard(
         benchmark=str(manifest.get("benchmark", "")),
@@ -100,7 +100,7 @@ def _shorten_digest(recipe: Recipe) -> str:
 
 
 def _describe_model(manifest: Mapping[str, Any], role: str) -> str:
-    """Describe a role's model. A local checkpoint is given by its folder's name only, because its path is private."""
+    """Describe a role's model. Of a local checkpoint, only the folder's name is shown, because its path is private."""
     config = manifest.get("config", {}).get("models", {}).get(role, {})
     checkpoint = str(config.get("checkpoint", ""))
     if checkpoint.startswith(("/", ".", "~")):
@@ -120,9 +120,9 @@ class CardScore(NamedTuple):
 
 
 def select_scores(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
-    """Return scores for the tasks, which are given by `metric` or `metric/skill`.
+    """Return the scores for the tasks. `tasks` contains the task's name by `metric` or `metric/skill`.
 
-    Without tasks, every metric that ranks generators is a task of its own. Raise ConfigError if the card lacks a score.
+    Without tasks, every metric that ranks generators is its own task. Raises ConfigError if the card lacks a score.
     """
     known = {
         metric.name if skill == OVERALL else f"{metric.name}/{skill}": (metric, row)

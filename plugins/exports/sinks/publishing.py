@@ -10,13 +10,13 @@ from plumbline.pipelines.base.storage import StorageConfig, first_line
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.exports.sinks import SINKS
-from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunStory, tracker_name
+from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunContents, make_tracker_name
 
 NUMBERS = ("mean", "low", "high", "coverage")
 
 
 class SinkError(PlumblineError):
-    """Raised if a run could not be published."""
+    """A run could not be published."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,15 +26,15 @@ class PublishConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     sink: str
-    """Where to publish: mlflow, swanlab, wandb or hub, a name in plugins/exports/sinks. Server and user come from the
-    sink's own environment variables.
+    """Sink to publish to: mlflow, swanlab, wandb or hub (the modules in plugins/exports/sinks). The server and the user
+    come from the sink's own environment variables.
     """
     run: str = "latest"
     """Id of a run (plumbline status); `latest` selects the newest."""
     project: str = "plumbline"
     """Experiment in MLflow, or project in SwanLab or W&B."""
     hub: HubConfig = field(default_factory=HubConfig)
-    """Options used only with sink=hub."""
+    """Options for sink=hub."""
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
@@ -42,12 +42,12 @@ class PublishConfig:
 
 
 def publish_run(config: PublishConfig) -> str:
-    """Publish the run, without changing the store, and return its address; raise SinkError on failure."""
+    """Publish the run and return its address. The store is not changed. Raises SinkError on failure."""
     store = open_existing_store(config)
     run_id = find_run(store, config.run)
     folder = f"runs/{run_id}"
     manifest, summary = read_manifest(store, run_id), store.read_table(f"{folder}/summary.parquet").to_pylist()
-    story = RunStory(
+    contents = RunContents(
         run_id=run_id,
         project=config.project,
         facts=_list_facts(manifest),
@@ -60,7 +60,7 @@ def publish_run(config: PublishConfig) -> str:
     )
     publish = SINKS[config.sink]
     try:
-        return publish(story)
+        return publish(contents)
     except PlumblineError:
         raise
     except Exception as error:  # whatever the sink's own client raises
@@ -74,7 +74,7 @@ def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
             value = row[name]
             if value is not None and math.isfinite(value):
                 yield (
-                    "/".join((*(tracker_name(row[part]) for part in ("metric", "skill", "generator")), name)),
+                    "/".join((*(make_tracker_name(row[part]) for part in ("metric", "skill", "generator")), name)),
                     float(value),
                 )
 
@@ -87,7 +87,7 @@ def _list_facts(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def _flatten(parts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     for name, value in parts.items():
-        key = f"{prefix}{tracker_name(name.replace(':', '_'))}"  # answers:vqa is a stage and a role
+        key = f"{prefix}{make_tracker_name(name.replace(':', '_'))}"  # answers:vqa is a stage and a role
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{key}.")
         else:

@@ -1,4 +1,4 @@
-"""The contents of a run, as passed to sinks."""
+"""Contents of a run that are passed to sinks."""
 
 import hashlib
 import re
@@ -12,31 +12,31 @@ from plumbline.pipelines.base.storage import Place
 
 UNSAFE = re.compile(r"[^A-Za-z0-9_. -]")
 MAX_NAME = 60
-"""Maximum number of characters in one component of a number's name; MLflow allows 250 for the whole name."""
+"""Maximum number of characters in one component of a number's name. MLflow allows 250 for the whole name."""
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 SOURCE = re.compile(r"https?://[^\s/@]+(/\S*)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubConfig:
-    """Options for sink=hub: which model to publish, and the dataset on the Hugging Face Hub with the benchmark."""
+    """Options for sink=hub: the model to publish, and the benchmark's dataset on the Hugging Face Hub."""
 
     generator: str | None = None
     """Name of the model among the run's generators."""
     folder: str | None = None
-    """Folder or prefix for README.md and .eval_results, such as a checkout of the model's repository."""
+    """Folder or cloud prefix for README.md and .eval_results, such as a checkout of the model's repository."""
     dataset: str | None = None
     """Dataset on the Hub that contains the benchmark, as owner/name; null writes only the model card."""
     revision: str | None = None
     """Commit of the dataset."""
     tasks: Mapping[str, str] | None = None
     """Tasks in the dataset's eval.yaml, by `metric` or `metric/skill`. Null publishes the overall score of each metric
-    that ranks generators, as a task with the metric's name.
+    that ranks generators; the task has the metric's name.
     """
     source: str | None = None
-    """Address of a page that explains where the scores come from."""
+    """Address of a page that explains the scores."""
     upload: str | None = None
-    """Repository of the model, as owner/name, in which to open a pull request as the user of HF_TOKEN; null sends
+    """Repository of the model, as owner/name. A pull request is opened there by the user of HF_TOKEN. Null uploads
     nothing.
     """
 
@@ -49,34 +49,34 @@ class HubConfig:
             raise ConfigError("hub.source: expected an address such as https://host/page, without credentials")
 
 
-class RunStory(NamedTuple):
-    """The contents of a run, as passed to sinks."""
+class RunContents(NamedTuple):
+    """Contents of a run that are passed to sinks."""
 
     run_id: str
     project: str
-    """Experiment or project to which the run is published."""
+    """Experiment or project that the run is published in."""
     facts: Mapping[str, str]
     """The benchmark, and every model's name, revision and digests, by key in the manifest."""
     numbers: Mapping[str, float]
-    """Means, bounds of 95% intervals and coverage, by metric/skill/generator/NUMBER in a form that trackers accept."""
+    """Means, bounds of 95% intervals and coverage, by metric/skill/generator/NUMBER. Trackers accept these names."""
     report: str
-    """The report, as HTML."""
+    """The run's report as HTML."""
     manifest: Mapping[str, Any] = MappingProxyType({})
     summary: Sequence[Mapping[str, Any]] = ()
     """Rows with the schema SUMMARY."""
     hub: HubConfig = HubConfig()
     folder: Place | None = None
-    """Folder of the model; only for sink=hub."""
+    """Folder of the model. Only used by sink=hub."""
 
 
-Publish = Callable[[RunStory], str]
-"""Publishes or updates a run, and returns its address."""
+Publish = Callable[[RunContents], str]
+"""Function that publishes or updates a run, and returns its address."""
 
 
-def tracker_name(name: str) -> str:
-    """Return the name with only characters that every tracker accepts.
+def make_tracker_name(name: str) -> str:
+    """Replace the characters that some trackers do not accept, and shorten the name.
 
-    If the name changes, a digest is appended, so that sdxl+lora and sdxl@lora stay distinct in every run.
+    If the name changes, a digest is appended, so that sdxl+lora and sdxl@lora stay distinct.
     """
     short = UNSAFE.sub("_", name)[:MAX_NAME]
     return name if short == name else f"{short}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"

@@ -1,12 +1,12 @@
-"""Publishes to SwanLab, as a run with the same id; server and user come from the SWANLAB_ variables."""
+"""Publishes to SwanLab, as a run with the same id. The server and the user come from the SWANLAB_ variables."""
 
 import swanlab
 
-from plumbline.plugins.exports.sinks.run_contents import RunStory
+from plumbline.plugins.exports.sinks.run_contents import RunContents
 
 
-def publish(run: RunStory) -> str:
-    """Log the numbers, the facts as configuration and the report as HTML, without information about this machine."""
+def publish(run: RunContents) -> str:
+    """Log the numbers, the facts as configuration, and the report as HTML, but no information about this machine."""
     probe = swanlab.Settings.Probe(
         hardware=False, runtime=False, requirements=False, git=False, swanlab=False, monitor=False
     )

@@ -1,11 +1,11 @@
-"""Publishes to Weights & Biases, as a run with the same id; server and user come from the WANDB_ variables."""
+"""Publishes to Weights & Biases, as a run with the same id. The server and the user come from the WANDB_ variables."""
 
 import wandb
 
-from plumbline.plugins.exports.sinks.run_contents import RunStory
+from plumbline.plugins.exports.sinks.run_contents import RunContents
 
 
-def publish(run: RunStory) -> str:
+def publish(run: RunContents) -> str:
     """Log the numbers as summary values, the facts as configuration, and the report as an artifact."""
     settings = wandb.Settings(console="off", silent=True)
     published = wandb.init(

@@ -13,14 +13,14 @@ PAGE = Path(__file__).parents[1] / "README.md"
 LINES = [line for line in PAGE.read_text().splitlines() if "plumbline export" in line]
 
 
-def test_every_format_is_an_extra_and_has_its_command_in_the_document() -> None:
+def test_the_page_has_a_command_for_every_format_and_every_format_is_an_extra() -> None:
     extras = (PAGE.parents[2] / "pyproject.toml").read_text()
     for name, line in zip(FORMATS, LINES, strict=True):
         assert f"\n{name} = [" in extras and f"format={name} " in line
 
 
 @pytest.mark.parametrize("line", LINES, ids=FORMATS)
-def test_the_documents_command_says_what_it_wrote_and_where(line: str, tmp_path: Path) -> None:
+def test_the_pages_command_prints_the_number_of_rows_and_the_table(line: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     given = [option for option in shlex.split(line)[3:] if not option.startswith("output=")]
     options = [*given, f"store={run.store.place.url}", f"output={tmp_path}/lake"]
@@ -29,7 +29,7 @@ def test_the_documents_command_says_what_it_wrote_and_where(line: str, tmp_path:
     assert f"run {run.run_id}: 0 of 72 rows written" in printed("export", *options)
 
 
-def test_a_format_whose_library_is_not_there_says_what_to_install(
+def test_without_the_library_the_error_names_the_extra_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path)

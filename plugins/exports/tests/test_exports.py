@@ -42,32 +42,32 @@ READERS = {"iceberg": read_iceberg, "lance": read_lance}
 
 
 @pytest.fixture(params=FORMATS)
-def form(request: pytest.FixtureRequest) -> str:
+def table_format(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def export(store: Store, form: str, output: str | Path, **options: Any) -> ExportedScores:
+def export(store: Store, table_format: str, output: str | Path, **options: Any) -> ExportedScores:
     return export_scores(
-        read_config({"store": store.place.url, "format": form, "output": str(output), **options}, ExportConfig)
+        read_config({"store": store.place.url, "format": table_format, "output": str(output), **options}, ExportConfig)
     )
 
 
-def read(form: str, output: str | Path, *catalog: str) -> pd.DataFrame:
-    """Read the whole table with the format's own reader, sorted by key."""
-    table = READERS[form](str(output), *catalog)
+def read_table(table_format: str, output: str | Path, *catalog: str) -> pd.DataFrame:
+    """Read a table with the format's own reader, and sort it by key."""
+    table = READERS[table_format](str(output), *catalog)
     assert not table.duplicated(list(KEY)).any()
     return table.sort_values(list(KEY), ignore_index=True)
 
 
-def some_failed(generator: str, metric: str, prompt: int) -> float | None:
+def score_or_fail(generator: str, metric: str, prompt: int) -> float | None:
     return None if (generator, prompt) == ("cobalt", 7) else noisy_score(generator, metric, prompt)
 
 
-def better(generator: str, metric: str, prompt: int) -> float:
+def score_atlas_better(generator: str, metric: str, prompt: int) -> float:
     return noisy_score(generator, metric, prompt) + (generator == "atlas")
 
 
-def replace(run: MadeRun, *parts: pa.Table) -> None:
+def replace_scores(run: MadeRun, *parts: pa.Table) -> None:
     """Replace a run's scores with these tables, one file per table."""
     path = f"runs/{run.run_id}/scores.parquet"
     for file in run.store.files(path):
@@ -80,19 +80,19 @@ def read_scores(run: MadeRun) -> pa.Table:
     return run.store.read_table(f"runs/{run.run_id}/scores.parquet")
 
 
-def row(image_id: str | None, prompt_id: str | None, score: float | None, **more: Any) -> dict[str, Any]:
+def make_row(image_id: str | None, prompt_id: str | None, score: float | None, **more: Any) -> dict[str, Any]:
     ids = {"image_id": image_id, "prompt_id": prompt_id, "generator": "cobalt", "metric": "gecko"}
     return {**ids, "score": score, "error": MISSING if score is None else None, **more}
 
 
-def table(*records: dict[str, Any]) -> pa.Table:
+def make_table(*records: dict[str, Any]) -> pa.Table:
     return rows.table(records, schemas.SCORES)
 
 
-def test_a_table_has_every_row_of_the_run_with_its_reason_where_it_failed(form: str, tmp_path: Path) -> None:
-    run = make_run(tmp_path, score=some_failed)
-    assert export(run.store, form, tmp_path / "out")[2:] == (72, 72, 0)
-    found = read(form, tmp_path / "out")
+def test_a_table_has_every_row_of_the_run_and_the_errors_of_failed_rows(table_format: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, score=score_or_fail)
+    assert export(run.store, table_format, tmp_path / "out")[2:] == (72, 72, 0)
+    found = read_table(table_format, tmp_path / "out")
     expected = read_scores(run).to_pandas().sort_values(["generator", "metric", "image_id"], ignore_index=True)
     for column in ("generator", "metric", "image_id", "prompt_id", "n_questions", "truncated"):
         assert found[column].tolist() == expected[column].tolist()
@@ -105,43 +105,43 @@ def test_a_table_has_every_row_of_the_run_with_its_reason_where_it_failed(form: 
     assert (found.row_id == found.image_id).all()
 
 
-def test_a_second_export_writes_nothing_and_another_run_only_what_changed(form: str, tmp_path: Path) -> None:
+def test_repeating_an_export_writes_nothing_and_another_run_only_its_changes(table_format: str, tmp_path: Path) -> None:
     run = make_run(tmp_path, run_id="1")
     parts = [read_scores(run).slice(12 * number, 12) for number in range(6)]  # one of each metric and generator
-    replace(run, *parts)
-    export(run.store, form, tmp_path / "out")
-    before = read(form, tmp_path / "out")
-    assert export(run.store, form, tmp_path / "out").written == 0
-    again = make_run(tmp_path, run_id="2", score=better)
-    replace(again, *(read_scores(again).slice(12 * number, 12) for number in range(6)))
-    ended = export(again.store, form, tmp_path / "out")
+    replace_scores(run, *parts)
+    export(run.store, table_format, tmp_path / "out")
+    before = read_table(table_format, tmp_path / "out")
+    assert export(run.store, table_format, tmp_path / "out").written == 0
+    again = make_run(tmp_path, run_id="2", score=score_atlas_better)
+    replace_scores(again, *(read_scores(again).slice(12 * number, 12) for number in range(6)))
+    ended = export(again.store, table_format, tmp_path / "out")
     assert (ended.run_id, ended.rows, ended.written) == ("2", 72, 24)
-    after = read(form, tmp_path / "out")
+    after = read_table(table_format, tmp_path / "out")
     of_atlas = after.generator == "atlas"
     assert len(after) == 72 and set(after[of_atlas].run_id) == {"2"} and set(after[~of_atlas].run_id) == {"1"}
     assert ((after.score - before.score)[of_atlas] > 0.99).all()
     pd.testing.assert_frame_equal(after[~of_atlas], before[~of_atlas])
-    assert export(run.store, form, tmp_path / "out", run="1").written == 24
-    pd.testing.assert_frame_equal(read(form, tmp_path / "out"), before)
+    assert export(run.store, table_format, tmp_path / "out", run="1").written == 24
+    pd.testing.assert_frame_equal(read_table(table_format, tmp_path / "out"), before)
 
 
-def test_rows_that_are_cut_into_other_parts_are_replaced_one_by_one(form: str, tmp_path: Path) -> None:
-    first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2", score=better)
-    replace(first, read_scores(first).slice(0, 12))
-    replace(second, read_scores(second).slice(3, 4), read_scores(second).slice(9, 9))
-    export(first.store, form, tmp_path / "out", run="1")
-    assert export(first.store, form, tmp_path / "out", run="2").written == 13
-    found = read(form, tmp_path / "out")
+def test_rows_are_replaced_even_if_they_are_in_different_parts(table_format: str, tmp_path: Path) -> None:
+    first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2", score=score_atlas_better)
+    replace_scores(first, read_scores(first).slice(0, 12))
+    replace_scores(second, read_scores(second).slice(3, 4), read_scores(second).slice(9, 9))
+    export(first.store, table_format, tmp_path / "out", run="1")
+    assert export(first.store, table_format, tmp_path / "out", run="2").written == 13
+    found = read_table(table_format, tmp_path / "out")
     of_atlas = found[found.generator == "atlas"]
     assert of_atlas.run_id.tolist() == ["1"] * 3 + ["2"] * 4 + ["1"] * 2 + ["2"] * 3
     assert ((of_atlas.score > 1) == (of_atlas.run_id == "2")).all() and len(found) == 12 + 6
 
 
-def test_an_export_that_is_stopped_goes_on_where_it_was(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_export_can_be_continued(
+    table_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make_run(tmp_path, score=some_failed)
-    replace(run, *(read_scores(run).slice(9 * number, 9) for number in range(8)))
+    run = make_run(tmp_path, score=score_or_fail)
+    replace_scores(run, *(read_scores(run).slice(9 * number, 9) for number in range(8)))
     monkeypatch.setattr(exports, "ROWS_PER_COMMIT", 18)
     commits: list[int] = []
 
@@ -150,55 +150,77 @@ def test_an_export_that_is_stopped_goes_on_where_it_was(
         if len(commits) == 2:
             raise KeyboardInterrupt
 
-    config = {"store": run.store.place.url, "format": form, "output": str(tmp_path / "out")}
+    config = {"store": run.store.place.url, "format": table_format, "output": str(tmp_path / "out")}
     with pytest.raises(KeyboardInterrupt):
         export_scores(read_config(config, ExportConfig), stop_after_two)
-    assert commits == [18, 36] and len(read(form, tmp_path / "out")) == 36
-    assert export(run.store, form, tmp_path / "out").written == 36
-    export(run.store, form, tmp_path / "undisturbed")
-    pd.testing.assert_frame_equal(read(form, tmp_path / "out"), read(form, tmp_path / "undisturbed"))
+    assert commits == [18, 36] and len(read_table(table_format, tmp_path / "out")) == 36
+    assert export(run.store, table_format, tmp_path / "out").written == 36
+    export(run.store, table_format, tmp_path / "undisturbed")
+    pd.testing.assert_frame_equal(
+        read_table(table_format, tmp_path / "out"), read_table(table_format, tmp_path / "undisturbed")
+    )
 
 
-def test_rows_without_an_image_and_ids_that_come_again_keep_their_places(form: str, tmp_path: Path) -> None:
+def test_missing_images_and_repeated_ids_get_unique_row_ids(table_format: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    nameless = [row(None, "p1", None), row(None, "p1", None), row(None, None, None), row(None, None, None)]
-    replace(run, table(row("a", "p0", 0.1), row("a", "p0", 0.2), row("a#2", "p2", 0.3)), table(*nameless))
-    assert export(run.store, form, tmp_path / "out").written == 7
-    found = read(form, tmp_path / "out")
+    nameless = [
+        make_row(None, "p1", None),
+        make_row(None, "p1", None),
+        make_row(None, None, None),
+        make_row(None, None, None),
+    ]
+    replace_scores(
+        run,
+        make_table(make_row("a", "p0", 0.1), make_row("a", "p0", 0.2), make_row("a#2", "p2", 0.3)),
+        make_table(*nameless),
+    )
+    assert export(run.store, table_format, tmp_path / "out").written == 7
+    found = read_table(table_format, tmp_path / "out")
     assert found.row_id.tolist() == ["a", "a#2", "a#3", "missing/", "missing/#2", "missing/p1", "missing/p1#2"]
-    assert found.score.dropna().tolist() == [0.1, 0.3, 0.2] and export(run.store, form, tmp_path / "out").written == 0
+    assert (
+        found.score.dropna().tolist() == [0.1, 0.3, 0.2]
+        and export(run.store, table_format, tmp_path / "out").written == 0
+    )
 
 
-def test_a_row_of_a_missing_image_goes_once_the_image_is_there(form: str, tmp_path: Path) -> None:
+def test_a_row_about_a_missing_image_is_removed_when_a_run_has_the_image(table_format: str, tmp_path: Path) -> None:
     first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2")
-    replace(first, table(row("a", "p0", 0.1), row(None, "p1", None), {**row(None, "p1", None), "generator": "drift"}))
-    replace(second, table(row("a", "p0", 0.1), row("b", "p1", 0.2)))
-    export(first.store, form, tmp_path / "out", run="1")
-    ended = export(second.store, form, tmp_path / "out", run="2")
+    replace_scores(
+        first,
+        make_table(
+            make_row("a", "p0", 0.1), make_row(None, "p1", None), {**make_row(None, "p1", None), "generator": "drift"}
+        ),
+    )
+    replace_scores(second, make_table(make_row("a", "p0", 0.1), make_row("b", "p1", 0.2)))
+    export(first.store, table_format, tmp_path / "out", run="1")
+    ended = export(second.store, table_format, tmp_path / "out", run="2")
     assert (ended.written, ended.removed) == (2, 1)
-    found = read(form, tmp_path / "out")
+    found = read_table(table_format, tmp_path / "out")
     kept = [("cobalt", "a", "2"), ("cobalt", "b", "2"), ("drift", "missing/p1", "1")]
     assert list(zip(found.generator, found.row_id, found.run_id, strict=True)) == kept
 
 
-def test_further_columns_come_along_and_old_rows_lack_them(form: str, tmp_path: Path) -> None:
+def test_extra_columns_are_exported_and_are_null_in_older_rows(table_format: str, tmp_path: Path) -> None:
     first, second = make_run(tmp_path, run_id="1"), make_run(tmp_path, run_id="2")
-    replace(first, table(row("a", "p0", 0.1)))
+    replace_scores(first, make_table(make_row("a", "p0", 0.1)))
     seeds = pa.array([7, 8], pa.int64())
-    replace(
-        second, table(row("b", "p0", 0.2), row("c", "p0", 0.3)).append_column("seed", seeds).append_column("x", seeds)
+    replace_scores(
+        second,
+        make_table(make_row("b", "p0", 0.2), make_row("c", "p0", 0.3))
+        .append_column("seed", seeds)
+        .append_column("x", seeds),
     )
-    export(first.store, form, tmp_path / "out", run="1")
-    export(second.store, form, tmp_path / "out", run="2", columns=["seed"])
-    found = read(form, tmp_path / "out")
+    export(first.store, table_format, tmp_path / "out", run="1")
+    export(second.store, table_format, tmp_path / "out", run="2", columns=["seed"])
+    found = read_table(table_format, tmp_path / "out")
     assert found.seed.fillna(-1).tolist() == [-1, 7, 8] and "x" not in found
-    assert export(first.store, form, tmp_path / "out", run="1").written == 0
-    with pytest.raises(ConfigError, match="columns: the run has no extra column 'cfg'; it has seed, x"):
-        export(second.store, form, tmp_path / "out", run="2", columns=["cfg"])
+    assert export(first.store, table_format, tmp_path / "out", run="1").written == 0
+    with pytest.raises(ConfigError, match="columns: the run has no extra column 'cfg'; its extra columns are seed, x"):
+        export(second.store, table_format, tmp_path / "out", run="2", columns=["cfg"])
 
 
-def with_seeds(run: MadeRun, seeds: pa.Array) -> None:
-    replace(run, read_scores(run).append_column("seed", seeds))
+def add_seeds(run: MadeRun, seeds: pa.Array) -> None:
+    replace_scores(run, read_scores(run).append_column("seed", seeds))
 
 
 SEEDS = {
@@ -227,14 +249,14 @@ SEEDS = {
         ("labels", "text"),
     ],
 )
-def test_a_further_column_may_be_null_throughout_or_have_another_type_in_another_run(
-    form: str, earlier: str, later: str, tmp_path: Path
+def test_an_extra_column_may_have_another_type_or_no_values_in_another_run(
+    table_format: str, earlier: str, later: str, tmp_path: Path
 ) -> None:
     for run_id, name in (("1", earlier), ("2", later)):
-        run = make_run(tmp_path, run_id=run_id, score=noisy_score if run_id == "1" else better)
-        with_seeds(run, SEEDS[name])
-        assert export(run.store, form, tmp_path / "out", run=run_id).written == 72
-    found = read(form, tmp_path / "out")
+        run = make_run(tmp_path, run_id=run_id, score=noisy_score if run_id == "1" else score_atlas_better)
+        add_seeds(run, SEEDS[name])
+        assert export(run.store, table_format, tmp_path / "out", run=run_id).written == 72
+    found = read_table(table_format, tmp_path / "out")
     if later in ("null", "empty lists"):
         assert "seed" not in found or found.seed.isna().all()
     else:
@@ -245,43 +267,48 @@ def test_a_further_column_may_be_null_throughout_or_have_another_type_in_another
         ]
 
 
-def test_a_column_whose_values_do_not_fit_the_table_is_told_with_a_remedy(form: str, tmp_path: Path) -> None:
+def test_values_that_do_not_fit_a_columns_type_are_an_error_with_a_remedy(table_format: str, tmp_path: Path) -> None:
     for run_id, seeds in (("1", SEEDS["int64"]), ("2", pa.array([f"seed {seed}" for seed in range(72)]))):
-        run = make_run(tmp_path, run_id=run_id, score=noisy_score if run_id == "1" else better)
-        with_seeds(run, seeds)
+        run = make_run(tmp_path, run_id=run_id, score=noisy_score if run_id == "1" else score_atlas_better)
+        add_seeds(run, seeds)
         if run_id == "1":
-            export(run.store, form, tmp_path / "out")
+            export(run.store, table_format, tmp_path / "out")
     with pytest.raises(
         ExportError, match=r"'seed' has type int64 in the table and string in this run .*columns=\[...\]"
     ):
-        export(run.store, form, tmp_path / "out", run="2")
-    before = read(form, tmp_path / "out")
+        export(run.store, table_format, tmp_path / "out", run="2")
+    before = read_table(table_format, tmp_path / "out")
     assert set(before.run_id) == {"1"} and before.seed.notna().sum() == 71
-    assert export(run.store, form, tmp_path / "out", run="2", columns=[]).written == 72
-    assert read(form, tmp_path / "out").seed.isna().all()
-    assert export(run.store, form, tmp_path / "out", run="2", table="texts").written == 72
+    assert export(run.store, table_format, tmp_path / "out", run="2", columns=[]).written == 72
+    assert read_table(table_format, tmp_path / "out").seed.isna().all()
+    assert export(run.store, table_format, tmp_path / "out", run="2", table="texts").written == 72
 
 
-def test_names_are_values_and_never_a_part_of_a_query(form: str, tmp_path: Path) -> None:
+def test_names_are_quoted_in_queries(table_format: str, tmp_path: Path) -> None:
     hostile = "o'hara') OR 1=1 --"
     run, other = (make_run(tmp_path, generators=[hostile], run_id=run_id) for run_id in ("1", "2"))
-    replace(run, table(row("a", "p0", 0.1) | {"generator": hostile}, row(None, "p1", None) | {"generator": hostile}))
-    replace(other, table(row("a", "p0", 0.2) | {"generator": hostile}))
-    export(run.store, form, tmp_path / "out", run="1")
-    assert export(run.store, form, tmp_path / "out", run="2").removed == 1
-    assert read(form, tmp_path / "out")[["generator", "score"]].values.tolist() == [[hostile, 0.2]]
+    replace_scores(
+        run,
+        make_table(
+            make_row("a", "p0", 0.1) | {"generator": hostile}, make_row(None, "p1", None) | {"generator": hostile}
+        ),
+    )
+    replace_scores(other, make_table(make_row("a", "p0", 0.2) | {"generator": hostile}))
+    export(run.store, table_format, tmp_path / "out", run="1")
+    assert export(run.store, table_format, tmp_path / "out", run="2").removed == 1
+    assert read_table(table_format, tmp_path / "out")[["generator", "score"]].values.tolist() == [[hostile, 0.2]]
 
 
-def test_a_table_on_s3_needs_no_more_than_the_aws_variables(
-    form: str, tmp_path: Path, bucket: str, s3_server: S3Server
+def test_a_table_on_s3_only_needs_the_aws_variables(
+    table_format: str, tmp_path: Path, bucket: str, s3_server: S3Server
 ) -> None:
-    run = make_run(tmp_path, score=some_failed)
+    run = make_run(tmp_path, score=score_or_fail)
     s3_server.filesystem().put(run.store.place.url, f"{bucket}/store", recursive=True)
     store = store_at(f"{bucket}/store")
-    catalog = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if form == "iceberg" else {}
+    catalog = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if table_format == "iceberg" else {}
     for written in (72, 0):
-        assert export(store, form, f"{bucket}/lake", **catalog).written == written
-    found = READERS[form](f"{bucket}/lake", **catalog, endpoint=s3_server.endpoint)
+        assert export(store, table_format, f"{bucket}/lake", **catalog).written == written
+    found = READERS[table_format](f"{bucket}/lake", **catalog, endpoint=s3_server.endpoint)
     assert len(found) == 72 and found.score.isna().sum() == 2
     stored = s3_server.filesystem().find(f"{bucket}/lake")
     assert stored and all(s3_server.secret.encode() not in s3_server.filesystem().cat_file(path) for path in stored)
@@ -300,7 +327,7 @@ def test_a_table_on_s3_needs_no_more_than_the_aws_variables(
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_said_before_anything_is_written(
+def test_invalid_options_are_refused_before_anything_is_written(
     options: dict[str, str], complaint: str, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path)
@@ -309,10 +336,10 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(
     assert complaint in str(error.value) and not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_holds_something_else_is_named(form: str, tmp_path: Path) -> None:
+def test_an_output_with_other_files_is_an_error_that_names_the_folder(table_format: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for name in ("catalog.db", "scores.lance"):
         (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out" / name).write_text("no table")
     with pytest.raises(ExportError, match=str(tmp_path / "out")):
-        export(run.store, form, tmp_path / "out")
+        export(run.store, table_format, tmp_path / "out")

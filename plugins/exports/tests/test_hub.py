@@ -41,7 +41,7 @@ MODELS = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """Make a run in which each metric gives 8 images of atlas a score of 1, and 4 images a score of 0.5."""
+    """Make a run with these scores of atlas: each metric scores 8 images 1, and 4 images 0.5."""
     return make_run(
         tmp_path,
         generators=["atlas", "drift"],
@@ -53,22 +53,22 @@ def run(tmp_path: Path) -> MadeRun:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Make a model's repository that contains a card and another author's result."""
+    """Make a model's repository with a card and another author's results."""
     (tmp_path / "model/.eval_results").mkdir(parents=True)
     (tmp_path / "model/README.md").write_text(CARD)
     (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHERS)
     return tmp_path / "model"
 
 
-def options(run: MadeRun, model: Path, *words: str) -> list[str]:
+def make_options(run: MadeRun, model: Path, *words: str) -> list[str]:
     return ["sink=hub", f"store={run.store.place.url}", "hub.generator=atlas", f"hub.folder={model}", *words]
 
 
-def texts(model: Path) -> dict[str, str]:
+def read_files(model: Path) -> dict[str, str]:
     return {str(path.relative_to(model)): path.read_text() for path in sorted(model.rglob("*")) if path.is_file()}
 
 
-def change(run: MadeRun, facts: dict[str, Any]) -> None:
+def change_manifest(run: MadeRun, facts: dict[str, Any]) -> None:
     path = f"runs/{run.run_id}/manifest.json"
     run.store.write_json(path, (run.store.read_json(path) or {}) | facts)
 
@@ -76,9 +76,9 @@ def change(run: MadeRun, facts: dict[str, Any]) -> None:
 TASKS = ("hub.dataset=acme/bench", "hub.tasks={gecko: default, gecko/counting: counting}")
 
 
-def test_a_card_and_its_results_are_written_once_and_leave_all_other_text(run: MadeRun, model: Path) -> None:
-    assert f"published: {model}" in printed("publish", *options(run, model, *TASKS))
-    first = texts(model)
+def test_publishing_writes_the_card_and_results_once_and_keeps_other_text(run: MadeRun, model: Path) -> None:
+    assert f"published: {model}" in printed("publish", *make_options(run, model, *TASKS))
+    first = read_files(model)
     assert first[".eval_results/theirs.yaml"] == OTHERS and first["README.md"].startswith(f"{CARD}\n<!-- begin ")
     section = first["README.md"].removeprefix(CARD)
     assert "## Scores on \\<b\\>a/b\\| \n" in section and "<b>" not in section
@@ -94,42 +94,44 @@ def test_a_card_and_its_results_are_written_once_and_leave_all_other_text(run: M
         assert fact in (whole.notes or "")
 
     (model / "README.md").write_text(first["README.md"] + "\nA last word.\n")
-    printed("publish", *options(run, model, *TASKS))
-    assert texts(model) == first | {"README.md": first["README.md"] + "\nA last word.\n"}
-    change(run, {"benchmark": "another"})
-    printed("publish", *options(run, model, "hub.dataset=acme/second"))
-    both = texts(model)
+    printed("publish", *make_options(run, model, *TASKS))
+    assert read_files(model) == first | {"README.md": first["README.md"] + "\nA last word.\n"}
+    change_manifest(run, {"benchmark": "another"})
+    printed("publish", *make_options(run, model, "hub.dataset=acme/second"))
+    both = read_files(model)
     assert both["README.md"].startswith(first["README.md"]) and both["README.md"].count("## Scores on ") == 2
     entries = parse_eval_result_entries(yaml.safe_load(both[".eval_results/plumbline.yaml"]))
     assert [(entry.dataset_id, entry.task_id) for entry in entries[2:]] == [("acme/second", "gecko")]
 
 
-def test_nobody_s_entry_is_overwritten_and_nothing_is_told_that_the_run_does_not_say(run: MadeRun, model: Path) -> None:
+def test_other_peoples_entries_are_kept_and_unsuitable_runs_are_refused(run: MadeRun, model: Path) -> None:
     theirs = model / ".eval_results/theirs.yaml"
     theirs.write_text(OTHERS.replace("acme/other", "acme/bench"))
-    before = texts(model)
+    before = read_files(model)
     assert "theirs.yaml already has an entry for task 'default' of acme/bench; choose another" in refusal(
-        "publish", *options(run, model, *TASKS), code=1
+        "publish", *make_options(run, model, *TASKS), code=1
     )
     theirs.write_text("- no: entry\n")
-    assert "theirs.yaml: expected a YAML list of evaluation results" in refusal("publish", *options(run, model, *TASKS))
+    assert "theirs.yaml: expected a YAML list of evaluation results" in refusal(
+        "publish", *make_options(run, model, *TASKS)
+    )
     theirs.write_text(before[".eval_results/theirs.yaml"])
     assert "no score 'geko' of atlas; did you mean gecko" in refusal(
-        "publish", *options(run, model, TASKS[0], "hub.tasks={geko: default}")
+        "publish", *make_options(run, model, TASKS[0], "hub.tasks={geko: default}")
     )
-    assert "'drift' has no score in run" in refusal("publish", *options(run, model, "hub.generator=drift"))
+    assert "'drift' has no score in run" in refusal("publish", *make_options(run, model, "hub.generator=drift"))
     assert "expected hub.generator=NAME" in refusal("publish", f"store={run.store.place.url}", "sink=hub")
-    change(run, {"limited": {"prompts": 12, "of_prompts": 80, "images": 12, "of_images": 80}})
-    assert "not a result of the whole benchmark, as it scored 12 of 80" in refusal(
-        "publish", *options(run, model, *TASKS)
+    change_manifest(run, {"limited": {"prompts": 12, "of_prompts": 80, "images": 12, "of_images": 80}})
+    assert "expected a result of the whole benchmark, but it scored 12 of 80" in refusal(
+        "publish", *make_options(run, model, *TASKS)
     )
-    assert texts(model) == before
-    printed("publish", *options(run, model))
-    assert "A trial on 12 of 80 prompts, and no result of the benchmark." in texts(model)["README.md"]
+    assert read_files(model) == before
+    printed("publish", *make_options(run, model))
+    assert "A trial on 12 of 80 prompts; not a result of the whole benchmark." in read_files(model)["README.md"]
 
 
-class Hub(BaseHTTPRequestHandler):
-    """Fake Hub with the routes for opening and updating a pull request; branches are dictionaries."""
+class FakeHub(BaseHTTPRequestHandler):
+    """Fake Hub with the routes for opening and updating a pull request. A branch is a dictionary of files."""
 
     branches: dict[str, dict[str, str]]
     requests: list[dict[str, Any]]
@@ -204,17 +206,17 @@ for more in ([], [], ["hub.dataset=acme/bench"]):
 """
 
 
-def test_a_pull_request_is_opened_once_and_then_added_to(run: MadeRun, model: Path, tmp_path: Path) -> None:
-    """Run in a separate process, because huggingface_hub reads its settings when it is imported."""
+def test_a_pull_request_is_opened_once_and_then_updated(run: MadeRun, model: Path, tmp_path: Path) -> None:
+    """Publishing runs in a separate process, because huggingface_hub reads its settings when it is imported."""
     theirs = {"README.md": "# Another text\n", ".eval_results/theirs.yaml": OTHERS, "model.safetensors": "weights"}
     state: dict[str, Any] = {"branches": {"main": theirs}, "requests": [], "commits": []}
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("OneHub", (Hub,), state)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("OneHub", (FakeHub,), state)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_TOKEN": "hf_secret"}
         environment = (
             os.environ | endpoint | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
         )
-        words = options(run, model, "hub.upload=acme/model")
+        words = make_options(run, model, "hub.upload=acme/model")
         ended = subprocess.run([sys.executable, "-c", TELL, *words], env=environment, text=True, capture_output=True)
         server.shutdown()
     assert ended.returncode == 0, ended.stderr
@@ -228,7 +230,7 @@ def test_a_pull_request_is_opened_once_and_then_added_to(run: MadeRun, model: Pa
     ]
     (request,), sent = state["requests"], state["branches"]["refs/pr/1"]
     assert request["title"] == "Scores on <b>a/b| by Plumbline"
-    section = texts(model)["README.md"].removeprefix(CARD)
+    section = read_files(model)["README.md"].removeprefix(CARD)
     assert sent["README.md"] == f"# Another text\n{section}" and sent[".eval_results/theirs.yaml"] == OTHERS
     sent_entry = parse_eval_result_entries(yaml.safe_load(sent[".eval_results/plumbline.yaml"]))[0]
     assert isinstance(sent_entry, EvalResultEntry) and sent_entry.task_id == "gecko"

@@ -12,13 +12,13 @@ RECIPES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "READM
 CLAIM = "assert len(atlas) == 12 and failed.values.tolist() == [['cobalt-p0007', 'corrupt_image']] * 2"
 
 
-@pytest.mark.parametrize(("form", "recipe"), zip(("iceberg", "lance"), RECIPES, strict=True))
-def test_a_recipe_says_what_the_run_says(
-    form: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("table_format", "recipe"), zip(("iceberg", "lance"), RECIPES, strict=True))
+def test_the_pages_examples_return_the_runs_scores(
+    table_format: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(
         tmp_path, score=lambda name, metric, at: None if (name, at) == ("cobalt", 7) else noisy_score(name, metric, at)
     )
     monkeypatch.chdir(tmp_path)
-    printed("export", f"format={form}", f"store={run.store.place.url}", "output=data/lake")
+    printed("export", f"format={table_format}", f"store={run.store.place.url}", "output=data/lake")
     exec("\n".join([recipe, CLAIM]), {})

@@ -1,4 +1,4 @@
-"""Publishing sends a run's contents to a tracker; if the tracker fails, nothing changes."""
+"""Publishing sends a run's contents to a tracker. If the tracker fails, the store is not changed."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.plugins.exports.sinks import SINKS
 from plumbline.plugins.exports.sinks.publishing import PublishConfig, publish_run
-from plumbline.plugins.exports.sinks.run_contents import RunStory
+from plumbline.plugins.exports.sinks.run_contents import RunContents
 from tests.commands import refusal
 from tests.operators.report.made import MadeRun, make_run, noisy_score
 
@@ -19,7 +19,7 @@ HOSTILE = "<b>a/b'\n"
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """Make a run with a benchmark whose name is malicious, and with a generator that has no scores."""
+    """Make a run with a malicious benchmark name and a generator without scores."""
     made = make_run(
         tmp_path,
         generators=["atlas", "drift"],
@@ -30,39 +30,44 @@ def run(tmp_path: Path) -> MadeRun:
     return made
 
 
-def tell(monkeypatch: pytest.MonkeyPatch, sink: Callable[[RunStory], str]) -> None:
+def use_sink(monkeypatch: pytest.MonkeyPatch, sink: Callable[[RunContents], str]) -> None:
     monkeypatch.setattr(SINKS, "loaded", dict.fromkeys(SINKS, sink))
 
 
-def test_a_sink_is_told_means_with_intervals_digests_and_the_report(
+def test_a_sink_receives_means_with_intervals_digests_and_the_report(
     run: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stories: list[RunStory] = []
-    tell(monkeypatch, lambda story: (stories.append(story), "there")[1])
+    published: list[RunContents] = []
+    use_sink(monkeypatch, lambda contents: (published.append(contents), "there")[1])
     assert publish_run(PublishConfig(store=run.store.place.url, sink="mlflow", project="images")) == "there"
-    (story,) = stories
+    (contents,) = published
     rows = run.store.read_table(f"runs/{run.run_id}/summary.parquet").to_pylist()
     (atlas,) = (
         row for row in rows if (row["generator"], row["metric"], row["skill"]) == ("atlas", "gecko", "counting")
     )
-    told = {name: story.numbers[f"gecko/counting/atlas/{name}"] for name in ("mean", "low", "high", "coverage")}
+    told = {name: contents.numbers[f"gecko/counting/atlas/{name}"] for name in ("mean", "low", "high", "coverage")}
     assert told == {name: atlas[name] for name in told}
-    assert [name for name in story.numbers if "/drift/" in name and not name.endswith("/coverage")] == []
-    assert story.numbers["gecko/overall/drift/coverage"] == 0
-    assert story.facts["models.answers_vqa.parts.checkpoint"] == "0123abcd" and story.facts["benchmark"] == HOSTILE
-    assert (story.run_id, story.project) == (run.run_id, "images") and story.report == "<p>the report of the run</p>"
+    assert [name for name in contents.numbers if "/drift/" in name and not name.endswith("/coverage")] == []
+    assert contents.numbers["gecko/overall/drift/coverage"] == 0
+    assert (
+        contents.facts["models.answers_vqa.parts.checkpoint"] == "0123abcd" and contents.facts["benchmark"] == HOSTILE
+    )
+    assert (contents.run_id, contents.project) == (
+        run.run_id,
+        "images",
+    ) and contents.report == "<p>the report of the run</p>"
 
 
-def test_generators_whose_names_differ_only_in_other_letters_are_told_apart(
+def test_generators_stay_distinct_if_trackers_do_not_accept_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["sdxl_lora", "sdxl+lora", "sdxl@lora", "模型甲", "模型乙", "x" * 90 + "1", "x" * 90 + "2"]
     made = make_run(tmp_path, generators=names, score=noisy_score)
     made.store.write_text(f"runs/{made.run_id}/report.html", "")
-    stories: list[RunStory] = []
-    tell(monkeypatch, lambda story: (stories.append(story), "there")[1])
+    published: list[RunContents] = []
+    use_sink(monkeypatch, lambda contents: (published.append(contents), "there")[1])
     publish_run(PublishConfig(store=made.store.place.url, sink="wandb"))
-    numbers = stories[0].numbers
+    numbers = published[0].numbers
     rows = made.store.read_table(f"runs/{made.run_id}/summary.parquet").to_pylist()
     means = [row["mean"] for row in rows if row["mean"] is not None]
     assert sorted(value for name, value in numbers.items() if name.endswith("/mean")) == sorted(means)
@@ -71,25 +76,25 @@ def test_generators_whose_names_differ_only_in_other_letters_are_told_apart(
     assert any("/sdxl_lora/" in name for name in numbers)
 
 
-def test_a_sink_that_fails_is_one_line_and_leaves_the_store_as_it_was(
+def test_a_failing_sink_is_a_one_line_error_and_does_not_change_the_store(
     run: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(story: RunStory) -> str:
+    def refuse(contents: RunContents) -> str:
         raise RuntimeError("the server is away\nsince noon")
 
-    def content() -> dict[Path, bytes]:
+    def read_store() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in sorted(Path(run.store.place.url).rglob("*")) if path.is_file()}
 
-    tell(monkeypatch, refuse)
-    before = content()
+    use_sink(monkeypatch, refuse)
+    before = read_store()
     assert refusal("publish", "sink=wandb", f"store={run.store.place.url}", code=1) == (
         "error: sink=wandb: RuntimeError: the server is away; the run is unchanged"
     )
-    assert content() == before
+    assert read_store() == before
 
 
 @pytest.mark.parametrize("name", sorted(set(SINKS) - {"hub"}))
-def test_a_sink_is_an_extra_and_says_how_to_install_it(
+def test_without_its_library_a_sink_names_the_extra_to_install(
     name: str, run: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(SINKS.loaded, name, raising=False)
@@ -102,7 +107,7 @@ def test_a_sink_is_an_extra_and_says_how_to_install_it(
 
 
 @pytest.mark.elsewhere
-def test_mlflow_itself_has_the_run_once_however_often_it_is_told(
+def test_publishing_to_mlflow_twice_updates_the_same_run(
     run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
@@ -122,7 +127,7 @@ def test_mlflow_itself_has_the_run_once_however_often_it_is_told(
 
 
 @pytest.mark.elsewhere
-def test_wandb_itself_takes_the_run_offline(run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_stores_the_run_offline(run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))
@@ -132,7 +137,7 @@ def test_wandb_itself_takes_the_run_offline(run: MadeRun, tmp_path: Path, monkey
 
 
 @pytest.mark.elsewhere
-def test_swanlab_itself_takes_the_run_offline_as_one_run_however_often_it_is_told(
+def test_publishing_to_swanlab_twice_updates_the_same_offline_run(
     run: MadeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SWANLAB_MODE", "offline")

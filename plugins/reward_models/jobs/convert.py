@@ -6,7 +6,7 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console
 from plumbline.plugins.reward_models.conversion import ConvertConfig, convert
 
-COMMAND = Command("convert", "Make a checkpoint of released weights: safetensors, and nothing else.", ConvertConfig)
+COMMAND = Command("convert", "Convert released weights to a checkpoint with safetensors and no code.", ConvertConfig)
 
 
 def main(config: ConvertConfig) -> int:

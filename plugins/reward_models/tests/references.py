@@ -1,4 +1,4 @@
-"""Reference scores of the plugin's reward models, from transformers' own classes and each release's arithmetic."""
+"""Reference scores of the plugin's reward models, computed with transformers' classes and each release's arithmetic."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from tests.operators.models.alike import BEFORE, PICTURES, Answer
 from tests.operators.models.families.library import Reference, images, measured, network, pixels, tokenizer
 
 
-def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
+def score_hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Score an image in the same way as HPSv3's release.
 
-    The language model gets no image grid, so it numbers all tokens consecutively, like Qwen2. The reference is built
-    from a Qwen2, Qwen2-VL's vision encoder and three linear layers.
+    The reference is built from a Qwen2, Qwen2-VL's vision encoder and three linear layers. Like the release, it numbers
+    all tokens consecutively instead of by position in the image.
     """
     model = network("Qwen2VLForConditionalGeneration", folder).model
     head, words, image = load_file(folder / "model.safetensors"), tokenizer(folder), pixels(folder, pair.image)
@@ -36,18 +36,18 @@ def hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
     embedded[ids == words.convert_tokens_to_ids("<|image_pad|>")] = torch.cat(
         model.get_image_features(**image).pooler_output
     )
-    states = plain_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
+    states = build_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
     state = states[ids[0] == words.convert_tokens_to_ids("<|Reward|>")][0]
     for layer in (0, 3):
         state = (head[f"rm_head.{layer}.weight"] @ state + head[f"rm_head.{layer}.bias"]).relu()
     return Answer((), (float((head["rm_head.5.weight"] @ state + head["rm_head.5.bias"])[0]),))
 
 
-def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
+def score_editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Return the mean of EditReward's two heads (TIGER-AI-Lab/EditReward edb027e, qwen2_5_vl_trainer.py).
 
-    Each head is read at the token in its own instruction; the source image comes before the edited one. transformers'
-    full network is not given the image grid, so it numbers the tokens consecutively.
+    Each head is read at the token in its own instruction. The source image comes before the edited image. The network
+    from transformers does not get the image grid, so it numbers the tokens consecutively.
     """
     model, words = network("Qwen2_5_VLForConditionalGeneration", folder).model, tokenizer(folder)
     shown = [images(folder)(images=one, return_tensors="pt") for one in (BEFORE, PICTURES[pair.image])]
@@ -71,13 +71,13 @@ def editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     return Answer((), (sum(means) / 2,))
 
 
-def x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Return the score of an image, treated as a video of identical frames."""
-    return Answer((), (x_clip_score(folder, [PICTURES[pair.image]], pair.text, measure),))
+def score_x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """Score an image as a video of identical frames."""
+    return Answer((), (score_x_clip_video(folder, [PICTURES[pair.image]], pair.text, measure),))
 
 
-def x_clip_score(folder: Path, frames: Sequence[Image.Image], text: str, measure: Measure = "cosine") -> float:
-    """Return the score of as many frames as the network takes, or of one frame that is repeated."""
+def score_x_clip_video(folder: Path, frames: Sequence[Image.Image], text: str, measure: Measure = "cosine") -> float:
+    """Score a video. `frames` contains as many frames as the network takes, or one frame to repeat."""
     model = network("XCLIPModel", folder)
     length = model.config.text_config.max_position_embeddings
     words = tokenizer(folder)([text], truncation=True, max_length=length, return_tensors="pt")
@@ -87,26 +87,26 @@ def x_clip_score(folder: Path, frames: Sequence[Image.Image], text: str, measure
     return measured(said.video_embeds, said.text_embeds[0], said.logits_per_video, measure).numbers[0]
 
 
-def videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
+def score_videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
     """Score an image as a video that repeats a single frame."""
-    return Answer((), (sum(videoalign_scores(folder, [PICTURES[pair.image]] * 2, pair.text)),))
+    return Answer((), (sum(score_videoalign_video(folder, [PICTURES[pair.image]] * 2, pair.text)),))
 
 
-def videoalign_scores(folder: Path, frames: Sequence[Image.Image], text: str) -> list[float]:
+def score_videoalign_video(folder: Path, frames: Sequence[Image.Image], text: str) -> list[float]:
     """Return VideoAlign's standardized scores for one video with an even number of frames.
 
-    They are computed as in trainer.py, inference.py and vision_process.py (KwaiVGI/VideoAlign 219ab9d); tokens are
-    numbered as in HPSv3. If there are three heads, each is read at its own token; a single head is read at all three
+    They are computed as in trainer.py, inference.py and vision_process.py (KwaiVGI/VideoAlign 219ab9d). Tokens are
+    numbered as in HPSv3. If there are three heads, each is read at its own token. A single head is read at all three
     tokens.
     """
     model, words = network("Qwen2VLForConditionalGeneration", folder).model, tokenizer(folder)
-    patches, grid = video_patches(frames, least=128 * 64, most=tiny_rewards.FRAME_PIXELS)
+    patches, grid = make_video_patches(frames, min_pixels=128 * 64, max_pixels=tiny_rewards.FRAME_PIXELS)
     read = tiny_rewards.VIDEO_INSTRUCTION.replace("{text_prompt}", text)
     asked = f"<|im_start|>user\n<|vision_start|>{'<image>' * (int(grid.prod()) // 4)}<|vision_end|>{read}<|im_end|>\n"
     ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
     embedded = model.get_input_embeddings()(ids)
     embedded[ids == words.convert_tokens_to_ids("<image>")] = model.visual(patches, grid).pooler_output
-    states = plain_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
+    states = build_qwen2(folder)(inputs_embeds=embedded).last_hidden_state[0]
     head = load_file(folder / "model.safetensors")["rm_head.weight"]
     scores = []
     for place, name in enumerate(("VQ", "MQ", "TA")):
@@ -116,18 +116,20 @@ def videoalign_scores(folder: Path, frames: Sequence[Image.Image], text: str) ->
     return scores
 
 
-def video_patches(frames: Sequence[Image.Image], *, least: int, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+def make_video_patches(
+    frames: Sequence[Image.Image], *, min_pixels: int, max_pixels: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the frames as patches of 2 x 4 x 4, and the patch grid.
 
-    Frames are resized to whole tokens of 8 pixels, with a size between `least` and `most`, as by Qwen-VL's smart_resize
-    and torchvision's resizing of byte tensors.
+    Frames are resized like by Qwen-VL's smart_resize and torchvision's resizing of byte tensors: the sides are
+    multiples of 8 pixels, and the number of pixels is between `min_pixels` and `max_pixels`.
     """
     width, height = frames[0].size
     sides = [max(8, round(side / 8) * 8) for side in (height, width)]
-    if sides[0] * sides[1] > most:
-        sides = [math.floor(side / math.sqrt(height * width / most) / 8) * 8 for side in (height, width)]
-    elif sides[0] * sides[1] < least:
-        sides = [math.ceil(side * math.sqrt(least / (height * width)) / 8) * 8 for side in (height, width)]
+    if sides[0] * sides[1] > max_pixels:
+        sides = [math.floor(side / math.sqrt(height * width / max_pixels) / 8) * 8 for side in (height, width)]
+    elif sides[0] * sides[1] < min_pixels:
+        sides = [math.ceil(side * math.sqrt(min_pixels / (height * width)) / 8) * 8 for side in (height, width)]
     video = torch.stack([torch.from_numpy(np.array(frame)) for frame in frames]).permute(0, 3, 1, 2).float()
     video = interpolate(video, sides, mode="bicubic", antialias=True).clamp(0, 255).round()
     mean, std = (torch.tensor(given)[:, None, None] for given in (tiny.IMAGE_MEAN, tiny.IMAGE_STD))
@@ -138,7 +140,7 @@ def video_patches(frames: Sequence[Image.Image], *, least: int, most: int) -> tu
 
 
 @cache
-def plain_qwen2(folder: Path) -> Any:
+def build_qwen2(folder: Path) -> Any:
     """Build a Qwen2 with the weights of a Qwen2-VL's language model."""
     half = network("Qwen2VLForConditionalGeneration", folder).model.language_model
     fields = half.config.to_dict()
@@ -151,10 +153,10 @@ def plain_qwen2(folder: Path) -> Any:
 
 
 REFERENCES: Mapping[tuple[str, Call], Reference] = {
-    ("hpsv3", "similarity"): hpsv3,
-    ("editreward", "similarity"): editreward,
-    ("videoalign", "similarity"): videoalign,
-    ("videoalign_three_heads", "similarity"): videoalign,
-    ("x_clip", "similarity"): x_clip,
+    ("hpsv3", "similarity"): score_hpsv3,
+    ("editreward", "similarity"): score_editreward,
+    ("videoalign", "similarity"): score_videoalign,
+    ("videoalign_three_heads", "similarity"): score_videoalign,
+    ("x_clip", "similarity"): score_x_clip,
 }
 """Reference functions by kind of checkpoint and call."""

@@ -33,13 +33,13 @@ from tests.operators.tiny import rewards
 PAIRS = [Pair(image, text) for image in range(len(PICTURES)) for text in TEXTS]
 
 
-def compared(family: str, folder: Path, measure: Measure) -> list[float]:
+def compute_similarities(family: str, folder: Path, measure: Measure) -> list[float]:
     model = load(resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False), "similarity")
     features = model.encode([model.preprocess(picture) for picture in PICTURES])
     return [row.similarity for row in model.compare(features, PAIRS, measure)]
 
 
-def converted(folder: Path, **options: Any) -> Path:
+def convert_release(folder: Path, **options: Any) -> Path:
     convert(ConvertConfig(output=str(folder), **{name: str(value) for name, value in options.items()}))
     return folder
 
@@ -50,33 +50,35 @@ def clip_base(tmp_path: Path) -> Path:
     return rewards.save_open_clip(tmp_path / "base", seed=5)
 
 
-def clip_weights(**others: Any) -> dict[str, Any]:
+def make_clip_weights(**others: Any) -> dict[str, Any]:
     return {**rewards.open_clip().state_dict(), **others}
 
 
-def save(file: Path, held: Any) -> Path:
-    torch.save(held, file)
+def save_weights(file: Path, weights: Any) -> Path:
+    torch.save(weights, file)
     return file
 
 
-def test_a_training_checkpoint_of_open_clip_scores_as_its_network(clip_base: Path, tmp_path: Path) -> None:
-    weights = {f"module.{name}": tensor for name, tensor in clip_weights().items()}
-    file = save(tmp_path / "HPS.pt", {"epoch": 3, "name": "run", "state_dict": weights, "optimizer": {"state": {}}})
-    made = converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
-    reference = compared("open_clip", rewards.save_open_clip(tmp_path / "reference"), "cosine")
-    assert compared("open_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
-    assert compared("open_clip", clip_base, "cosine") != pytest.approx(reference, abs=1e-2), (
+def test_a_converted_open_clip_training_checkpoint_has_the_networks_scores(clip_base: Path, tmp_path: Path) -> None:
+    weights = {f"module.{name}": tensor for name, tensor in make_clip_weights().items()}
+    file = save_weights(
+        tmp_path / "HPS.pt", {"epoch": 3, "name": "run", "state_dict": weights, "optimizer": {"state": {}}}
+    )
+    made = convert_release(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+    reference = compute_similarities("open_clip", rewards.save_open_clip(tmp_path / "reference"), "cosine")
+    assert compute_similarities("open_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
+    assert compute_similarities("open_clip", clip_base, "cosine") != pytest.approx(reference, abs=1e-2), (
         "the base has other weights"
     )
 
 
-def test_a_pyramid_clip_scores_as_its_release(clip_base: Path, tmp_path: Path) -> None:
+def test_a_converted_pyramid_clip_has_its_releases_scores(clip_base: Path, tmp_path: Path) -> None:
     tiny.write_json(clip_base / "open_clip_config.json", rewards.pyramid_clip_fields())
     weights = {f"module.{name}": tensor for name, tensor in rewards.pyramid_clip().state_dict().items()}
-    file = save(tmp_path / "release.pth.tar", {"epoch": 1, "state_dict": weights})
-    made = converted(tmp_path / "made", release="pyramid_clip", weights=file, base=clip_base)
-    reference = compared("pyramid_clip", rewards.save_pyramid_clip(tmp_path / "reference"), "cosine")
-    assert compared("pyramid_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
+    file = save_weights(tmp_path / "release.pth.tar", {"epoch": 1, "state_dict": weights})
+    made = convert_release(tmp_path / "made", release="pyramid_clip", weights=file, base=clip_base)
+    reference = compute_similarities("pyramid_clip", rewards.save_pyramid_clip(tmp_path / "reference"), "cosine")
+    assert compute_similarities("pyramid_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
 
 
 BLIP = (
@@ -94,29 +96,31 @@ BLIP = (
 """Patterns and replacements that convert transformers' weight names to those in ImageReward's release."""
 
 
-def under_released_names(weights: Mapping[str, torch.Tensor], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def rename_as_released(weights: Mapping[str, torch.Tensor], names: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     return {rename_weight(name, names): tensor for name, tensor in weights.items()}
 
 
-def test_imagereward_scores_as_its_release(tmp_path: Path) -> None:
+def test_a_converted_imagereward_has_its_releases_scores(tmp_path: Path) -> None:
     reference = rewards.save_imagereward(tmp_path / "reference")
-    weights = under_released_names(load_file(reference / "model.safetensors"), BLIP)
+    weights = rename_as_released(load_file(reference / "model.safetensors"), BLIP)
     assert "blip.visual_encoder.blocks.1.attn.qkv.weight" in weights and "mlp.layers.7.bias" in weights
     unused = {"blip.vision_proj.weight": torch.zeros(2, 2), "blip.text_proj.bias": torch.zeros(2)}
     unused["blip.text_encoder.embeddings.position_ids"] = torch.arange(4)[None]
     base = rewards.save_blip_itm(tmp_path / "base", seed=5, side=64)
-    file = save(tmp_path / "ImageReward.pt", weights | unused)
-    made = converted(tmp_path / "made", release="imagereward", weights=file, base=base)
-    expected = compared("imagereward", reference, "reward")
-    assert compared("imagereward", made, "reward") == pytest.approx(expected, abs=1e-5)
+    file = save_weights(tmp_path / "ImageReward.pt", weights | unused)
+    made = convert_release(tmp_path / "made", release="imagereward", weights=file, base=base)
+    expected = compute_similarities("imagereward", reference, "reward")
+    assert compute_similarities("imagereward", made, "reward") == pytest.approx(expected, abs=1e-5)
 
 
-def test_hpsv3_scores_as_its_release_and_its_source_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converted_hpsv3_has_its_releases_scores_and_the_source_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(conversion, "PIXELS", 1024)
     reference = tiny_rewards.save_hpsv3(tmp_path / "reference")
     tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
     older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
-    weights = under_released_names(load_file(reference / "model.safetensors"), older)
+    weights = rename_as_released(load_file(reference / "model.safetensors"), older)
     save_file(weights | {"lm_head.weight": torch.zeros(3, 2)}, tmp_path / "HPSv3.safetensors")
     source = tmp_path / "data_collator_qwen.py"
     before, after = tiny_rewards.INSTRUCTION.split("The rating")
@@ -124,7 +128,7 @@ def test_hpsv3_scores_as_its_release_and_its_source_is_not_run(tmp_path: Path, m
         f"import os\nos.system('touch {tmp_path}/ran')\nraise SystemExit\n"
         f'INSTRUCTION = """{before}"""\nprompt_with_special_token = """The rating{after}"""\n'
     )
-    made = converted(
+    made = convert_release(
         tmp_path / "made",
         release="hpsv3",
         weights=tmp_path / "HPSv3.safetensors",
@@ -133,11 +137,11 @@ def test_hpsv3_scores_as_its_release_and_its_source_is_not_run(tmp_path: Path, m
     )
     assert not (tmp_path / "ran").exists()
     assert (made / "instruction.txt").read_text() == tiny_rewards.INSTRUCTION
-    expected = compared("hpsv3", reference, "reward")
-    assert compared("hpsv3", made, "reward") == pytest.approx(expected, abs=1e-5)
+    expected = compute_similarities("hpsv3", reference, "reward")
+    assert compute_similarities("hpsv3", made, "reward") == pytest.approx(expected, abs=1e-5)
 
 
-def test_editreward_scores_as_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converted_editreward_has_its_releases_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion, "PIXELS", 1024)
     reference = tiny_rewards.save_editreward(tmp_path / "reference")
     tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
@@ -148,7 +152,7 @@ def test_editreward_scores_as_its_release(tmp_path: Path, monkeypatch: pytest.Mo
     )
     given = {
         "release": "editreward",
-        "weights": save(
+        "weights": save_weights(
             tmp_path / "model.pth",
             {**load_file(reference / "model.safetensors"), "lm_head.weight": torch.zeros(3, 2)},
         ),
@@ -156,22 +160,22 @@ def test_editreward_scores_as_its_release(tmp_path: Path, monkeypatch: pytest.Mo
         "instruction": tmp_path / "prompts.py",
     }
     with pytest.raises(ModelError, match=r"expected the release's file data_collator_qwen_edit\.py"):
-        converted(tmp_path / "made", **given)
+        convert_release(tmp_path / "made", **given)
     (tmp_path / "data_collator_qwen_edit.py").write_text(f"prompt_with_special_token = {rating!r}\n")
-    made = converted(tmp_path / "made", **given)
+    made = convert_release(tmp_path / "made", **given)
     texts = [(made / f"{name}.txt").read_text() for name in ("instruction_following", "visual_quality")]
     assert tuple(texts) == tiny_rewards.EDIT_INSTRUCTIONS
-    expected = compared("editreward", reference, "reward")
-    assert compared("editreward", made, "reward") == pytest.approx(expected, abs=1e-5)
+    expected = compute_similarities("editreward", reference, "reward")
+    assert compute_similarities("editreward", made, "reward") == pytest.approx(expected, abs=1e-5)
 
 
-def released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
-    """Save VideoAlign's weights in the form in which they are released, and return the file.
+def save_released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
+    """Save VideoAlign's weights in the same form as the release, and return the file.
 
     The weights have peft's names, the adapters are not merged, and the settings are in the parent folder.
     """
     older = ((r"^model\.visual\.", "visual."), (r"^model\.language_model\.", "model."))
-    named = under_released_names(weights, older) | {"lm_head.weight": torch.zeros(3, 2)}
+    named = rename_as_released(weights, older) | {"lm_head.weight": torch.zeros(3, 2)}
     for name in [name for name in named if name.endswith("proj.weight") and ".layers." in name]:
         layer, whole = name.removesuffix(".weight"), named.pop(name)
         down, up = torch.randn(2, whole.shape[1]), torch.randn(whole.shape[0], 2)
@@ -192,29 +196,29 @@ def released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **set
         folder / "model_config.json", {"data_config": data, "peft_lora_config": adapter, "inference_config": scores}
     )
     released = {f"base_model.model.{name}": tensor for name, tensor in named.items()}
-    return save(folder / "checkpoint-7" / "model.pth", released)
+    return save_weights(folder / "checkpoint-7" / "model.pth", released)
 
 
-def test_videoalign_scores_as_its_release_with_the_adapter_merged(tmp_path: Path) -> None:
+def test_a_converted_videoalign_has_its_releases_scores(tmp_path: Path) -> None:
     reference = tiny_rewards.save_videoalign(tmp_path / "reference")
     weights = load_file(reference / "model.safetensors")
     source = tmp_path / "prompt_template.py"
     template = f"DETAILED_PROMPT_WITH_SPECIAL_TOKEN = {tiny_rewards.VIDEO_INSTRUCTION!r}"
     source.write_text(f"raise SystemExit\n{template}\nSIMPLE_PROMPT = ''\n")
     given = {"release": "videoalign", "base": tiny.save_qwen2_vl(tmp_path / "base"), "instruction": source}
-    made = converted(tmp_path / "made", weights=released_videoalign(tmp_path / "release", weights), **given)
+    made = convert_release(tmp_path / "made", weights=save_released_videoalign(tmp_path / "release", weights), **given)
     assert (made / "instruction.txt").read_text() == tiny_rewards.VIDEO_INSTRUCTION
-    expected = compared("videoalign", reference, "reward")
-    assert compared("videoalign", made, "reward") == pytest.approx(expected, abs=1e-3)
-    other = released_videoalign(tmp_path / "other", weights, sample_type="multi_pts")
+    expected = compute_similarities("videoalign", reference, "reward")
+    assert compute_similarities("videoalign", made, "reward") == pytest.approx(expected, abs=1e-3)
+    other = save_released_videoalign(tmp_path / "other", weights, sample_type="multi_pts")
     with pytest.raises(ModelError, match=r"model_config.json: sample_type='multi_pts', but the release has"):
-        converted(tmp_path / "again", weights=other, **given)
-    with pytest.raises(ModelError, match=r"model_config.json: no such file; keep the weights in the release's folders"):
-        converted(tmp_path / "again", weights=save(tmp_path / "model.pth", weights), **given)
+        convert_release(tmp_path / "again", weights=other, **given)
+    with pytest.raises(ModelError, match=r"model_config.json: expected the release's settings, found no file; keep"):
+        convert_release(tmp_path / "again", weights=save_weights(tmp_path / "model.pth", weights), **given)
 
 
-class Evil:
-    """Object that creates a file when it is unpickled."""
+class CommandOnUnpickle:
+    """Object that runs a shell command when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -224,16 +228,14 @@ class Evil:
 
 
 @pytest.mark.parametrize("how", ["among the weights", "as a plain pickle"])
-def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(
-    how: str, clip_base: Path, tmp_path: Path
-) -> None:
+def test_a_pickle_with_code_is_refused_and_none_of_its_code_runs(how: str, clip_base: Path, tmp_path: Path) -> None:
     file, ran = tmp_path / "evil.pt", tmp_path / "ran"
     if how == "among the weights":
-        torch.save({"state_dict": clip_weights(evil=Evil(ran))}, file)
+        torch.save({"state_dict": make_clip_weights(evil=CommandOnUnpickle(ran))}, file)
     else:
-        file.write_bytes(pickle.dumps(Evil(ran)))
-    with pytest.raises(ModelError, match=r"a pickle with more than tensors .*; none of it was executed") as refused:
-        converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+        file.write_bytes(pickle.dumps(CommandOnUnpickle(ran)))
+    with pytest.raises(ModelError, match=r"found other objects .*; none of its code was executed") as refused:
+        convert_release(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
     assert "\n" not in str(refused.value)
     assert not ran.exists() and not (tmp_path / "made").exists()
     assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name] == []
@@ -244,24 +246,27 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(
     [
         ({"ln_final.weight": None}, "lacks text_model.final_layer_norm.weight; check that this is the release"),
         ({"head.weight": torch.zeros(2)}, "also has head.weight; check that this is the release"),
-        ({"logit_scale": torch.zeros(2)}, r"logit_scale is \(2,\), but \(\) in `base`"),
+        ({"logit_scale": torch.zeros(2)}, r"logit_scale has the shape \(2,\), but \(\) in `base`"),
     ],
 )
-def test_weights_that_are_not_those_of_the_base_are_refused_by_name(
+def test_weights_that_do_not_match_the_base_are_refused_by_name(
     others: dict[str, Any], message: str, clip_base: Path, tmp_path: Path
 ) -> None:
-    weights = {name: tensor for name, tensor in clip_weights(**others).items() if tensor is not None}
-    file = save(tmp_path / "clip.pt", weights)
+    weights = {name: tensor for name, tensor in make_clip_weights(**others).items() if tensor is not None}
+    file = save_weights(tmp_path / "clip.pt", weights)
     with pytest.raises(ModelError, match=message):
-        converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+        convert_release(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"not weights", "not a file of weights|a pickle with more than tensors"),
-        ({"state_dict": {"epoch": 3}}, "no weights; expected tensors by name at the top or under state_dict or model"),
+        (b"not weights", "expected a file of weights, found|expected a pickle of tensors, found"),
+        (
+            {"state_dict": {"epoch": 3}},
+            "expected tensors by name, at the top level or under state_dict or model, found none",
+        ),
         ([torch.zeros(2)], "expected a mapping from names to weights, found a list"),
     ],
 )
@@ -269,32 +274,34 @@ def test_a_file_without_weights_is_refused(content: Any, message: str, clip_base
     file = tmp_path / "weights.pt"
     file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
     with pytest.raises(ModelError, match=message):
-        converted(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+        convert_release(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
 
 
-def test_a_base_of_another_layout_and_a_source_without_its_texts_are_refused(tmp_path: Path) -> None:
-    file = save(tmp_path / "clip.pt", clip_weights())
-    with pytest.raises(ModelError, match=re.escape("no open_clip_config.json; name a base in OpenCLIP's layout")):
-        converted(
+def test_a_base_in_another_layout_and_a_source_without_the_instruction_are_refused(tmp_path: Path) -> None:
+    file = save_weights(tmp_path / "clip.pt", make_clip_weights())
+    with pytest.raises(ModelError, match=re.escape("has no open_clip_config.json; choose a base in OpenCLIP's layout")):
+        convert_release(
             tmp_path / "made", release="open_clip", weights=file, base=rewards.save_pickscore(tmp_path / "pickscore")
         )
     (tmp_path / "source.py").write_text("INSTRUCTION = 'rate {text_prompt}'\n")
     for source, message in (("source.py", "expected INSTRUCTION and prompt_with"), ("none.py", "set instruction")):
         given = {"release": "hpsv3", "base": tmp_path / "pickscore", "instruction": tmp_path / source}
         with pytest.raises(ModelError, match=message):
-            converted(tmp_path / "made", weights=file, **given)
+            convert_release(tmp_path / "made", weights=file, **given)
 
 
-def test_the_job_names_the_files_it_made_and_touches_nothing_that_is_there(
+def test_the_job_lists_the_written_files_and_refuses_an_existing_output(
     clip_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = save(tmp_path / "clip.pt", clip_weights())
+    file = save_weights(tmp_path / "clip.pt", make_clip_weights())
     given = ["release=open_clip", f"weights={file}", f"base={clip_base}", f"output={tmp_path}/made"]
     assert run_job(COMMAND, main, given) == 0
     told = capsys.readouterr().out
     assert f"{tmp_path}/made/open_clip_model.safetensors" in told and "tokenizer.json" in told
     assert json.loads((tmp_path / "made/open_clip_config.json").read_text()) == rewards.open_clip_fields(quick=False)
     assert run_job(COMMAND, main, given) == 1
-    assert "it already exists; choose another output" in capsys.readouterr().err
+    assert "already exists; choose another output" in capsys.readouterr().err
     assert run_job(COMMAND, main, [*given[:1], "weights=none.pt", *given[2:3], "output=other"]) == 1
-    assert "none.pt: no such file; download the release first" in capsys.readouterr().err
+    assert (
+        "none.pt: expected the released weights, found no file; download the release first" in capsys.readouterr().err
+    )

@@ -1,4 +1,4 @@
-"""HPSv3, VideoAlign and EditReward handle their special cases; tests of all families cover everything else."""
+"""Special cases of HPSv3, VideoAlign and EditReward. Everything else is covered by the tests of all families."""
 
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.operators.tiny.families import KINDS
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hpsv3", "videoalign", "editreward"])
-def test_padding_before_a_conversation_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_on_the_left_changes_the_rewards(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = KINDS[name].save(tmp_path / name)
     model, alone = loaded(name, folder, "similarity"), loaded(name, folder, "similarity")
     before = partial(pad_sequence, padding_side="left", padding_value=1)
@@ -31,19 +31,21 @@ def test_padding_before_a_conversation_is_found(name: str, tmp_path: Path, monke
         require_alike(model, "similarity", measure="reward", alone=alone)
 
 
-def encoded(model: Any) -> Any:
+def encode_images(model: Any) -> Any:
     return model.encode([model.preprocess(picture) for picture in PICTURES])
 
 
-def test_hpsv3_refuses_a_prompt_that_has_a_mark_of_its_own(tmp_path: Path) -> None:
+def test_hpsv3_refuses_prompts_that_contain_its_special_tokens(tmp_path: Path) -> None:
     model = loaded("hpsv3", tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), "similarity")
     for text in ("a <|Reward|> of red", "two <|image_pad|>"):
         with pytest.raises(HopelessRow, match="token; change the prompt's text"):
-            model.compare(encoded(model), [Pair(0, text)], "reward")
-    assert len(model.compare(encoded(model), [Pair(0, "a {text_prompt} in {braces}")], "reward")) == 1
+            model.compare(encode_images(model), [Pair(0, text)], "reward")
+    assert len(model.compare(encode_images(model), [Pair(0, "a {text_prompt} in {braces}")], "reward")) == 1
 
 
-def test_hpsv3_refuses_an_instruction_without_its_place_and_a_tokenizer_without_its_mark(tmp_path: Path) -> None:
+def test_hpsv3_requires_one_placeholder_in_the_instruction_and_the_reward_token_in_the_tokenizer(
+    tmp_path: Path,
+) -> None:
     folder, plain = tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), tiny.save_qwen2_vl(tmp_path / "plain")
     with pytest.raises(ModelError, match=r"has no <\|Reward\|>; convert the release again"):
         loaded("hpsv3", folder, "similarity", tokenizer=str(plain))
@@ -53,7 +55,7 @@ def test_hpsv3_refuses_an_instruction_without_its_place_and_a_tokenizer_without_
             loaded("hpsv3", folder, "similarity")
 
 
-def test_a_model_of_edits_is_no_model_of_images() -> None:
+def test_a_model_for_edits_cannot_compare_an_image_with_a_prompt() -> None:
     models = {"editreward": model_config(family="editreward", checkpoint="owner/name")}
     metric = SimilarityConfig(model="editreward", measure="reward")
     with pytest.raises(ConfigError, match=r"metrics\.e: .*, which supports compares=edit, not prompt"):

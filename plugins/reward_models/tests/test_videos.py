@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from plugins.reward_models.tests import tiny_rewards
-from plugins.reward_models.tests.references import videoalign_scores, x_clip_score
+from plugins.reward_models.tests.references import score_videoalign_video, score_x_clip_video
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.videos import Clips
@@ -20,7 +20,7 @@ from tests.operators.images.test_videos import film
 from tests.operators.models.families.test_video_input import frames
 
 
-def rated(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
+def make_scorer(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
     """Return a scorer with one metric for VideoAlign's score and one for each of these ratings."""
     models = {"videoalign": model_config(family="videoalign", checkpoint=str(folder))}
     metrics = {
@@ -30,17 +30,19 @@ def rated(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
 
 
 @pytest.mark.parametrize("heads", [1, 3])
-def test_videoalign_gives_its_releases_ratings_of_a_list_of_frames_and_of_a_file(heads: int, tmp_path: Path) -> None:
-    """Frames are sampled from a file by time; if their number is odd, the last one is repeated."""
+def test_videoalign_returns_its_releases_ratings_for_frames_and_for_files(heads: int, tmp_path: Path) -> None:
+    """Frames are sampled from a file by time. If their number is odd, the last frame is repeated."""
     folder = tiny_rewards.save_videoalign(tmp_path / "videoalign", heads=heads)
     shown, clip = frames(3), film(tmp_path / "clip", "mp4")
     sampled = [image for image in decode_each(clip, ImageLimits(), Clips(rate=2)) if isinstance(image, Image.Image)]
     assert len(sampled) == 4
-    rows = rated(folder, shown="video", rate=2).score_table([shown, clip, b"cut"], ["a red circle", "two stars", "a"])
+    rows = make_scorer(folder, shown="video", rate=2).score_table(
+        [shown, clip, b"cut"], ["a red circle", "two stars", "a"]
+    )
     listed, filed, broken = rows.to_pylist()
     for row, film_frames, text in ((listed, [*shown, shown[-1]], "a red circle"), (filed, sampled, "two stars")):
         with torch.inference_mode():
-            expected = videoalign_scores(folder, film_frames, text)
+            expected = score_videoalign_video(folder, film_frames, text)
         assert [rating["name"] for rating in row["ratings"]] == ["visual_quality", "motion_quality", "text_alignment"]
         assert [rating["value"] for rating in row["ratings"]] == pytest.approx(expected, abs=1e-4)
         assert row["score"] == pytest.approx(sum(expected), abs=1e-4)
@@ -48,7 +50,7 @@ def test_videoalign_gives_its_releases_ratings_of_a_list_of_frames_and_of_a_file
 
 
 @pytest.mark.parametrize(("count", "shown"), [(1, [0, 0, 0]), (2, [0, 0, 1]), (3, [0, 1, 2]), (6, [0, 2, 5])])
-def test_x_clip_sees_as_many_frames_as_it_was_trained_on(count: int, shown: list[int], tmp_path: Path) -> None:
+def test_x_clip_samples_as_many_frames_as_it_was_trained_on(count: int, shown: list[int], tmp_path: Path) -> None:
     folder, films = tiny_rewards.save_x_clip(tmp_path / "xclip"), [frames(count), frames(count, first=4)]
     models = {"xclip": model_config(family="x_clip", checkpoint=str(folder))}
     metrics = {"xclipscore": SimilarityConfig(model="xclip")}
@@ -56,18 +58,18 @@ def test_x_clip_sees_as_many_frames_as_it_was_trained_on(count: int, shown: list
     texts = ["a red circle", "two blue stars"]
     with torch.inference_mode():
         expected = [
-            x_clip_score(folder, [film[place] for place in shown], text)
+            score_x_clip_video(folder, [film[place] for place in shown], text)
             for film, text in zip(films, texts, strict=True)
         ]
     scores = [row["score"] for row in scorer.score_table(films, texts).to_pylist()]
     assert scores == pytest.approx(expected, abs=1e-4) and scores[0] != pytest.approx(scores[1], abs=1e-3)
 
 
-def test_each_of_videoaligns_ratings_is_a_metric_and_the_model_is_asked_once_for_all(
+def test_videoaligns_ratings_are_separate_metrics_that_share_a_model_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, names = tiny_rewards.save_videoalign(tmp_path / "videoalign"), ("motion_quality", "text_alignment")
-    scorer, calls = rated(folder, *names, shown="video"), []
+    scorer, calls = make_scorer(folder, *names, shown="video"), []
     model = scorer.nodes[0].stage.model  # type: ignore[attr-defined]
     compare = model.compare
     monkeypatch.setattr(model, "compare", lambda *asked: calls.append(asked) or compare(*asked))
@@ -77,16 +79,16 @@ def test_each_of_videoaligns_ratings_is_a_metric_and_the_model_is_asked_once_for
         ratings = {rating["name"]: rating["value"] for rating in rows[place % 2]["ratings"]}
         assert row["score"] == ratings[row["metric"]]
     with pytest.raises(ConfigError, match=r"which has visual_quality and mot.*, not the rating 'beauty'"):
-        rated(folder, "beauty", shown="video")
+        make_scorer(folder, "beauty", shown="video")
 
 
 @pytest.mark.parametrize("shown", ["each", "grid"])
-def test_videoalign_is_refused_where_frames_would_be_shown_apart(shown: str, tmp_path: Path) -> None:
+def test_videoalign_is_refused_if_frames_are_shown_separately(shown: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"clips\.shown={shown}; set clips\.shown=video and clips\.rate=2"):
-        rated(tiny_rewards.save_videoalign(tmp_path), shown=shown)
+        make_scorer(tiny_rewards.save_videoalign(tmp_path), shown=shown)
 
 
-def test_hpsv3_gives_a_video_the_mean_of_its_frames(tmp_path: Path) -> None:
+def test_hpsv3_scores_a_video_by_the_mean_over_its_frames(tmp_path: Path) -> None:
     folder, clip = tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), film(tmp_path / "clip", "mp4")
     models = {"hpsv3": model_config(family="hpsv3", checkpoint=str(folder))}
     metrics = {"hpsv3": SimilarityConfig(model="hpsv3", measure="reward")}

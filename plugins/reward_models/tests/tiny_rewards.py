@@ -1,4 +1,4 @@
-"""Random checkpoints of the plugin's reward models, each in the layout of its release or its conversion."""
+"""Random checkpoints of the plugin's reward models, in the layout of the release or of the conversion."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,7 +69,7 @@ VIDEO_INSTRUCTION = (
 )
 REWARD_MEANS, REWARD_STDS = [3.5, -1.25, 2.75], [2.25, 1.5, 0.5]
 FRAME_PIXELS = 10_000
-"""Maximum number of pixels in a video frame, which is less than 157 tokens of the tiny model."""
+"""Maximum number of pixels in a video frame. They are less than 157 tokens of the tiny model."""
 
 
 def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:
@@ -92,7 +92,7 @@ def _save_token_reward(
     seed: int,
     **fields: Any,
 ) -> None:
-    """Turn the folder of a Qwen-VL into a reward model with reward tokens; `fields` are added to its config.json."""
+    """Convert the folder of a Qwen-VL to a reward model with reward tokens. `fields` are added to its config.json."""
     tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
     config.text_config.vocab_size = len(tokenizer)

@@ -24,8 +24,8 @@ def main(config: CheckRewardsConfig) -> int:
     """Print a table of the checks; return 1 if a check failed, otherwise 0."""
     console = make_console()
     checks = check_rewards(config)
-    rows = [[check.name, check.reward, check.finding.outcome, check.finding.seen] for check in checks]
-    show_table(console, f"{config.wire} at {hide_secrets(config.url)}", ("check", "reward", "outcome", "seen"), rows)
+    rows = [[check.name, check.reward, check.finding.outcome, check.finding.details] for check in checks]
+    show_table(console, f"{config.wire} at {hide_secrets(config.url)}", ("check", "reward", "outcome", "details"), rows)
     failed = [check for check in checks if check.finding.outcome == "fails"]
     say(console, f"{plural(len(failed), 'check')} of {len(checks)} failed" if failed else "no check failed")
     return 1 if failed else 0

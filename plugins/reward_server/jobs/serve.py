@@ -11,8 +11,8 @@ from plumbline.plugins.reward_server.wires.table import WIRES
 
 COMMAND = Command(
     "serve",
-    "Serve metrics over HTTP: how well images fit their prompts, as rewards for trainers. It listens on this machine\n"
-    "only, unless host= names an address, which needs a token (plugins/reward_server/README.md).",
+    "Serve metrics over HTTP as rewards for trainers: how well do images fit their prompts? By default, only this\n"
+    "machine can connect. Any other host= requires a token (plugins/reward_server/README.md).",
     ServeConfig,
     {"metrics": "metric"},
     extra="serve",

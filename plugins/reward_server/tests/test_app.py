@@ -29,11 +29,11 @@ from plumbline.operators.scoring.scorer import Scorer
 from plumbline.pipelines.web.listening import allowed_hosts, is_loopback, listening, server_url, take_token
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
-from plumbline.plugins.reward_server.app import Counts, Gate, make_app
+from plumbline.plugins.reward_server.app import PrometheusCounters, RequestHandler, make_app
 from plumbline.plugins.reward_server.known_images import draw_image, select_prompts
 from plumbline.plugins.reward_server.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.plugins.reward_server.replica import score_batch
-from plumbline.plugins.reward_server.run_service import find_nodes, find_served, video_files
+from plumbline.plugins.reward_server.run_service import find_nodes, find_served, make_video_reader
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.serve_config import LoadConfig, ServeConfig
 from plumbline.plugins.reward_server.service import ImageAnswers, Service
@@ -57,7 +57,7 @@ async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequen
 
 
 class Client:
-    """Client that sends requests to an application in the same process."""
+    """Client of an application in the same process."""
 
     def __init__(
         self,
@@ -69,15 +69,17 @@ class Client:
         known_pair: KnownPair | None = None,
         **load: Any,
     ) -> None:
-        async def replicas() -> int:
+        async def count_replicas() -> int:
             return ready
 
-        counts = Counts()
+        counts = PrometheusCounters()
         self.service = Service(score, served, LoadConfig(**{"gather_seconds": 0, **load}), counts, sentinel)
         metrics = {"brightness": ImageStatisticConfig(statistic="saturation")}
         config = ServeConfig(models={}, metrics=metrics, video_folders=(str(videos),) if videos else ())
-        gate = Gate(self.service, token, counts, replicas, video_files(config).read, known_pair or {})
-        self.app = make_app(gate, allowed_hosts("127.0.0.1", ("*.example.org",)))
+        handler = RequestHandler(
+            self.service, token, counts, count_replicas, make_video_reader(config).read, known_pair or {}
+        )
+        self.app = make_app(handler, allowed_hosts("127.0.0.1", ("*.example.org",)))
 
     def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -91,7 +93,7 @@ class Client:
         response = self("POST", path, json=value, **request)
         return response.json()
 
-    def pickled(self, value: Any) -> tuple[int, Any]:
+    def post_pickle(self, value: Any) -> tuple[int, Any]:
         response = self("POST", "/", content=pickle.dumps(value))
         return response.status_code, pickle.loads(response.content)
 
@@ -100,29 +102,29 @@ def b64(image: bytes) -> str:
     return base64.b64encode(image).decode()
 
 
-def test_our_wire_gives_every_metric_or_its_reason() -> None:
+def test_our_wire_returns_each_score_or_the_reason_for_a_null() -> None:
     reply = Client().post("/score", {"images": [b64(b"a"), b64(b"corrupt")], "prompts": ["one", "three"]})
     assert reply["scores"] == [{"align": 3.0, "brightness": 3.0}, {"align": None, "brightness": None}]
     assert reply["errors"] == [{}, {"align": CORRUPT._asdict(), "brightness": CORRUPT._asdict()}]
     assert reply["recipes"] == SERVED.metrics
 
 
-def test_our_wire_takes_frames_and_some_of_the_metrics() -> None:
+def test_our_wire_accepts_frames_and_a_selection_of_metrics() -> None:
     form = {"images": [[b64(b"a"), b64(b"b")]], "prompts": ["two"], "metrics": ["brightness"]}
     assert Client().post("/score", form)["scores"] == [{"brightness": 3.0}]
     form["images"] = [[b64(b"a"), b64(b"corrupt")]]
     assert Client().post("/score", form)["scores"] == [{"brightness": None}]
 
 
-def parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
-    """Return parts for the argument `files` of requests and httpx, which send them as multipart/form-data."""
+def make_parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
+    """Return multipart/form-data parts for the argument `files` of requests and httpx."""
     return [
         ("request", (None, request, JSON)),
         *(("images", (f"{place}.png", image)) for place, image in enumerate(images)),
     ]
 
 
-def test_our_wire_takes_images_as_parts_beside_the_json() -> None:
+def test_our_wire_accepts_images_as_multipart_parts() -> None:
     """The bytes of images may contain line breaks and dashes."""
     seen: list[ScoreRequest] = []
 
@@ -133,7 +135,7 @@ def test_our_wire_takes_images_as_parts_beside_the_json() -> None:
     client, images = Client(), (b"a\r\n--b--\r\n\r\n", b"corrupt", b"\r\n")
     client.service.score_batch = remember
     form = json.dumps({"prompts": ["one", "two", "three"], "metrics": ["align"]}).encode()
-    reply = client("POST", "/score", files=parts(form, *images)).json()
+    reply = client("POST", "/score", files=make_parts(form, *images)).json()
     assert reply["scores"] == [{"align": 3.0}, {"align": None}, {"align": 5.0}]
     assert [one.images for one in seen] == [(image,) for image in images]
 
@@ -141,17 +143,17 @@ def test_our_wire_takes_images_as_parts_beside_the_json() -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (parts(b'{"prompts": ["p"]}'), "images: "),
-        (parts(b'{"prompts": ["p"]}', b"a", b"b"), "2 images and 1 prompts"),
-        ([*parts(b'{"prompts": ["p"]}', b"a"), ("sketches", b"b")], "sketches"),
-        (parts(b'{"prompts": ["p"], "images": []}', b"a"), "fields that are parts"),
-        (parts(b'["p"]', b"a"), "a JSON object"),
-        (parts(b"prompts=p", b"a"), "expected JSON"),
+        (make_parts(b'{"prompts": ["p"]}'), "images: "),
+        (make_parts(b'{"prompts": ["p"]}', b"a", b"b"), "2 images and 1 prompts"),
+        ([*make_parts(b'{"prompts": ["p"]}', b"a"), ("sketches", b"b")], "sketches"),
+        (make_parts(b'{"prompts": ["p"], "images": []}', b"a"), "none of the fields sent as parts"),
+        (make_parts(b'["p"]', b"a"), "a JSON object"),
+        (make_parts(b"prompts=p", b"a"), "expected JSON"),
         ([("images", b"a")], "one part called request"),
-        ([*parts(b"{}"), *parts(b"{}")], "one part called request"),
+        ([*make_parts(b"{}"), *make_parts(b"{}")], "one part called request"),
     ],
 )
-def test_parts_that_are_not_of_the_form_are_refused_in_one_line(files: Any, message: str) -> None:
+def test_invalid_parts_are_refused_with_a_reason(files: Any, message: str) -> None:
     response = Client()("POST", "/score", files=files)
     assert response.status_code == 400 and message in response.json()["error"]
 
@@ -165,7 +167,7 @@ def test_parts_that_are_not_of_the_form_are_refused_in_one_line(files: Any, mess
         (b"\r\n--b" * 20_000 + b"--", "at most 10000 parts"),
     ],
 )
-def test_a_broken_multipart_body_is_refused_in_one_line(body: bytes, message: str) -> None:
+def test_a_broken_multipart_body_is_refused_with_a_reason(body: bytes, message: str) -> None:
     response = Client()("POST", "/score", content=body, headers={"Content-Type": "Multipart/form-data; boundary=b"})
     assert response.status_code == 400 and message in response.json()["error"]
 
@@ -173,10 +175,10 @@ def test_a_broken_multipart_body_is_refused_in_one_line(body: bytes, message: st
 @pytest.mark.parametrize(
     ("form", "message"),
     [
-        ({"images": ["/etc/passwd"], "prompts": ["p"]}, "paths and addresses are not read"),
-        ({"images": ["file:///etc/passwd"], "prompts": ["p"]}, "paths and addresses are not read"),
-        ({"images": ["s3://bucket/image.png"], "prompts": ["p"]}, "paths and addresses are not read"),
-        ({"images": ["http://127.0.0.1/image.png"], "prompts": ["p"]}, "paths and addresses are not read"),
+        ({"images": ["/etc/passwd"], "prompts": ["p"]}, "paths and addresses are not supported"),
+        ({"images": ["file:///etc/passwd"], "prompts": ["p"]}, "paths and addresses are not supported"),
+        ({"images": ["s3://bucket/image.png"], "prompts": ["p"]}, "paths and addresses are not supported"),
+        ({"images": ["http://127.0.0.1/image.png"], "prompts": ["p"]}, "paths and addresses are not supported"),
         ({"images": [{"path": "/etc/passwd"}], "prompts": ["p"]}, "images.0"),
         ({"images": [], "prompts": ["p"]}, "one prompt for each image"),
         ({"images": [b64(b"a")], "prompts": ["p"], "metrics": ["aligm"]}, "did you mean align"),
@@ -185,7 +187,7 @@ def test_a_broken_multipart_body_is_refused_in_one_line(body: bytes, message: st
         ([], "the body"),
     ],
 )
-def test_what_is_not_of_the_form_is_refused_in_one_line(form: Any, message: str) -> None:
+def test_an_invalid_json_form_is_refused_with_a_reason(form: Any, message: str) -> None:
     response = Client()("POST", "/score", json=form)
     assert response.status_code == 400 and message in response.json()["error"]
 
@@ -202,22 +204,22 @@ UNUSABLE = {
     "encode", [lambda prompt: json.dumps(prompt), lambda prompt: json.dumps(prompt, ensure_ascii=False)]
 )
 @pytest.mark.parametrize("bad", UNUSABLE)
-def test_a_prompt_that_cannot_be_used_costs_only_the_score_of_its_own_image(bad: Any, encode: Any) -> None:
+def test_an_unusable_prompt_only_costs_its_own_image_a_score(bad: Any, encode: Any) -> None:
     prompts, reason = ["one", bad, "three"], UNUSABLE[bad]
     body = encode({"images": [b64(b"a")] * 3, "prompts": prompts, "metrics": ["align"]})
     reply = Client()("POST", "/score", content=body.encode(errors="surrogatepass")).json()
     assert reply["scores"] == [{"align": 3.0}, {"align": None}, {"align": 5.0}]
     assert [list(errors) for errors in reply["errors"]] == [[], ["align"], []]
     assert reason in reply["errors"][1]["align"]["message"] and not reply["errors"][1]["align"]["retryable"]
-    asked = [{**unirl_request(b"a"), "history": [{"text": prompt, "image_b64": b64(b"a")}]} for prompt in prompts]
+    asked = [{**make_unirl_request(b"a"), "history": [{"text": prompt, "image_b64": b64(b"a")}]} for prompt in prompts]
     samples = Client()("POST", "/score", content=encode({"requests": asked}).encode(errors="surrogatepass")).json()
     assert [result.get("align") for result in samples["results"]] == [{"score": 3.0}, None, {"score": 5.0}]
     assert reason in samples["errors"][1]["align"]
-    status, pickled = Client().pickled({"images": [b"a"] * 3, "prompts": prompts})
+    status, pickled = Client().post_pickle({"images": [b"a"] * 3, "prompts": prompts})
     assert status == 200 and pickled["error"].startswith("image 1: ") and reason in pickled["error"]
 
 
-def test_half_a_character_lets_no_body_nest_deeper_or_contain_what_is_no_json() -> None:
+def test_a_body_with_a_lone_surrogate_is_parsed_as_strictly_as_any_other() -> None:
     deep = "[" * 600 + "]" * 600
     for value in (deep, "NaN", "[" * 100_000, "{"):
         body = b'{"prompts": ["\\ud83d"], "images": [], "questions": ' + value.encode() + b"}"
@@ -243,12 +245,12 @@ def test_base64_may_be_broken_into_lines_or_be_a_data_url(form: str) -> None:
 
 
 @pytest.mark.parametrize("sent", ["data:image/png,a", "data:image/png;base64,/etc/pass wd!", "YQ==\0", "é"])
-def test_what_is_no_base64_is_refused(sent: str) -> None:
+def test_invalid_base64_is_refused(sent: str) -> None:
     response = Client()("POST", "/score", json={"images": [sent], "prompts": ["p"]})
     assert response.status_code == 400 and "expected the image's bytes in base64" in response.json()["error"]
 
 
-def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> None:
+def test_a_path_that_is_valid_base64_is_decoded_and_never_opened() -> None:
     """`etc/passwd00` is valid base64, and no file is opened for it."""
     seen: list[ScoreRequest] = []
 
@@ -262,7 +264,7 @@ def test_what_looks_like_base64_and_is_a_path_is_bytes_and_nothing_else() -> Non
     assert seen[0].images == (base64.b64decode("etc/passwd00"),)
 
 
-def test_flow_factorys_clients_get_rewards_or_an_error_that_they_raise() -> None:
+def test_flow_factory_clients_get_rewards_or_an_error_that_they_raise() -> None:
     """RemoteRewardClient.compute() calls raise_for_status, then looks for `error`, then for `rewards`."""
     sent = {"prompt": ["one", "three"], "image": [b64(b"a"), b64(b"b")], "video": None}
     sent |= {"condition_images": None, "condition_videos": None}
@@ -279,14 +281,14 @@ def test_flow_factorys_clients_get_rewards_or_an_error_that_they_raise() -> None
     assert neither.status_code == 400 and "error" in neither.json()
 
 
-def unirl_request(image: bytes | None, **more: Any) -> dict[str, Any]:
+def make_unirl_request(image: bytes | None, **more: Any) -> dict[str, Any]:
     turn = {"text": "three", "image_b64": None if image is None else b64(image), **more}
     return {"history": [turn], "required_rewards": ["align", "brightness"], "metadata": None}
 
 
-def test_unirls_clients_get_results_and_per_sample_errors() -> None:
-    requests_ = [unirl_request(b"a"), unirl_request(b"corrupt"), unirl_request(None)]
-    requests_.append(unirl_request(None, video_b64=b64(b"a film")))
+def test_unirl_clients_get_results_and_errors_per_sample() -> None:
+    requests_ = [make_unirl_request(b"a"), make_unirl_request(b"corrupt"), make_unirl_request(None)]
+    requests_.append(make_unirl_request(None, video_b64=b64(b"a film")))
     reply = Client().post("/score", {"requests": requests_})
     both = {"align": {"score": 5.0}, "brightness": {"score": 5.0}}
     assert reply["results"] == [both, {}, {}, both]
@@ -299,15 +301,15 @@ BEFORE = {"text": "before", "image_b64": b64(b"source")}
 """A UniRL turn that contains the source of an edit."""
 
 
-def test_sources_that_no_metric_looks_at_cost_a_trainer_no_reward_and_are_a_line_of_the_log(
+def test_sources_that_no_metric_reads_are_ignored_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The log contains one warning per wire; our own wire refuses the request."""
     client = Client()
-    edit = {**unirl_request(b"b"), "history": [BEFORE, unirl_request(b"b")["history"][0]]}
+    edit = {**make_unirl_request(b"b"), "history": [BEFORE, make_unirl_request(b"b")["history"][0]]}
     factory = {"prompt": ["one"], "image": [b64(b"a")], "condition_images": [[b64(b"source")]]}
     for _ in range(2):
-        reply = client.post("/score", {"requests": [edit, unirl_request(b"source", video_b64=b64(b"a film"))]})
+        reply = client.post("/score", {"requests": [edit, make_unirl_request(b"source", video_b64=b64(b"a film"))]})
         assert reply["results"] == 2 * [{"align": {"score": 5.0}, "brightness": {"score": 5.0}}]
         assert client.post("/compute", factory) == {"rewards": [3.0]}
         for path in ("/", "/mode/logits_non_cot"):
@@ -322,8 +324,8 @@ def test_sources_that_no_metric_looks_at_cost_a_trainer_no_reward_and_are_a_line
 EDITS = SERVED._replace(needs={"sources": frozenset({"align"})})
 
 
-def sources_seen(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
-    """Return the sources of each image that reach the scorer; the metric `align` reads sources."""
+def collect_sources(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
+    """Send a request, and return the sources of each image that the scorer receives for the metric `align`."""
     seen: list[ScoreRequest] = []
 
     async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -337,7 +339,7 @@ def sources_seen(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
     return [one.sources for one in sorted(seen, key=lambda one: one.prompt)]
 
 
-def test_each_wire_brings_the_sources_of_its_clients() -> None:
+def test_each_wire_reads_the_sources_that_its_clients_send() -> None:
     """An edit may have no, one or several sources.
 
     An image in the same turn as a video is a source, and so are the frames of source videos.
@@ -345,18 +347,23 @@ def test_each_wire_brings_the_sources_of_its_clients() -> None:
     images, prompts = [b64(b"x"), b64(b"y"), b64(b"z")], ["0", "1", "2"]
     sources = [b64(b"a"), [b64(b"b"), b64(b"c")], None]
     expected = [(b"a",), (b"b", b"c"), ()]
-    assert sources_seen("/score", json={"images": images, "prompts": prompts, "sources": sources}) == expected
+    assert collect_sources("/score", json={"images": images, "prompts": prompts, "sources": sources}) == expected
     turns = [BEFORE], [BEFORE, {"text": "", "video_b64": b64(b"film")}, {"text": "", "video_path": "f"}], []
-    result = unirl_request(b"x")["history"][0]
+    result = make_unirl_request(b"x")["history"][0]
     histories = [[*before, {**result, "text": text}] for before, text in zip(turns, prompts, strict=True)]
     histories.append([{"text": "3", "image_b64": b64(b"key"), "video_b64": b64(b"film")}])
     requests_ = [{"history": history, "required_rewards": ["align"]} for history in histories]
-    assert sources_seen("/score", json={"requests": requests_}) == [(b"source",), (b"source", b"film"), (), (b"key",)]
+    assert collect_sources("/score", json={"requests": requests_}) == [
+        (b"source",),
+        (b"source", b"film"),
+        (),
+        (b"key",),
+    ]
     factory = {"prompt": prompts, "image": images, "video": None, "condition_videos": None}
     factory["condition_images"] = [[b64(b"a")], [b64(b"b"), b64(b"c")], []]
-    assert sources_seen("/compute", json=factory) == expected
+    assert collect_sources("/compute", json=factory) == expected
     films = {"condition_images": None, "condition_videos": [[], [[b64(b"b")], [b64(b"c")]], []]}
-    assert sources_seen("/compute", json=factory | films) == [(), (b"b", b"c"), ()]
+    assert collect_sources("/compute", json=factory | films) == [(), (b"b", b"c"), ()]
     edits = {
         "images": [b"x", b"y"],
         "prompts": ["0", "1"],
@@ -364,47 +371,52 @@ def test_each_wire_brings_the_sources_of_its_clients() -> None:
         "metadatas": [{"requirement": ""}] * 2,
     }
     for path in ("/", "/mode/logits_non_cot"):
-        assert sources_seen(path, content=pickle.dumps(edits)) == [(b"a",), ()]
+        assert collect_sources(path, content=pickle.dumps(edits)) == [(b"a",), ()]
 
 
-def test_parts_bring_one_source_of_each_image_or_several_by_its_place() -> None:
+def test_parts_contain_one_source_per_image_or_are_numbered_by_image() -> None:
     request = json.dumps({"prompts": ["0", "1"]}).encode()
-    files = parts(request, b"x", b"y")
-    assert sources_seen("/score", files=[*files, ("sources", b"a"), ("sources", b"b")]) == [(b"a",), (b"b",)]
+    files = make_parts(request, b"x", b"y")
+    assert collect_sources("/score", files=[*files, ("sources", b"a"), ("sources", b"b")]) == [(b"a",), (b"b",)]
     several = [("sources.0", b"a"), ("sources.0", b"b"), ("sources.1", b"c")]
-    assert sources_seen("/score", files=[*files, *several]) == [(b"a", b"b"), (b"c",)]
+    assert collect_sources("/score", files=[*files, *several]) == [(b"a", b"b"), (b"c",)]
     for wrong in ([("sources.1", b"a")], [("sources", b"a"), ("sources.0", b"b")], [("sources", b"a")]):
         refused = Client(EDITS)("POST", "/score", files=[*files, *wrong])
         assert refused.status_code == 400 and "sources" in refused.json()["error"]
 
 
-def test_a_reward_looks_at_sources_where_it_is_such_a_metric_or_one_is_watched_beside_it() -> None:
+def test_a_reward_needs_sources_if_it_or_a_watched_metric_reads_them() -> None:
     metrics = {
         "kept": SourceComparisonConfig(comparison="ssim"),
         "brightness": ImageStatisticConfig(statistic="saturation"),
         "other": ImageStatisticConfig(statistic="entropy"),
     }
 
-    def looking(asked: str, **words: Any) -> list[str]:
+    def list_metrics_with_sources(asked: str, **words: Any) -> list[str]:
         config = ServeConfig(models={}, metrics=metrics, **words)
         served = find_served(config, find_nodes(config))
         assert served.needs_of("kept") == ["sources"] and not served.needs_of("brightness")
         return served.select_needing("sources", [asked])
 
     watched = {"reward": Combination(weights={"brightness": 1}), "sentinel": ("kept",)}
-    assert looking("kept") == looking("kept", **watched) == looking("brightness", **watched) == ["kept"]
-    assert not looking("brightness") and not looking("other", **watched)
+    assert (
+        list_metrics_with_sources("kept")
+        == list_metrics_with_sources("kept", **watched)
+        == list_metrics_with_sources("brightness", **watched)
+        == ["kept"]
+    )
+    assert not list_metrics_with_sources("brightness") and not list_metrics_with_sources("other", **watched)
 
 
-def test_sources_are_counted_and_tell_equal_images_apart() -> None:
+def test_sources_count_as_images_and_are_part_of_the_cache_key() -> None:
     form = {"images": 2 * [b64(b"a")], "prompts": 2 * ["one"], "sources": [b64(b"x"), b64(b"y")]}
-    assert len(sources_seen("/score", json=form)) == 2
-    assert len(sources_seen("/score", json=form | {"sources": 2 * [b64(b"x")]})) == 1
+    assert len(collect_sources("/score", json=form)) == 2
+    assert len(collect_sources("/score", json=form | {"sources": 2 * [b64(b"x")]})) == 1
     full = Client(EDITS, max_request_images=3)("POST", "/score", json=form)
     assert full.status_code == 413 and "found 4" in full.json()["error"]
 
 
-def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() -> None:
+def test_unirl_clients_can_list_the_rewards_and_an_unknown_name_is_refused() -> None:
     health = Client()("GET", "/health").json()
     assert health["status"] == "ok" and health["rewards"] == {"align": ["ready"], "brightness": ["ready"]}
     unranked = SERVED._replace(unranked=frozenset({"brightness"}))
@@ -413,11 +425,13 @@ def test_unirls_clients_find_the_roster_and_are_told_of_a_name_that_is_none() ->
         "orders": {"align": 1, "brightness": 0},
         "needs": {"align": [], "brightness": []},
     }
-    unknown = Client()("POST", "/score", json={"requests": [{**unirl_request(b"a"), "required_rewards": ["hpsv2"]}]})
+    unknown = Client()(
+        "POST", "/score", json={"requests": [{**make_unirl_request(b"a"), "required_rewards": ["hpsv2"]}]}
+    )
     assert unknown.status_code == 400 and "hpsv2" in unknown.json()["detail"]
 
 
-def test_a_video_path_is_read_below_the_allowed_folders_alone(tmp_path: Path) -> None:
+def test_only_videos_inside_the_allowed_folders_are_read_by_path(tmp_path: Path) -> None:
     """Links are resolved first, and no folder is allowed by default."""
     allowed = tmp_path / "allowed"
     (allowed / "deeper").mkdir(parents=True)
@@ -425,8 +439,8 @@ def test_a_video_path_is_read_below_the_allowed_folders_alone(tmp_path: Path) ->
         file.write_bytes(b"a film")
     (allowed / "link.mp4").symlink_to(tmp_path / "secret.mp4")
 
-    def kinds(client: Client, *paths: str) -> list[str]:
-        asked = [unirl_request(None, video_path=path) for path in paths]
+    def list_outcomes(client: Client, *paths: str) -> list[str]:
+        asked = [make_unirl_request(None, video_path=path) for path in paths]
         reply = client.post("/score", {"requests": asked})
         assert [bool(result) for result in reply["results"]] == [not errors for errors in reply["errors"]]
         return [errors["align"].partition(":")[0] if errors else "scored" for errors in reply["errors"]]
@@ -434,62 +448,70 @@ def test_a_video_path_is_read_below_the_allowed_folders_alone(tmp_path: Path) ->
     inside = [f"{allowed}/a.mp4", f"{allowed}/deeper/../deeper/b.mp4"]
     outside = [f"{allowed}/link.mp4", f"{allowed}/../secret.mp4", f"{tmp_path}/secret.mp4", f"{tmp_path}/none", "\0"]
     client = Client(videos=allowed)
-    assert kinds(client, *inside, f"{allowed}/none.mp4") == ["scored", "scored", "missing_image"]
-    assert kinds(client, *outside) == ["uri_refused"] * 4 + ["unreadable_uri"]
-    assert kinds(Client(), *inside) == ["uri_refused"] * 2
-    both = client("POST", "/score", json={"requests": [unirl_request(None, video_path=inside[0], video_b64="AAAA")]})
+    assert list_outcomes(client, *inside, f"{allowed}/none.mp4") == ["scored", "scored", "missing_image"]
+    assert list_outcomes(client, *outside) == ["uri_refused"] * 4 + ["unreadable_uri"]
+    assert list_outcomes(Client(), *inside) == ["uri_refused"] * 2
+    both = client(
+        "POST", "/score", json={"requests": [make_unirl_request(None, video_path=inside[0], video_b64="AAAA")]}
+    )
     assert both.status_code == 400 and "found both" in both.json()["detail"]
 
 
-def test_a_video_that_is_named_counts_as_if_it_were_sent(tmp_path: Path) -> None:
+def test_a_video_sent_by_path_counts_towards_the_size_limits(tmp_path: Path) -> None:
     (tmp_path / "long.mp4").write_bytes(b"x" * 6000)
-    asked = {"requests": [unirl_request(None, video_path=f"{tmp_path}/long.mp4")]}
+    asked = {"requests": [make_unirl_request(None, video_path=f"{tmp_path}/long.mp4")]}
     client = Client(videos=tmp_path, max_body=8000, max_bodies=8000)
     for _ in range(3):
         assert client("POST", "/score", json=asked).status_code == 200
     asked["requests"] *= 2
     assert client("POST", "/score", json=asked).status_code == 413
-    three = {"requests": 3 * [unirl_request(None, video_path="none")]}
+    three = {"requests": 3 * [make_unirl_request(None, video_path="none")]}
     assert Client(max_request_images=2)("POST", "/score", json=three).status_code == 413
 
 
-def test_the_pickle_wire_gives_scores_and_outputs_or_an_error() -> None:
+def test_the_pickle_wire_returns_scores_and_outputs_or_an_error() -> None:
     """verl-omni looks for `error` and then reads scores[0]; flow_grpo adds up `outputs`."""
     for prompts in (["one", "three"], np.array(["one", "three"])):
         sent = {"images": [b"a", b"b"], "prompts": prompts, "metadata": {}}
-        assert Client().pickled(sent) == (200, {"scores": [3.0, 5.0], "outputs": [3.0, 5.0]})
-    status, reply = Client().pickled({"images": [b"corrupt"], "prompts": ["one"], "metadata": {}})
+        assert Client().post_pickle(sent) == (200, {"scores": [3.0, 5.0], "outputs": [3.0, 5.0]})
+    status, reply = Client().post_pickle({"images": [b"corrupt"], "prompts": ["one"], "metadata": {}})
     assert status == 200 and set(reply) == {"error"} and "corrupt_image" in reply["error"]
-    status, reply = Client().pickled({"images": [b"a", b"busy"], "prompts": ["one", "two"]})
+    status, reply = Client().post_pickle({"images": [b"a", b"busy"], "prompts": ["one", "two"]})
     assert status == 503 and set(reply) == {"error"}
-    status, reply = Client().pickled({"images": [b"a"]})
+    status, reply = Client().post_pickle({"images": [b"a"]})
     assert status == 400 and "prompts" in reply["error"]
 
 
-def chat(image: bytes, caption: str, address: str = "data:image;base64,{}") -> dict[str, Any]:
-    """Return a request as UnifiedReward's clients send it."""
+def make_chat_request(image: bytes, caption: str, address: str = "data:image;base64,{}") -> dict[str, Any]:
+    """Return a request in the format of UnifiedReward's clients."""
     url = {"type": "image_url", "image_url": {"url": address.format(b64(image))}}
     text = {"type": "text", "text": f"<image>\nAssign a score after 'Final Score:'.\nText Caption: [{caption}]"}
     return {"model": "UnifiedReward-7b-v1.5", "messages": [{"role": "user", "content": [url, text]}], "temperature": 0}
 
 
-def test_unifiedrewards_clients_find_a_rating_or_are_stopped() -> None:
+def test_unifiedreward_clients_find_a_rating_or_raise_an_error() -> None:
     """verl-omni's client parses any body as a ChatCompletion; OpenAI's client raises an error because of the status."""
 
-    async def tenths(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def score_in_tenths(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = [answer["align"] for answer in await score(batch, metrics)]
         return [{"align": answer._replace(score=answer.score and answer.score / 10)} for answer in answers]
 
     client = Client()
-    client.service.score_batch = tenths
-    reply = ChatCompletion.model_validate(client.post("/v1/chat/completions", chat(b"a", "th[ree]")))
+    client.service.score_batch = score_in_tenths
+    reply = ChatCompletion.model_validate(client.post("/v1/chat/completions", make_chat_request(b"a", "th[ree]")))
     words = reply.choices[0].message.content or ""
     assert re.findall(r"Final Score:\s*([1-5](?:\.\d+)?)", words) == ["3.8"]
     axes = re.findall(r"(Alignment|Coherence|Style)\s+Score\s*(?:\(1-5\))?\s*:\s*([\d.]+)", words)
     assert axes == [("Alignment", "3.8")]
     assert reply.model == "align", "it is not the model that was asked for"
-    refused = {422: [chat(b"corrupt", "one"), chat(b"a", "longer than ten letters")], 503: [chat(b"busy", "one")]}
-    refused[400] = [chat(b"a", "one", "https://example.org/{}"), {"messages": [{"role": "user", "content": "Hello"}]}]
+    refused = {
+        422: [make_chat_request(b"corrupt", "one"), make_chat_request(b"a", "longer than ten letters")],
+        503: [make_chat_request(b"busy", "one")],
+    }
+    refused[400] = [
+        make_chat_request(b"a", "one", "https://example.org/{}"),
+        {"messages": [{"role": "user", "content": "Hello"}]},
+    ]
     for status, forms in refused.items():
         for form in forms:
             response = client("POST", "/v1/chat/completions", json=form)
@@ -498,11 +520,11 @@ def test_unifiedrewards_clients_find_a_rating_or_are_stopped() -> None:
                 ChatCompletion.model_validate(response.json())
 
 
-def test_a_reward_is_better_the_higher_it_is_and_a_score_is_as_the_metric_has_it() -> None:
+def test_rewards_are_negated_if_lower_is_better_but_scores_are_unchanged() -> None:
     client = Client(SERVED._replace(lower_is_better=frozenset({"align"})))
     assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [-3.0]}
-    assert client.pickled({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [-3.0]
-    (results,) = client.post("/score", {"requests": [unirl_request(b"a")]})["results"]
+    assert client.post_pickle({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [-3.0]
+    (results,) = client.post("/score", {"requests": [make_unirl_request(b"a")]})["results"]
     assert results == {"align": {"score": -5.0}, "brightness": {"score": 5.0}}
     assert client.post("/score", {"images": [b64(b"a")], "prompts": ["one"]})["scores"][0]["align"] == 3.0
 
@@ -515,30 +537,27 @@ COMBINED = Served(
 )
 
 
-def test_a_combined_reward_has_its_parts_beside_it_where_there_is_room() -> None:
+def test_wires_with_several_numbers_also_return_the_parts_of_a_combined_reward() -> None:
     client = Client(COMBINED)
     one = {"images": [b64(b"a")], "prompts": ["one"]}
     everything = {"align": 3.0, "brightness": 3.0, "reward": 1.5}
     for form in (one, {**one, "metrics": ["reward"]}):
         reply = client.post("/score", form)
         assert reply["scores"] == [everything] and reply["recipes"] == COMBINED.metrics
-    (results,) = client.post("/score", {"requests": [{**unirl_request(b"a"), "required_rewards": ["reward"]}]})[
+    (results,) = client.post("/score", {"requests": [{**make_unirl_request(b"a"), "required_rewards": ["reward"]}]})[
         "results"
     ]
     assert results == {"align": {"score": 5.0}, "brightness": {"score": -5.0}, "reward": {"score": 2.5}}
     assert client.post("/compute", {"prompt": ["one"], "image": [b64(b"a")]}) == {"rewards": [1.5]}
-    assert client.pickled({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [1.5]
+    assert client.post_pickle({"images": [b"a"], "prompts": ["one"]})[1]["scores"] == [1.5]
     orders = {"align": 1, "brightness": -1, "reward": 1}
     needs = {name: [] for name in orders}
     assert client("GET", "/rewards").json() == {"rewards": list(orders), "orders": orders, "needs": needs}
     assert "reward" in client("GET", "/health").json()["rewards"]
 
 
-def test_a_combined_reward_brings_the_source_to_the_part_that_looks_at_it() -> None:
-    """This includes wires with one number.
-
-    If the source is missing, the part and the reward are null, and the error names the part.
-    """
+def test_the_part_of_a_combined_reward_that_reads_sources_receives_them() -> None:
+    """If the source is missing, the part and the reward are null, and the error names the part."""
 
     async def look(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = {True: MetricAnswer(4.0), False: MetricAnswer(None, CORRUPT)}
@@ -558,10 +577,10 @@ def test_a_combined_reward_brings_the_source_to_the_part_that_looks_at_it() -> N
     ]
 
 
-def test_a_reward_of_a_judge_of_edits_and_another_metric_over_edits_is_that_of_the_scorer(
+def test_a_combined_reward_of_two_judges_of_edits_equals_the_scorers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The request is Flow-Factory's, the scorer is the service's, and the judge gives all images the same ratings."""
+    """The request has Flow-Factory's format, and the judge gives all images the same ratings."""
     monkeypatch.setenv(VARIABLE, KEY)
     judge, (before, after) = Server(), (draw_image(prompt) for prompt in select_prompts([])[:2])
     judge.script = lambda number, body: said(
@@ -589,30 +608,34 @@ def test_a_reward_of_a_judge_of_edits_and_another_metric_over_edits_is_that_of_t
 
 
 @pytest.mark.parametrize(("failing", "status"), [(CORRUPT, 200), (BUSY, 503)])
-def test_a_reward_whose_part_is_null_is_null_and_names_the_part(failing: RowError, status: int) -> None:
-    async def half(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+def test_if_a_part_is_null_the_combined_reward_is_null_and_its_error_names_the_part(
+    failing: RowError, status: int
+) -> None:
+    async def fail_one_part(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         return [
             {name: MetricAnswer(None, failing) if name == "align" else MetricAnswer(1.0) for name in metrics}
             for _ in batch
         ]
 
     client = Client(COMBINED)
-    client.service.score_batch = half
+    client.service.score_batch = fail_one_part
     reply = client.post("/score", {"images": [b64(b"a")], "prompts": ["one"]})
     assert reply["scores"] == [{"align": None, "brightness": 1.0, "reward": None}]
     assert reply["errors"][0]["reward"] == {**failing._asdict(), "message": f"align: {failing.message}"}
-    (errors,) = client.post("/score", {"requests": [{**unirl_request(b"a"), "required_rewards": ["reward"]}]})["errors"]
+    (errors,) = client.post("/score", {"requests": [{**make_unirl_request(b"a"), "required_rewards": ["reward"]}]})[
+        "errors"
+    ]
     assert errors["reward"] == f"{failing.kind}: align: {failing.message}"
     refused = client("POST", "/compute", json={"prompt": ["one"], "image": [b64(b"a")]})
     assert refused.status_code == status and f"{failing.kind}: align: " in refused.json()["error"]
-    assert client.pickled({"images": [b"a"], "prompts": ["one"]})[0] == status
+    assert client.post_pickle({"images": [b"a"], "prompts": ["one"]})[0] == status
 
 
 @pytest.mark.parametrize("path", ["/compute", "/"])
-def test_a_wire_of_one_number_needs_to_know_which(path: str) -> None:
+def test_a_wire_with_one_number_needs_a_configured_reward(path: str) -> None:
     client = Client(SERVED._replace(reward=None))
     if path == "/":
-        status, reply = client.pickled({"images": [b"a"], "prompts": ["p"]})
+        status, reply = client.post_pickle({"images": [b"a"], "prompts": ["p"]})
     else:
         response = client("POST", path, json={"prompt": ["p"], "image": [b64(b"a")]})
         status, reply = response.status_code, response.json()
@@ -626,8 +649,8 @@ class Exploit:
         return print, ("executed",)
 
 
-def test_an_exploit_is_answered_by_a_refusal_and_nothing_is_run(capsys: pytest.CaptureFixture[str]) -> None:
-    status, reply = Client().pickled({"images": [b"a"], "prompts": ["p"], "metadata": Exploit()})
+def test_an_exploit_is_refused_and_none_of_its_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    status, reply = Client().post_pickle({"images": [b"a"], "prompts": ["p"], "metadata": Exploit()})
     assert status == 400 and "plain values" in reply["error"]
     assert "executed" not in capsys.readouterr().out
 
@@ -640,17 +663,17 @@ bodies = st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.booleans(
 
 
 @given(st.sampled_from(["/score", "/compute", "/", "/mode/logits_non_cot", "/v1/chat/completions"]), bodies)
-def test_any_body_is_answered_and_none_is_a_server_error(path: str, body: bytes) -> None:
+def test_no_body_causes_a_server_error(path: str, body: bytes) -> None:
     response = Client()("POST", path, content=body)
     assert response.status_code in (200, 400)
     assert response.headers["x-content-type-options"] == "nosniff"
     assert response.headers["content-type"] in ("application/json", "application/octet-stream")
 
 
-def test_what_is_watched_is_computed_beside_the_reward_answered_to_nobody_and_told_by_health() -> None:
+def test_watched_metrics_are_computed_but_only_shown_on_the_health_page() -> None:
     metrics = {"align": ClipScoreConfig(), "brightness": ImageStatisticConfig(statistic="saturation")}
     client = Client(sentinel=Sentinel("align", metrics, 1))
-    assert client.pickled({"images": [b"a"], "prompts": ["one"], "metadata": {}})[1]["scores"] == [3.0]
+    assert client.post_pickle({"images": [b"a"], "prompts": ["one"], "metadata": {}})[1]["scores"] == [3.0]
     assert client.service.sentinel is not None and client.service.sentinel.baseline is not None
     assert client.service.sentinel.baseline.tolist() == [[3.0, 3.0]]
     assert client("GET", "/health").json()["sentinel"] == []
@@ -658,7 +681,7 @@ def test_what_is_watched_is_computed_beside_the_reward_answered_to_nobody_and_to
 
 
 @pytest.mark.parametrize(("order", "ordered"), [(1, True), (-1, False), (0, None)])
-def test_a_known_pair_is_scored_before_anybody_asks_and_told_by_health(order: int, ordered: bool | None) -> None:
+def test_the_health_page_shows_the_scores_of_the_known_pair(order: int, ordered: bool | None) -> None:
     """Each metric declares whether higher is better, and the log warns about a wrong order."""
     first: list[ScoreRequest] = []
 
@@ -675,7 +698,7 @@ def test_a_known_pair_is_scored_before_anybody_asks_and_told_by_health(order: in
     assert len({one.images for one in first}) == 2 and len({one.prompt for one in first}) == 1
 
 
-def test_the_known_pair_brings_what_each_metric_needs() -> None:
+def test_the_known_pair_has_the_inputs_that_each_metric_needs() -> None:
     asked: dict[tuple[str, ...], list[ScoreRequest]] = {}
 
     async def remember(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
@@ -691,7 +714,7 @@ def test_the_known_pair_brings_what_each_metric_needs() -> None:
     assert good.prompt == bad.prompt and '"OPEN"' in asked["text",][0].prompt
 
 
-def test_a_known_pair_that_cannot_be_scored_is_an_error_and_no_order() -> None:
+def test_a_known_pair_that_cannot_be_scored_has_an_error_and_no_order() -> None:
     async def fail(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         return [{name: MetricAnswer(None, BUSY) for name in metrics} for _ in batch]
 
@@ -701,16 +724,16 @@ def test_a_known_pair_that_cannot_be_scored_is_an_error_and_no_order() -> None:
     assert not list(explain_known_pair(known_pair))
 
 
-def test_a_combined_reward_is_watched_as_one() -> None:
+def test_the_sentinel_watches_a_combined_reward_as_one_number() -> None:
     watched = {"brightness": ImageStatisticConfig(statistic="saturation")}
     combination = Reward(Combination(weights={"align": 2.0}), frozenset(), {})
     client = Client(COMBINED._replace(combination=combination), sentinel=Sentinel("reward", watched, 1))
-    assert client.pickled({"images": [b"a"], "prompts": ["one"], "metadata": {}})[1]["scores"] == [6.0]
+    assert client.post_pickle({"images": [b"a"], "prompts": ["one"], "metadata": {}})[1]["scores"] == [6.0]
     assert client.service.sentinel is not None and client.service.sentinel.baseline is not None
     assert client.service.sentinel.baseline.tolist() == [[6.0, 3.0]]
 
 
-def test_a_token_is_wanted_of_every_page_but_health() -> None:
+def test_every_page_except_health_requires_the_token() -> None:
     client = Client(token=TOKEN)
     basic = base64.b64encode(f"x:{TOKEN}".encode()).decode()
     for header in (f"Bearer {TOKEN}", f"Basic {basic}"):
@@ -721,11 +744,11 @@ def test_a_token_is_wanted_of_every_page_but_health() -> None:
             refused = client(method, path, headers={"Authorization": header} if header else {})
             assert refused.status_code == 401 and TOKEN not in refused.text
     assert client("GET", "/health").status_code == 200
-    status, reply = client.pickled({"images": [], "prompts": []})
+    status, reply = client.post_pickle({"images": [], "prompts": []})
     assert status == 401 and "token" in reply["error"]
 
 
-def test_the_token_is_in_no_page_and_no_counter() -> None:
+def test_no_page_shows_the_token() -> None:
     client = Client(token=TOKEN)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     pages = [client("GET", path, headers=headers).text for path in ("/metrics", "/openapi.json", "/rewards", "/health")]
@@ -733,7 +756,7 @@ def test_the_token_is_in_no_page_and_no_counter() -> None:
     assert TOKEN not in repr(client.post("/score", {"images": [], "prompts": ["p"]}, headers=headers))
 
 
-def test_bodies_and_images_have_bounds() -> None:
+def test_the_size_of_a_body_and_the_number_of_images_are_limited() -> None:
     client = Client(max_body=1000, max_request_images=2)
     assert client("POST", "/score", content=b"x" * 1001).status_code == 413
 
@@ -748,20 +771,20 @@ def test_bodies_and_images_have_bounds() -> None:
     assert client("POST", "/score", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
 
 
-def test_a_pickle_that_names_the_same_bytes_again_and_again_counts_them_each_time() -> None:
+def test_bytes_that_a_pickle_repeats_are_counted_each_time() -> None:
     """Samples in a group may share a source, but hashing and decoding take time for each of them."""
     client, image, prompt = Client(max_body=20_000), b"i" * 5000, "p" * 5000
-    assert client.pickled({"images": [image] * 3, "prompts": ["p"] * 3})[0] == 200
+    assert client.post_pickle({"images": [image] * 3, "prompts": ["p"] * 3})[0] == 200
     for form in (
         {"images": [image] * 5, "prompts": ["p"] * 5},
         {"images": [b"i"] * 5, "prompts": [prompt] * 5},
         {"images": [b"i"] * 5, "prompts": ["p"] * 5, "ref_images": [image] * 5},
     ):
-        status, answer = client.pickled(form)
+        status, answer = client.post_pickle(form)
         assert status == 413 and "counted each time" in answer["error"]
 
 
-def test_what_all_requests_hold_is_bounded_and_given_back() -> None:
+def test_the_total_size_of_open_requests_is_limited_and_released_afterwards() -> None:
     client = Client(max_body=1000, max_bodies=500)
     small = {"images": [b64(b"a")], "prompts": ["p"]}
     for _ in range(3):
@@ -770,16 +793,16 @@ def test_what_all_requests_hold_is_bounded_and_given_back() -> None:
         assert client("POST", "/score", json=small).status_code == 200
 
 
-def test_a_body_counts_until_what_it_left_in_the_queue_is_scored() -> None:
+def test_a_body_counts_until_its_images_have_left_the_queue() -> None:
     """The bodies of two requests that timed out still count, because their images are in the queue."""
     free = asyncio.Event()
 
-    async def slow(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
+    async def score_slowly(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         await free.wait()
         return await score(batch, metrics)
 
     client = Client(max_body=1000, max_bodies=1000, deadline=0.05, batch=1)
-    client.service.score_batch = slow
+    client.service.score_batch = score_slowly
     forms = [{"images": [b64(bytes([number]) * 300)], "prompts": ["p"]} for number in range(3)]
 
     async def main() -> list[int]:
@@ -793,21 +816,21 @@ def test_a_body_counts_until_what_it_left_in_the_queue_is_scored() -> None:
     assert asyncio.run(main()) == [503, 503, 429, 200]
 
 
-def test_a_busy_service_says_429_on_every_wire() -> None:
+def test_a_busy_service_replies_429_on_every_wire() -> None:
     image = b64(b"a")
     client = Client(max_waiting=0)
     for path, form in (
         ("/score", {"images": [image], "prompts": ["p"]}),
-        ("/score", {"requests": [unirl_request(b"a")]}),
+        ("/score", {"requests": [make_unirl_request(b"a")]}),
         ("/compute", {"prompt": ["p"], "image": [image]}),
     ):
         response = client("POST", path, json=form)
         assert response.status_code == 429 and int(response.headers["retry-after"]) >= 1
         assert not {"scores", "results", "rewards"} & set(response.json())
-    assert client.pickled({"images": [b"a"], "prompts": ["p"]})[0] == 429
+    assert client.post_pickle({"images": [b"a"], "prompts": ["p"]})[0] == 429
 
 
-def test_flow_grpos_session_comes_again_after_429_and_503() -> None:
+def test_flow_grpos_session_retries_after_429_and_503() -> None:
     """flow_grpo's adapter only lists 500, but urllib3 also retries after 429 and 503 if they have Retry-After."""
     retries = Retry(total=1000, backoff_factor=1, status_forcelist=[500], allowed_methods=False)
     session = requests.Session()
@@ -822,7 +845,7 @@ def test_a_service_without_a_replica_is_not_ready() -> None:
     assert Client(ready=0)("GET", "/health").status_code == 503
 
 
-def test_the_pages_for_machines_name_every_wire() -> None:
+def test_the_counters_and_the_openapi_document_cover_every_wire() -> None:
     client = Client()
     client.post("/score", {"images": [b64(b"a"), b64(b"corrupt")], "prompts": ["p", "q"], "metrics": ["align"]})
     page = client("GET", "/metrics").text
@@ -857,7 +880,7 @@ STRANGE_NAMES = (
 OWN_NAMES = ("localhost:9000", "127.0.0.1", "[::1]:8000", "rewards.example.org")
 
 
-def test_a_name_that_leads_here_from_elsewhere_is_not_answered() -> None:
+def test_requests_with_a_foreign_host_name_are_refused() -> None:
     client = Client()
     for name in STRANGE_NAMES:
         assert client("GET", "/rewards", headers={"Host": name}).status_code == 400, name
@@ -865,7 +888,7 @@ def test_a_name_that_leads_here_from_elsewhere_is_not_answered() -> None:
         assert client("GET", "/rewards", headers={"Host": name}).status_code == 200, name
 
 
-def test_a_page_of_another_origin_learns_nothing_and_has_nothing_scored() -> None:
+def test_requests_from_pages_of_another_origin_are_refused() -> None:
     """Browsers send the origin of the page, and need no permission to send forms and text."""
     client = Client()
     form = json.dumps({"images": [b64(b"a")], "prompts": ["p"]})
@@ -890,33 +913,33 @@ def test_a_page_of_another_origin_learns_nothing_and_has_nothing_scored() -> Non
         ("::", ("gpu-7",), {"localhost", "127.0.0.1", "[::1]", "[::]", "gpu-7"}),
     ],
 )
-def test_a_server_is_asked_by_this_machines_names_its_own_and_those_that_are_configured(
+def test_allowed_hosts_are_this_machine_the_servers_address_and_configured_names(
     host: str, hosts: Sequence[str], names: set[str]
 ) -> None:
     assert set(allowed_hosts(host, hosts)) == names
 
 
-def test_the_address_of_a_server_is_one_that_can_be_asked() -> None:
+def test_the_url_of_a_server_can_be_requested() -> None:
     with listening("127.0.0.1", 0) as listener:
         assert server_url("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
-def test_loopback_is_loopback(host: str) -> None:
+def test_loopback_addresses_are_recognized(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "", "localhost.example.org"])
-def test_anything_else_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_address_requires_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_loopback(host)
     monkeypatch.setenv("TEST_TOKEN", "")
     with pytest.raises(ConfigError, match="TEST_TOKEN"):
         take_token(host, "TEST_TOKEN")
     monkeypatch.setenv("TEST_TOKEN", TOKEN)
-    assert take_token(host, "TEST_TOKEN") == TOKEN and take_token_is_gone()
+    assert take_token(host, "TEST_TOKEN") == TOKEN and is_token_gone()
 
 
-def take_token_is_gone() -> bool:
+def is_token_gone() -> bool:
     import os  # Ray's processes would inherit the environment
 
     return "TEST_TOKEN" not in os.environ

@@ -24,14 +24,14 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
     return run_benchmark(folder, folder.parent / "store", METRICS[0])
 
 
-def sentinel(store: Path, *words: str) -> Sentinel | None:
+def configure_sentinel(store: Path, *words: str) -> Sentinel | None:
     given = ["reward=edge_density", "sentinel=[saturation]", f"store={store}", *words]
     config = config_of("serve", *METRICS, *given)
     return make_sentinel(config, find_served(config, find_nodes(config)))
 
 
-def test_the_baseline_is_what_the_generators_images_scored_in_the_run(scored: Scored) -> None:
-    watching = sentinel(scored.store, "baseline=latest", "baseline_generator=flint")
+def test_the_baseline_contains_one_generators_scores_from_the_run(scored: Scored) -> None:
+    watching = configure_sentinel(scored.store, "baseline=latest", "baseline_generator=flint")
     assert watching is not None and watching.baseline is not None
     rows = scored.scores[scored.scores.generator == "flint"].pivot(index="prompt_id", columns="metric", values="score")
     assert len(watching.baseline) == COUNT
@@ -55,48 +55,46 @@ def test_the_baseline_is_what_the_generators_images_scored_in_the_run(scored: Sc
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_a_baseline_that_cannot_be_used_is_refused_in_one_line(
-    words: list[str], complaint: str, scored: Scored
-) -> None:
+def test_an_unusable_baseline_is_refused_in_one_line(words: list[str], complaint: str, scored: Scored) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:
-        sentinel(scored.store, *words)
+        configure_sentinel(scored.store, *words)
     assert "\n" not in str(refused.value)
 
 
-def test_the_units_of_a_combined_reward_are_those_of_the_run(tmp_path: Path) -> None:
+def test_a_combined_reward_uses_units_from_the_run(tmp_path: Path) -> None:
     """Units come from one generator or from all; the reward's digest covers the parts, weights and units."""
     folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), 4)
     ran = run_benchmark(folder, tmp_path / "store", CLIPS).scores.query("metric == 'clipscore'")
     digests = set()
     for generator in ("atlas", "flint", "null"):
-        served = combined(tmp_path / "store", f"baseline_generator={generator}")
+        served = configure_reward(tmp_path / "store", f"baseline_generator={generator}")
         assert served.combination is not None
         scores = ran[ran.generator == generator].score if generator != "null" else ran.score
         assert served.combination.scales["clipscore"] == pytest.approx((scores.mean(), scores.std(ddof=0)))
         assert served.reward == "reward" and list(served.metrics) == ["clipscore", "vqascore", "reward"]
         digests.add(served.metrics["reward"])
-    options = [f"store={tmp_path}/store", "format=rewards", expression(), f"output={tmp_path}/out"]
+    options = [f"store={tmp_path}/store", "format=rewards", write_reward(), f"output={tmp_path}/out"]
     printed("rewards", *options)
     own = json.loads((tmp_path / "out" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
     printed("rewards", *options, "baseline=latest", f"output={tmp_path}/other")
     other = json.loads((tmp_path / "other" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
     assert served.combination.describe()["scales"] == own == other, "to the last digit"
-    digests.add(combined(tmp_path / "store", weight="3").metrics["reward"])
+    digests.add(configure_reward(tmp_path / "store", weight="3").metrics["reward"])
     assert len(digests) == 4
     with pytest.raises(ConfigError, match=r"baseline .* has no two images of a prompt that differ by clipscore"):
-        combined(tmp_path / "store", "baseline_generator=atlas", unit="noise")
+        configure_reward(tmp_path / "store", "baseline_generator=atlas", unit="noise")
 
 
 CLIPS = "metric=[clipscore,vqascore]"
 
 
-def expression(weight: str = "2", unit: str = "z_score") -> str:
+def write_reward(weight: str = "2", unit: str = "z_score") -> str:
     return f"reward={{weights: {{clipscore: {weight}, vqascore: 1}}, unit: {unit}}}"
 
 
-def combined(store: Path, *words: str, **options: str) -> Served:
+def configure_reward(store: Path, *words: str, **options: str) -> Served:
     config = config_of(
-        "serve", CLIPS, "models=shapes", expression(**options), f"store={store}", "baseline=latest", *words
+        "serve", CLIPS, "models=shapes", write_reward(**options), f"store={store}", "baseline=latest", *words
     )
     return find_served(config, find_nodes(config))
 
@@ -112,14 +110,14 @@ def combined(store: Path, *words: str, **options: str) -> Served:
     ],
     ids=str,
 )
-def test_a_reward_that_cannot_be_made_is_refused_in_one_line(words: list[str], complaint: str) -> None:
+def test_an_invalid_combined_reward_is_refused_in_one_line(words: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:
         config_of("serve", "metric=[clipscore,saturation]", "models=shapes", *words)
     assert "\n" not in str(refused.value)
 
 
-def test_a_run_of_a_few_prompts_is_no_baseline(tmp_path: Path) -> None:
+def test_a_baseline_run_needs_scores_on_20_prompts(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ("atlas",), 4)
     run_benchmark(folder, tmp_path / "store", METRICS[0])
     with pytest.raises(ConfigError, match="has scores on 4 prompts, expected at least 20"):
-        sentinel(tmp_path / "store", "baseline=latest")
+        configure_sentinel(tmp_path / "store", "baseline=latest")

@@ -4,7 +4,7 @@ from plumbline.jobs.scorer import open_scorer
 from plumbline.plugins.reward_server.known_images import draw_image, select_prompts
 
 
-def test_signs_by_which_a_reward_of_words_is_checked_are_read() -> None:
+def test_the_text_metric_can_read_every_test_sign() -> None:
     """Each sign shows the word in its own prompt."""
     prompts = select_prompts(["words"])
     scores = open_scorer("metric=[text]", "models=released").score_table([*map(draw_image, prompts)], prompts)["score"]

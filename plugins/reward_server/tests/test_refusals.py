@@ -3,7 +3,7 @@
 from tests.commands import refusal
 
 
-def test_a_service_without_metrics_names_some_to_choose() -> None:
+def test_without_metrics_the_error_lists_some_to_choose_from() -> None:
     line = refusal("serve", code=64)
     assert line.startswith("error: config key 'metric' is required; choose one: metric=")
     assert "(see --help-all)" in line

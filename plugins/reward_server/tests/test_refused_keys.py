@@ -8,9 +8,7 @@ from tests.commands import config_of
 from tests.operators.models.endpoint import VARIABLE, Server, failed
 
 
-def test_a_service_that_refuses_the_key_is_told_before_ray_starts(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rejected_key_is_an_error_before_ray_starts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_service, "ray_session", None)  # starting it would fail
     server.script = lambda number, body: failed(401, "no such key")
     model = ("model@models.vqa=api", "models.vqa.checkpoint=m", f"models.vqa.key_variable={VARIABLE}")

@@ -8,8 +8,8 @@ import pytest
 from ray import serve as ray_serve
 
 from plumbline.jobs.scorer import open_scorer
-from plumbline.plugins.reward_server.app import Counts
-from plumbline.plugins.reward_server.run_service import find_nodes, find_served, replica_call, run_replicas
+from plumbline.plugins.reward_server.app import PrometheusCounters
+from plumbline.plugins.reward_server.run_service import find_nodes, find_served, make_replica_caller, run_replicas
 from plumbline.plugins.reward_server.service import ImageAnswers, Service
 from plumbline.plugins.reward_server.wires.wire import ScoreRequest
 from tests.commands import config_of
@@ -32,18 +32,19 @@ def ask(service: Service, pairs: Sequence[Pair]) -> list[ImageAnswers]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster", "serving")
-def test_a_replica_that_hangs_is_ended_and_its_batch_is_scored_by_the_next(tmp_path: Path) -> None:
+def test_a_hanging_replica_is_killed_and_the_next_one_scores_its_batch(tmp_path: Path) -> None:
     """The first process that reads the third image hangs, but the second does not."""
     note, pairs = tmp_path / "note", pack_pairs(6)
     baited = [*pairs[:2], pairs[2]._replace(image=pairs[2].image + BAIT + str(note).encode()), *pairs[3:]]
-    config, counts = config_of("serve", *WORDS), Counts()
+    config, counts = config_of("serve", *WORDS), PrometheusCounters()
     with run_replicas(config) as handle:
         answers = ask(
-            Service(replica_call(handle, counts), find_served(config, find_nodes(config)), config, counts), baited
+            Service(make_replica_caller(handle, counts), find_served(config, find_nodes(config)), config, counts),
+            baited,
         )
     table = open_scorer("metric=[clipscore]", "models=shapes").score_table(
         [p.image for p in pairs], [p.prompt for p in pairs]
     )
     assert [answer["clipscore"].score for answer in answers] == pytest.approx(table["score"].to_pylist(), abs=1e-5)
     assert not Path(f"/proc/{note.read_text()}").exists(), "the process that hung has ended"
-    assert b"plumbline_replica_deaths_total 0.0" not in counts.page()
+    assert b"plumbline_replica_deaths_total 0.0" not in counts.render()

@@ -29,56 +29,58 @@ UNREADABLE = MetricAnswer(None, RowError("corrupt_image", "expected an image; ge
 
 
 @cache
-def pixels_of(prompt: str) -> bytes:
-    return pixels(draw_image(prompt))
+def draw_pixels(prompt: str) -> bytes:
+    return decode_pixels(draw_image(prompt))
 
 
-def pixels(image: bytes) -> bytes:
+def decode_pixels(image: bytes) -> bytes:
     return Image.open(io.BytesIO(image)).convert("RGB").tobytes()
 
 
-def fit(request: ScoreRequest, place: int) -> float | None:
+def score_fit(request: ScoreRequest, index: int) -> float | None:
     """Return the fraction of frames that match the prompt."""
     try:
-        return sum(pixels(image) == pixels_of(request.prompt) for image in request.images) / len(request.images)
+        return sum(decode_pixels(image) == draw_pixels(request.prompt) for image in request.images) / len(
+            request.images
+        )
     except OSError:
         return None
 
 
-def score_by_questions(request: ScoreRequest, place: int) -> float | None:
+def score_by_questions(request: ScoreRequest, index: int) -> float | None:
     """Return 1 if the question is about the object in the image, 0 if not, and None without a question."""
     if not request.questions:
         return None
     (question,) = request.questions
     prompt = question[0].removeprefix("Is there ").removesuffix("?")
-    return fit(request._replace(prompt=prompt), place)
+    return score_fit(request._replace(prompt=prompt), index)
 
 
-def reversed_fit(request: ScoreRequest, place: int) -> float | None:
-    score = fit(request, place)
+def score_reversed(request: ScoreRequest, index: int) -> float | None:
+    score = score_fit(request, index)
     return None if score is None else -score
 
 
-def score_first_frame(request: ScoreRequest, place: int) -> float | None:
-    return fit(request._replace(images=request.images[:1]), place)
+def score_first_frame(request: ScoreRequest, index: int) -> float | None:
+    return score_fit(request._replace(images=request.images[:1]), index)
 
 
-def zero_where_broken(request: ScoreRequest, place: int) -> float:
-    return fit(request, place) or 0.0
+def score_broken_images_zero(request: ScoreRequest, index: int) -> float:
+    return score_fit(request, index) or 0.0
 
 
-def score_with_noise(request: ScoreRequest, place: int) -> float | None:
-    score = fit(request, place)
+def score_with_noise(request: ScoreRequest, index: int) -> float | None:
+    score = score_fit(request, index)
     return None if score is None else score + random.random() / 2
 
 
-def score_by_index(request: ScoreRequest, place: int) -> float | None:
-    score = fit(request, place)
-    return None if score is None else score + place / 100
+def score_by_index(request: ScoreRequest, index: int) -> float | None:
+    score = score_fit(request, index)
+    return None if score is None else score + index / 100
 
 
 @contextmanager
-def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequence[Need] = ()) -> Iterator[str]:
+def serve_scores(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequence[Need] = ()) -> Iterator[str]:
     """Serve our own wire with this score function, rejecting requests for the reward `refused`."""
     wire = ScoreWire()
 
@@ -89,7 +91,7 @@ def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequenc
             return wire.refuse(400, str(error))
         if refused in requests[0].metrics:
             return wire.refuse(400, f"nothing is called {refused}\x1b[2J")
-        scores = [score(request, place) for place, request in enumerate(requests)]
+        scores = [score(request, index) for index, request in enumerate(requests)]
         answers = [UNREADABLE if number is None else MetricAnswer(number) for number in scores]
         answers_of_images = [dict.fromkeys(one.metrics, answer) for one, answer in zip(requests, answers, strict=True)]
         return wire.answer(requests, answers_of_images, SERVED)
@@ -118,7 +120,7 @@ def serving(score: Score, refused: str = UNKNOWN, order: int = 1, needs: Sequenc
             server.shutdown()
 
 
-def outcomes(ended: Ended) -> dict[str, str]:
+def parse_outcomes(ended: Ended) -> dict[str, str]:
     """Return the outcome of each check from the printed table."""
     lines = [[cell.strip() for cell in line.split("│")[1:5]] for line in ended.out.splitlines() if "│" in line]
     return {name: outcome for name, _, outcome, _ in lines if name}
@@ -131,88 +133,88 @@ def check(url: str, *words: str) -> Ended:
 @pytest.mark.parametrize(
     ("score", "failing", "words"),
     [
-        (fit, "", ["must_use=[frames]"]),
-        (reversed_fit, "order", []),
-        (zero_where_broken, "nulls", []),
+        (score_fit, "", ["must_use=[frames]"]),
+        (score_reversed, "order", []),
+        (score_broken_images_zero, "nulls", []),
         (score_by_index, "same in a batch", []),
         (score_first_frame, "", []),
         (score_first_frame, "second frame", ["must_use=[frames]"]),
-        (fit, "questions", ["must_use=[questions]"]),
+        (score_fit, "questions", ["must_use=[questions]"]),
         (score_by_questions, "", ["must_use=[questions]", "needs=[questions]"]),
     ],
 )
-def test_a_check_fails_for_its_own_fault_alone(score: Score, failing: str, words: list[str]) -> None:
-    with serving(score) as url:
+def test_a_fault_fails_exactly_the_check_that_detects_it(score: Score, failing: str, words: list[str]) -> None:
+    with serve_scores(score) as url:
         ended = check(url, *words)
-    assert {name for name, outcome in outcomes(ended).items() if outcome == "fails"} == {failing} - {""}
-    assert ended.code == (1 if failing else 0) and set(outcomes(ended)) == set(CHECKS)
+    assert {name for name, outcome in parse_outcomes(ended).items() if outcome == "fails"} == {failing} - {""}
+    assert ended.code == (1 if failing else 0) and set(parse_outcomes(ended)) == set(CHECKS)
 
 
-def score_by_source(request: ScoreRequest, place: int) -> float | None:
+def score_by_source(request: ScoreRequest, index: int) -> float | None:
     """Score whether an edit followed the instruction; return None without a source."""
     if not request.sources:
         return None
     try:
-        before, after = pixels(request.sources[0]), pixels(request.images[0])
+        before, after = decode_pixels(request.sources[0]), decode_pixels(request.images[0])
     except OSError:
         return None
     wanted = request.prompt.removeprefix("Change the picture to ").removesuffix(".")
-    return float(after == pixels_of(wanted)) - float(after == before) / 4
+    return float(after == draw_pixels(wanted)) - float(after == before) / 4
 
 
-def score_by_words(request: ScoreRequest, place: int) -> float | None:
+def score_by_words(request: ScoreRequest, index: int) -> float | None:
     """Score whether the image shows the quoted words; return None if the prompt quotes none."""
-    return fit(request, place) if '"' in request.prompt else None
+    return score_fit(request, index) if '"' in request.prompt else None
 
 
 @pytest.mark.parametrize(
     ("score", "need", "words"), [(score_by_source, "sources", ["must_use=[sources]"]), (score_by_words, "words", [])]
 )
-def test_what_a_reward_needs_is_said_by_the_server_or_the_caller(score: Score, need: Need, words: list[str]) -> None:
-    with serving(score, needs=(need,)) as url:
-        assert set(outcomes(check(url, *words)).values()) <= {"ok", "unknown"}
-    with serving(score) as url:
-        assert outcomes(check(url, *words))["order"] == "fails"
+def test_needed_inputs_come_from_the_server_or_from_needs(score: Score, need: Need, words: list[str]) -> None:
+    with serve_scores(score, needs=(need,)) as url:
+        assert set(parse_outcomes(check(url, *words)).values()) <= {"ok", "unknown"}
+    with serve_scores(score) as url:
+        assert parse_outcomes(check(url, *words))["order"] == "fails"
         ended = check(url, f"needs=[{need}]", *words)
-    assert ended.code == 0 and outcomes(ended)["order"] == "ok"
+    assert ended.code == 0 and parse_outcomes(ended)["order"] == "ok"
 
 
-def test_a_source_that_is_ignored_or_broken_and_still_scored_fails() -> None:
-    def ignore_source(request: ScoreRequest, place: int) -> float | None:
-        return score_by_source(request._replace(sources=(draw_image("a green triangle"),)), place)
+def test_checks_fail_if_sources_are_ignored_or_broken_ones_are_scored() -> None:
+    def ignore_source(request: ScoreRequest, index: int) -> float | None:
+        return score_by_source(request._replace(sources=(draw_image("a green triangle"),)), index)
 
-    with serving(ignore_source, needs=("sources",)) as url:
-        found = outcomes(check(url, "must_use=[sources]"))
+    with serve_scores(ignore_source, needs=("sources",)) as url:
+        found = parse_outcomes(check(url, "must_use=[sources]"))
     assert {name for name, outcome in found.items() if outcome == "fails"} == {"nulls", "source"}
 
 
-def test_numbers_by_chance_are_neither_the_same_again_nor_in_a_batch() -> None:
-    with serving(score_with_noise) as url:
-        found = outcomes(check(url))
+def test_random_scores_fail_both_repeatability_checks() -> None:
+    with serve_scores(score_with_noise) as url:
+        found = parse_outcomes(check(url))
     assert found["same again"] == found["same in a batch"] == "fails" and found["order"] == "ok"
 
 
-def test_a_reward_that_nobody_has_must_get_no_number() -> None:
-    with serving(fit, refused="") as url:
-        assert outcomes(check(url))["unknown reward"] == "fails"
+def test_the_check_fails_if_an_unknown_reward_gets_a_number() -> None:
+    with serve_scores(score_fit, refused="") as url:
+        assert parse_outcomes(check(url))["unknown reward"] == "fails"
 
 
-def test_a_servers_words_reach_no_terminal_as_they_are() -> None:
-    with serving(fit, refused="fit") as url:
+def test_control_characters_in_a_servers_text_are_not_printed() -> None:
+    with serve_scores(score_fit, refused="fit") as url:
         ended = check(url)
     assert "nothing is called fit" in ended.words and "\x1b" not in ended.out
 
 
-def test_what_is_better_is_said_by_the_server_or_the_caller() -> None:
-    with serving(reversed_fit, order=-1) as url:
-        assert outcomes(check(url))["order"] == "ok"
-        assert outcomes(check(url, "+orders.fit=0"))["order"] == "unknown"
-        assert outcomes(check(url, "+orders.fit=1"))["order"] == "fails"
+def test_the_order_comes_from_the_server_or_from_orders() -> None:
+    with serve_scores(score_reversed, order=-1) as url:
+        assert parse_outcomes(check(url))["order"] == "ok"
+        assert parse_outcomes(check(url, "+orders.fit=0"))["order"] == "unknown"
+        assert parse_outcomes(check(url, "+orders.fit=1"))["order"] == "fails"
 
 
-def test_a_server_of_another_wire_passes_nothing_and_one_that_is_not_there_is_one_line() -> None:
-    with serving(fit) as url:
-        found = outcomes(check(url, "wire=flow_factory"))
+def test_a_wrong_wire_fails_the_checks_and_a_missing_server_is_one_line() -> None:
+    with serve_scores(score_fit) as url:
+        found = parse_outcomes(check(url, "wire=flow_factory"))
     assert found["order"] == found["same again"] == "fails" and found["nulls"] == found["latency"] == "unknown"
     assert "no reply" in refusal("check_rewards", url, code=1)
     assert "url: expected http://" in refusal("check_rewards", "127.0.0.1:8000")

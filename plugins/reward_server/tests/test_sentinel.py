@@ -24,7 +24,9 @@ GROUP, PROMPTS = 4, 30
 """Number of images per prompt, which are similar to each other, and number of prompts per comparison."""
 
 
-def add(sentinel: Sentinel, random: np.random.Generator, reward: float, edges: float, held_out: float = 0.6) -> None:
+def add_images(
+    sentinel: Sentinel, random: np.random.Generator, reward: float, edges: float, held_out: float = 0.6
+) -> None:
     """Add the images of one comparison, with new prompts and the given mean scores."""
     for _ in range(PROMPTS):
         prompt, offset = str(random.integers(2**62)), random.normal(0, 1, 3)
@@ -33,7 +35,7 @@ def add(sentinel: Sentinel, random: np.random.Generator, reward: float, edges: f
             sentinel.add_image(prompt, {name: MetricAnswer(level) for name, level in zip(METRICS, levels, strict=True)})
 
 
-def watching() -> Sentinel:
+def new_sentinel() -> Sentinel:
     return Sentinel("reward", METRICS, GROUP * PROMPTS)
 
 
@@ -49,54 +51,54 @@ def watching() -> Sentinel:
         (0.1, 0.05, 0.4, []),
     ],
 )
-def test_what_moves_while_the_reward_does_not_fall_is_named(
+def test_metrics_that_move_while_the_reward_does_not_fall_are_reported(
     reward: float, edges: float, held_out: float, moved: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    sentinel, random = watching(), np.random.default_rng(0)
-    add(sentinel, random, 0.3, 0.1)
+    sentinel, random = new_sentinel(), np.random.default_rng(0)
+    add_images(sentinel, random, 0.3, 0.1)
     assert sentinel.moved == []
     with caplog.at_level(logging.WARNING):
-        add(sentinel, random, reward, edges, held_out)
+        add_images(sentinel, random, reward, edges, held_out)
     assert sentinel.moved == moved
     assert [record.getMessage().startswith("The generator may game reward: while") for record in caplog.records] == [
         True
     ] * bool(moved)
-    add(sentinel, random, 0.3, 0.1)
+    add_images(sentinel, random, 0.3, 0.1)
     assert sentinel.moved == []
 
 
-def test_a_service_whose_images_stay_as_they_were_raises_an_alarm_at_most_at_the_stated_rate() -> None:
+def test_false_alarms_are_at_most_as_frequent_as_stated() -> None:
     """Images of the same prompt are similar, the reward rises, and there are many comparisons."""
     random, alarms, services = np.random.default_rng(2), 0, 100
     for _ in range(services):
-        sentinel = watching()
-        add(sentinel, random, 0.3, 0.1)
+        sentinel = new_sentinel()
+        add_images(sentinel, random, 0.3, 0.1)
         raised = False
         for look in range(6):
-            add(sentinel, random, 0.35 + 0.05 * look, 0.1)
+            add_images(sentinel, random, 0.35 + 0.05 * look, 0.1)
             raised |= bool(sentinel.moved)
         alarms += raised
     assert alarms <= services * FALSE_ALARMS + 3 * (services * FALSE_ALARMS * (1 - FALSE_ALARMS)) ** 0.5
 
 
-def test_a_stored_baseline_is_compared_with_from_the_first_look_on() -> None:
+def test_with_a_stored_baseline_the_first_comparison_can_raise_an_alarm() -> None:
     random = np.random.default_rng(0)
     baseline = np.array([0.3, 0.6, 0.1]) * (1 + 0.2 * random.normal(0, 1, (PROMPTS, 3)))
     sentinel = Sentinel("reward", METRICS, GROUP * PROMPTS, baseline)
-    add(sentinel, random, 0.5, 0.05)
+    add_images(sentinel, random, 0.5, 0.05)
     assert sentinel.moved == ["edge_density"]
-    add(sentinel, random, 0.5, 0.1)
+    add_images(sentinel, random, 0.5, 0.1)
     assert sentinel.moved == []
 
 
-def test_an_image_without_one_of_the_scores_is_left_out() -> None:
-    sentinel, null = watching(), MetricAnswer(None, RowError("corrupt_image", "no"))
+def test_an_image_that_lacks_a_score_is_skipped() -> None:
+    sentinel, null = new_sentinel(), MetricAnswer(None, RowError("corrupt_image", "no"))
     sentinel.add_image("a", {"reward": MetricAnswer(0.5), "held_out": null, "edge_density": MetricAnswer(0.1)})
     sentinel.add_image("a", {"reward": MetricAnswer(0.5)})
     assert sentinel.count == 0
 
 
-def test_it_is_asked_for_by_served_metrics_beside_the_reward() -> None:
+def test_the_sentinel_watches_served_metrics_other_than_the_reward() -> None:
     words = ["metric=[clipscore,edge_density]", "models=shapes"]
     config = config_of("serve", *words, "reward=clipscore", "sentinel=[edge_density]")
     sentinel = make_sentinel(config, SERVED)

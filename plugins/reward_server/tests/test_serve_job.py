@@ -1,4 +1,4 @@
-"""A real service answers trainers' requests with the scores of an offline scorer, even if a replica dies."""
+"""A real service returns the same scores as an offline scorer to trainers, even if a replica dies."""
 
 import base64
 import io
@@ -60,7 +60,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def offline() -> dict[Pair, dict[str, float]]:
-    """Return scores of a scorer in this process, by pair and metric; each image is also paired with another prompt."""
+    """Score images in this process, each with its own and another prompt. Return the scores by pair and metric."""
     pairs = pack_pairs(24, ("atlas", "flint"))
     pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
     pairs = list(dict.fromkeys(pairs))
@@ -68,10 +68,10 @@ def offline() -> dict[Pair, dict[str, float]]:
     scores: dict[Pair, dict[str, float]] = {pair: {} for pair in pairs}
     for row in table.select(["image_id", "metric", "score"]).to_pylist():
         scores[pairs[int(row["image_id"])]][row["metric"]] = row["score"]
-    return {pair: {**of_pair, "reward": combined(of_pair)} for pair, of_pair in scores.items()}
+    return {pair: {**of_pair, "reward": combine(of_pair)} for pair, of_pair in scores.items()}
 
 
-def combined(scores: Mapping[str, float]) -> float:
+def combine(scores: Mapping[str, float]) -> float:
     return 0.6 * scores["vqascore"] + 0.4 * max(scores["clipscore"], 0)
 
 
@@ -81,7 +81,9 @@ def ask_alone(service: Running, pair: Pair) -> dict[str, float | None]:
     return scores
 
 
-def test_clients_of_one_image_get_the_offline_scores(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
+def test_clients_that_send_single_images_get_the_offline_scores(
+    service: Running, offline: dict[Pair, dict[str, float]]
+) -> None:
     pairs = list(offline)[:24]
     with ThreadPoolExecutor(12) as clients:
         answers = list(clients.map(lambda pair: ask_alone(service, pair), pairs))
@@ -96,9 +98,7 @@ def test_clients_of_one_image_get_the_offline_scores(service: Running, offline: 
         assert f'plumbline_part_seconds_count{{part="{part}"}}' in page
 
 
-def test_the_wires_of_other_trainers_give_the_same_number(
-    service: Running, offline: dict[Pair, dict[str, float]]
-) -> None:
+def test_all_wires_return_the_same_number(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
     pairs = list(offline)[:3]
     expected = pytest.approx([offline[pair]["reward"] for pair in pairs], abs=1e-5)
     encoded, texts = [base64.b64encode(pair.image).decode() for pair in pairs], [pair.prompt for pair in pairs]
@@ -119,7 +119,7 @@ def test_the_wires_of_other_trainers_give_the_same_number(
     assert {name for result in body["results"] for name in result} == {"reward", "vqascore", "clipscore"}
 
 
-def test_a_combined_reward_is_the_exports_to_the_last_digit(service: Running, tmp_path: Path) -> None:
+def test_a_combined_reward_equals_the_exported_reward(service: Running, tmp_path: Path) -> None:
     """Other images in a batch may change the last digits of a model's score; if they do not, the rewards are equal."""
     store = service.log.parent / "store"
     printed("rewards", f"store={store}", "format=rewards", REWARD, f"output={tmp_path}/out")
@@ -153,12 +153,9 @@ def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
         assert found and float(found[1]) / 5 == pytest.approx((1 + 4 * offline[pair]["reward"]) / 5, abs=1e-5)
 
 
-def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_there_is_none(service: Running) -> None:
-    """Each wire receives the forms it accepts: MP4 and WebM as bytes or by path, or a list of frames.
-
-    Truncated files fail.
-    """
-    (reel, text), (orbit, other), (strip, another) = (clip(name) for name in ("reel", "orbit", "strip"))
+def test_a_videos_reward_is_the_offline_score_or_an_error(service: Running) -> None:
+    """Videos are sent as MP4 or WebM bytes, by path, or as a list of frames. Truncated files have an error."""
+    (reel, text), (orbit, other), (strip, another) = (read_clip(name) for name in ("reel", "orbit", "strip"))
     scorer = open_scorer(METRICS, "models=shapes")
 
     def offline_score(film: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
@@ -173,7 +170,7 @@ def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_ther
     sent = {"prompt": [another], "image": None, "video": [frames]}
     rewards = requests.post(f"{service.url}/compute", json=sent, timeout=60).json()
     parts = {metric: offline_score(strip, another, metric) for metric in ("vqascore", "clipscore")}
-    assert rewards == {"rewards": [pytest.approx(combined(parts))]}
+    assert rewards == {"rewards": [pytest.approx(combine(parts))]}
 
     folder = service.log.parent / "videos"
     (folder / "reel.mp4").write_bytes(reel)
@@ -193,7 +190,7 @@ def test_a_videos_reward_is_the_offline_score_of_its_file_or_the_reason_why_ther
     assert reasons == ["corrupt_video", "corrupt_video", "uri_refused"]
 
 
-def clip(generator: str) -> tuple[Any, str]:
+def read_clip(generator: str) -> tuple[Any, str]:
     """Return a generator's first embedded clip, as a file or as a list of frames, and its prompt."""
     (row,) = pq.read_table(CLIPS / "images" / generator / "00000.parquet").slice(0, 1).to_pylist()
     texts = pq.read_table(CLIPS / "prompts.parquet").to_pylist()
@@ -215,14 +212,14 @@ def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) 
 @pytest.mark.parametrize(
     "wire", ["openai_chat", *(pytest.param(w.name, marks=pytest.mark.slow) for w in WIRES if w.name != "openai_chat")]
 )
-def test_a_server_that_works_passes_every_check_on_every_wire(service: Running, wire: str) -> None:
+def test_our_service_passes_every_check_on_every_wire(service: Running, wire: str) -> None:
     """The token is part of the address, as trainers send it."""
     words = printed("check_rewards", service.url, f"wire={wire}", "repeats=1")
     assert "no check failed" in words and TOKEN not in words
 
 
 @pytest.mark.elsewhere
-def test_unirls_own_client_gets_rewards_and_marks_what_failed(
+def test_unirls_own_client_gets_rewards_and_marks_failures(
     service: Running, offline: dict[Pair, dict[str, float]]
 ) -> None:
     """The client comes from the released package, which `make trainers` installs."""
@@ -254,7 +251,7 @@ def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: R
     from unirl.types.primitives import Texts, Video, Videos
     from unirl.types.reward import RewardRequest
 
-    strip, text = clip("strip")
+    strip, text = read_clip("strip")
     shown = np.stack([np.asarray(Image.open(io.BytesIO(frame)).convert("RGB"), np.float32) / 255 for frame in strip])
     frames = torch.from_numpy(shown).permute(0, 3, 1, 2)
     spec = remote.RemoteRewardSpec(
@@ -271,33 +268,33 @@ def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: R
     assert answer.component_rewards["vqascore"][0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_token_is_wanted_and_shown_nowhere(service: Running) -> None:
+def test_the_token_is_required_and_never_exposed(service: Running) -> None:
     assert requests.get(f"http://127.0.0.1:{service.port}/metrics", timeout=60).status_code == 401
     assert TOKEN not in service.log.read_text()
     for pid in service.replicas():
         assert TOKEN.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def test_it_answers_by_its_names_and_no_page_of_another_origin(service: Running) -> None:
-    def status(**headers: str) -> int:
+def test_only_known_host_names_and_the_same_origin_are_accepted(service: Running) -> None:
+    def get_status(**headers: str) -> int:
         return requests.get(f"{service.url}/rewards", headers=headers, timeout=60).status_code
 
-    assert status() == status(Host="rewards.example.org") == 200
-    assert status(Host="evil.example") == status(Host="[::1]evil.example") == 400
-    assert status(Origin="http://evil.example") == 403
+    assert get_status() == get_status(Host="rewards.example.org") == 200
+    assert get_status(Host="evil.example") == get_status(Host="[::1]evil.example") == 400
+    assert get_status(Origin="http://evil.example") == 403
 
 
-def faded(pair: Pair) -> Pair:
-    """Return the same image with paler colours."""
+def fade(pair: Pair) -> Pair:
+    """Return the pair with paler colours in its image."""
     picture = ImageEnhance.Color(Image.open(io.BytesIO(pair.image)).convert("RGB")).enhance(0.1)
     encoded = io.BytesIO()
     picture.save(encoded, "PNG")
     return Pair(encoded.getvalue(), pair.prompt)
 
 
-def test_a_reward_that_is_gamed_is_told_by_health_and_the_log(service: Running) -> None:
-    """In two comparisons, the images are paler than those of the run but do not score worse."""
-    pairs = [faded(pair) for pair in pack_pairs(2 * WATCHED - 1)]
+def test_reward_hacking_is_reported_on_the_health_page_and_in_the_log(service: Running) -> None:
+    """The images of two comparisons are paler than those of the run, but do not score worse."""
+    pairs = [fade(pair) for pair in pack_pairs(2 * WATCHED - 1)]
     with requests.Session() as session:
         ask_score(session, service.url, pairs)
     assert requests.get(f"{service.url}/health", timeout=60).json()["sentinel"] == ["saturation"]
@@ -305,20 +302,20 @@ def test_a_reward_that_is_gamed_is_told_by_health_and_the_log(service: Running) 
     assert "The generator may game reward: while reward went from " in line and ", saturation fell from " in line
 
 
-def sampled(rng: Random, logits: np.ndarray) -> int:
+def sample(rng: Random, logits: np.ndarray) -> int:
     weights = np.exp(logits - logits.max())
     return rng.choices(range(len(logits)), list(weights / weights.sum()))[0]
 
 
-def test_ten_steps_of_a_group_relative_policy_raise_the_reward(service: Running) -> None:
+def test_ten_steps_of_policy_optimization_increase_the_reward(service: Running) -> None:
     """For each prompt, a toy generator has a policy over colours and one over shapes, and learns from groups of 16."""
     rng, wanted = Random(0), [("red", "circle"), ("blue", "star"), ("green", "square")]
     policy = {pair: (np.zeros(len(COLOURS)), np.zeros(len(SHAPES))) for pair in wanted}
     means = []
     with requests.Session() as session:
         for step in range(10):
-            choices = [(pair, sampled(rng, policy[pair][0]), sampled(rng, policy[pair][1])) for pair in wanted * 16]
-            drawn = [Pair(toy(COLOURS[c], SHAPES[s], f"{step}"), f"a {p[0]} {p[1]}") for p, c, s in choices]
+            choices = [(pair, sample(rng, policy[pair][0]), sample(rng, policy[pair][1])) for pair in wanted * 16]
+            drawn = [Pair(draw_toy_image(COLOURS[c], SHAPES[s], f"{step}"), f"a {p[0]} {p[1]}") for p, c, s in choices]
             scores = [answer["vqascore"] for answer in ask_score(session, service.url, drawn)]
             rewards = np.array([math.nan if score is None else score for score in scores])
             assert not np.isnan(rewards).any()
@@ -328,7 +325,7 @@ def test_ten_steps_of_a_group_relative_policy_raise_the_reward(service: Running)
     assert np.mean(means[-2:]) > np.mean(means[:2]) + 0.3, means
 
 
-def toy(colour: str, shape: str, seed: str) -> bytes:
+def draw_toy_image(colour: str, shape: str, seed: str) -> bytes:
     entity = Entity(shape=shape, colour=colour, size="large", part=None, cell=(1, 1))
     return to_png(draw_scene(Scene(entities=(entity,)), seed))
 
@@ -344,7 +341,9 @@ def learn(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, flo
 
 
 @pytest.mark.slow
-def test_a_replica_killed_under_load_costs_no_request(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
+def test_no_request_is_lost_if_a_replica_is_killed_under_load(
+    service: Running, offline: dict[Pair, dict[str, float]]
+) -> None:
     """Every client gets exactly one answer, to its own request.
 
     Whether the replica has a batch when it dies depends on chance; test_replicas.py tests a replica that has one.
@@ -362,7 +361,7 @@ def test_a_replica_killed_under_load_costs_no_request(service: Running, offline:
     assert victim not in service.replicas()
 
 
-def half_open(port: int) -> list[socket.socket]:
+def open_incomplete_requests(port: int) -> list[socket.socket]:
     """Open connections that never send a full request: some send nothing, others half of a request head."""
     connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(20)]
     for connection in connections[::2]:
@@ -371,13 +370,13 @@ def half_open(port: int) -> list[socket.socket]:
 
 
 @pytest.mark.slow
-def test_told_to_stop_under_load_it_answers_what_it_has_and_shows_no_traceback(tmp_path: Path) -> None:
+def test_a_service_that_is_stopped_under_load_answers_all_requests_first(tmp_path: Path) -> None:
     """Requests are answered even after uvicorn's own time limit, and connections without a request are closed."""
     pairs = pack_pairs(24, ("atlas", "flint"))
     with run_service(tmp_path / "log", "metric=[saturation]", "batch=64", "gather_seconds=14") as service:
-        idle = half_open(service.port)
+        idle = open_incomplete_requests(service.port)
         assert all(connection.recv(1) == b"" for connection in idle)
-        half_open(service.port)
+        open_incomplete_requests(service.port)
         with ThreadPoolExecutor(len(pairs)) as clients:
             futures = [clients.submit(ask_alone, service, pair) for pair in pairs]
             waiting = f"plumbline_waiting_images {len(pairs)}.0"

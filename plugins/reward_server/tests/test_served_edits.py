@@ -1,4 +1,4 @@
-"""With each trainer's payload, a real service of metrics over edits returns the score of a sweep."""
+"""A real service scores edits in each trainer's payload and returns the same scores as a sweep."""
 
 import base64
 import io
@@ -32,7 +32,7 @@ class Edit(NamedTuple):
     ssim: float
 
 
-class Edited(NamedTuple):
+class EditService(NamedTuple):
     """A service whose reward is source_ssim, and edits with their scores."""
 
     service: Running
@@ -43,7 +43,7 @@ class Edited(NamedTuple):
         assert response.status_code == 200, response.text
         return response.json()
 
-    def ours(self, sources: list[Any], metrics: list[str]) -> Any:
+    def post_ours(self, sources: list[Any], metrics: list[str]) -> Any:
         shown = self.edits[: len(sources)]
         form = {"images": [b64(edit.image) for edit in shown], "prompts": [edit.prompt for edit in shown]}
         return self.post("/score", {**form, "metrics": metrics, "sources": sources})
@@ -57,8 +57,8 @@ def b64(image: bytes) -> str:
     return base64.b64encode(image).decode()
 
 
-def swept(folder: Path) -> list[Edit]:
-    """Return the first edits of the embedded benchmark with their scores from a sweep."""
+def sweep_edits(folder: Path) -> list[Edit]:
+    """Return the first edits of the embedded edit benchmark with their scores from a sweep."""
     words = [
         "sweep=shapes_edits",
         "metric=[source_ssim]",
@@ -74,33 +74,30 @@ def swept(folder: Path) -> list[Edit]:
 
 
 @pytest.fixture(scope="module")
-def edited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edited]:
+def edit_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EditService]:
     folder = tmp_path_factory.mktemp("edited")
-    edits = swept(folder)
+    edits = sweep_edits(folder)
     words = [METRICS, "reward=source_ssim", "limits.max_pixels=200000", "gather_seconds=0"]
     with run_service(folder / "log", *words) as service:
-        yield Edited(service, edits)
+        yield EditService(service, edits)
 
 
-def test_our_own_wire_gives_the_sweeps_number_in_json_and_in_parts(edited: Edited) -> None:
-    edits = edited.edits
-    assert len(set(edited.scores)) == COUNT
+def test_our_wire_returns_the_sweeps_scores_for_json_and_parts(edit_service: EditService) -> None:
+    edits = edit_service.edits
+    assert len(set(edit_service.scores)) == COUNT
     for sources in ([b64(edit.source) for edit in edits], [[b64(edit.source)] for edit in edits]):
-        reply = edited.ours(sources, ["source_ssim", "saturation"])
-        assert [row["source_ssim"] for row in reply["scores"]] == edited.scores and not any(reply["errors"])
+        reply = edit_service.post_ours(sources, ["source_ssim", "saturation"])
+        assert [row["source_ssim"] for row in reply["scores"]] == edit_service.scores and not any(reply["errors"])
     request = json.dumps({"prompts": [edit.prompt for edit in edits], "metrics": ["source_ssim"]})
     for name in ("sources", "sources.{}"):
         form = [("request", (None, request)), *(("images", edit.image) for edit in edits)]
         form += [(name.format(place), edit.source) for place, edit in enumerate(edits)]
-        reply = requests.post(f"{edited.service.url}/score", files=form, timeout=60).json()
-        assert [row["source_ssim"] for row in reply["scores"]] == edited.scores
+        reply = requests.post(f"{edit_service.service.url}/score", files=form, timeout=60).json()
+        assert [row["source_ssim"] for row in reply["scores"]] == edit_service.scores
 
 
-def test_unirls_client_gets_the_sweeps_number(edited: Edited) -> None:
-    """The payload has two turns with the same instruction.
-
-    It is that of _build_score_payload in unirl/reward/remote.py, 1a7b501.
-    """
+def test_unirls_client_gets_the_sweeps_scores(edit_service: EditService) -> None:
+    """The payload has two turns with the same instruction (_build_score_payload in unirl/reward/remote.py, 1a7b501)."""
     sent = [
         {
             "history": [
@@ -110,43 +107,43 @@ def test_unirls_client_gets_the_sweeps_number(edited: Edited) -> None:
             "required_rewards": ["source_ssim"],
             "metadata": None,
         }
-        for edit in edited.edits
+        for edit in edit_service.edits
     ]
-    reply = edited.post("/score", {"requests": sent})
-    assert reply["results"] == [{"source_ssim": {"score": score}} for score in edited.scores]
+    reply = edit_service.post("/score", {"requests": sent})
+    assert reply["results"] == [{"source_ssim": {"score": score}} for score in edit_service.scores]
 
 
-def test_flow_factorys_client_gets_the_sweeps_number(edited: Edited) -> None:
+def test_flow_factorys_client_gets_the_sweeps_scores(edit_service: EditService) -> None:
     """The payload is that of _build_payload in src/flow_factory/rewards/my_reward_remote.py, a0b2bc5."""
     payload = {
-        "prompt": [edit.prompt for edit in edited.edits],
-        "image": [b64(edit.image) for edit in edited.edits],
+        "prompt": [edit.prompt for edit in edit_service.edits],
+        "image": [b64(edit.image) for edit in edit_service.edits],
         "video": None,
-        "condition_images": [[b64(edit.source)] for edit in edited.edits],
+        "condition_images": [[b64(edit.source)] for edit in edit_service.edits],
         "condition_videos": None,
     }
-    assert edited.post("/compute", payload) == {"rewards": edited.scores}
-    missing = edited.post("/compute", payload | {"condition_images": None})
+    assert edit_service.post("/compute", payload) == {"rewards": edit_service.scores}
+    missing = edit_service.post("/compute", payload | {"condition_images": None})
     assert missing["error"].startswith("image 0: missing_image: ")
 
 
-def test_edit_r1s_client_gets_the_sweeps_number(edited: Edited) -> None:
+def test_edit_r1s_client_gets_the_sweeps_scores(edit_service: EditService) -> None:
     """The payload is that of mllm_score_continue in flow_grpo/rewards.py, 4217f25, which fails without `scores`."""
     data = {
-        "ref_images": [edit.source for edit in edited.edits],
-        "images": [edit.image for edit in edited.edits],
-        "prompts": [edit.prompt for edit in edited.edits],
-        "metadatas": [{"prompt": edit.prompt, "image": "a.png", "requirement": "None"} for edit in edited.edits],
+        "ref_images": [edit.source for edit in edit_service.edits],
+        "images": [edit.image for edit in edit_service.edits],
+        "prompts": [edit.prompt for edit in edit_service.edits],
+        "metadatas": [{"prompt": edit.prompt, "image": "a.png", "requirement": "None"} for edit in edit_service.edits],
     }
-    address = f"{edited.service.url}/mode/logits_non_cot"
+    address = f"{edit_service.service.url}/mode/logits_non_cot"
     reply = pickle.loads(requests.post(address, data=pickle.dumps(data), timeout=60).content)
-    assert reply["scores"] == edited.scores
+    assert reply["scores"] == edit_service.scores
     data["ref_images"] = [b"broken", *data["ref_images"][1:]]
     reply = pickle.loads(requests.post(address, data=pickle.dumps(data), timeout=60).content)
     assert set(reply) == {"error"} and "the source of the edit: " in reply["error"]
 
 
-def png(width: int, height: int) -> bytes:
+def make_png(width: int, height: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(file, "PNG")
     return file.getvalue()
@@ -156,42 +153,48 @@ def png(width: int, height: int) -> bytes:
     ("source", "kind"),
     [
         (b64(b"no image"), "corrupt_image"),
-        (b64(png(60, 60)[:80]), "corrupt_image"),
-        (b64(png(500, 401)), "image_too_large"),
-        ([b64(png(60, 60)), b64(png(60, 60))], "too_many_images"),
+        (b64(make_png(60, 60)[:80]), "corrupt_image"),
+        (b64(make_png(500, 401)), "image_too_large"),
+        ([b64(make_png(60, 60)), b64(make_png(60, 60))], "too_many_images"),
         (None, "missing_image"),
         ([], "missing_image"),
         ("", "missing_image"),
     ],
 )
-def test_a_bad_source_costs_the_metrics_that_need_it_alone(edited: Edited, source: Any, kind: str) -> None:
-    reply = edited.ours([source, b64(edited.edits[1].source)], ["source_ssim", "saturation"])
+def test_a_bad_source_only_affects_metrics_that_need_it(edit_service: EditService, source: Any, kind: str) -> None:
+    reply = edit_service.post_ours([source, b64(edit_service.edits[1].source)], ["source_ssim", "saturation"])
     bad, good = reply["scores"]
     assert bad["source_ssim"] is None and bad["saturation"] > 0
-    assert good["source_ssim"] == edited.scores[1] and good["saturation"] > 0
+    assert good["source_ssim"] == edit_service.scores[1] and good["saturation"] > 0
     assert reply["errors"][0].keys() == {"source_ssim"} and reply["errors"][0]["source_ssim"]["kind"] == kind
 
 
-def test_sources_that_no_metric_of_the_request_looks_at_are_refused_or_a_line_of_the_log(edited: Edited) -> None:
-    form = {"images": [b64(edited.edits[0].image)], "prompts": ["an edit"], "metrics": ["saturation"]}
-    refused = requests.post(f"{edited.service.url}/score", json=form | {"sources": [b64(png(20, 20))]}, timeout=60)
+def test_unused_sources_are_refused_on_our_wire_and_logged_on_unirls(edit_service: EditService) -> None:
+    form = {"images": [b64(edit_service.edits[0].image)], "prompts": ["an edit"], "metrics": ["saturation"]}
+    refused = requests.post(
+        f"{edit_service.service.url}/score", json=form | {"sources": [b64(make_png(20, 20))]}, timeout=60
+    )
     assert refused.status_code == 400 and "saturation would ignore them" in refused.json()["error"]
     turn = {"text": "an edit", "image_b64": form["images"][0]}
     for _ in range(2):
         sent = [{"history": [turn, turn], "required_rewards": ["saturation"]}]
-        assert edited.post("/score", {"requests": sent})["results"][0]["saturation"]["score"] > 0
-    log = edited.service.log.read_text()
+        assert edit_service.post("/score", {"requests": sent})["results"][0]["saturation"]["score"] > 0
+    log = edit_service.service.log.read_text()
     assert log.count("requests of the wire unirl send sources of edits, but saturation ignores them") == 1
 
 
-def test_a_reward_of_edits_passes_the_checks_which_know_that_it_needs_sources(edited: Edited) -> None:
-    said = printed("check_rewards", edited.service.url, "repeats=1", "must_use=[sources]", "metrics=[source_ssim]")
+def test_a_reward_of_edits_passes_all_checks(edit_service: EditService) -> None:
+    said = printed(
+        "check_rewards", edit_service.service.url, "repeats=1", "must_use=[sources]", "metrics=[source_ssim]"
+    )
     assert "no check failed" in said and "used: " in said
-    known_pair = requests.get(f"{edited.service.url}/health", timeout=60).json()["known_pair"]
+    known_pair = requests.get(f"{edit_service.service.url}/health", timeout=60).json()["known_pair"]
     assert known_pair["source_ssim"]["error"] is None
 
 
 @pytest.mark.parametrize("wire", [pytest.param("flow_factory", marks=pytest.mark.slow), "edit_r1"])
-def test_a_reward_of_edits_passes_the_checks_of_wires_that_list_no_rewards(edited: Edited, wire: str) -> None:
+def test_a_reward_of_edits_passes_all_checks_on_wires_that_list_no_rewards(
+    edit_service: EditService, wire: str
+) -> None:
     words = [f"wire={wire}", "needs=[sources]", "must_use=[sources]", "+orders.reward=0", "repeats=1", "batch=4"]
-    assert "no check failed" in printed("check_rewards", edited.service.url, *words)
+    assert "no check failed" in printed("check_rewards", edit_service.service.url, *words)

@@ -1,4 +1,4 @@
-"""A real service scores by a benchmark's own questions, by questions in requests and by written questions."""
+"""A real service uses questions from a benchmark, from requests, or written by a language model."""
 
 import base64
 import io
@@ -31,7 +31,7 @@ WRITTEN = 2
 REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\nA: yes"
 
 
-class Asked(NamedTuple):
+class QuestionService(NamedTuple):
     """A service whose pack has GenEval2 questions for half of the prompts, and a sweep's scores for all prompts."""
 
     service: Running
@@ -45,17 +45,17 @@ class Asked(NamedTuple):
         assert response.status_code == 200, response.text
         return response.json()
 
-    def encoded(self) -> list[str]:
+    def encode_images(self) -> list[str]:
         return [base64.b64encode(pair.image).decode() for pair in self.pairs]
 
-    def ours(self, metrics: list[str], questions: list[Any] | None, count: int = COUNT) -> Any:
+    def post_ours(self, metrics: list[str], questions: list[Any] | None, count: int = COUNT) -> Any:
         texts = [pair.prompt for pair in self.pairs[:count]]
-        form = {"images": self.encoded()[:count], "prompts": texts, "metrics": metrics}
+        form = {"images": self.encode_images()[:count], "prompts": texts, "metrics": metrics}
         return self.post("/score", form | ({} if questions is None else {"questions": questions}))
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def question_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuestionService]:
     folder, writer = tmp_path_factory.mktemp("asked"), Server()
     writer.script = lambda number, body: said(REPLY)
     bench, half = write_benchmark(folder / "bench", ("atlas",), COUNT), folder / "half.jsonl"
@@ -73,7 +73,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         order = [row["image_id"] for row in images("atlas", COUNT)]
         swept = {name: rows.set_index("image_id").score[order].tolist() for name, rows in scores.groupby("metric")}
         with run_service(folder / "log", *words, *model) as service:
-            yield Asked(service, writer, pack_pairs(COUNT), swept)
+            yield QuestionService(service, writer, pack_pairs(COUNT), swept)
     writer.close()
 
 
@@ -81,46 +81,57 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
 @pytest.mark.parametrize(
     "wire", ["score", *(pytest.param(wire, marks=pytest.mark.slow) for wire in ("unirl", "flow_factory"))]
 )
-def test_a_reward_by_questions_passes_the_checks_with_a_question_and_does_not_ignore_it(
-    asked: Asked, wire: str
-) -> None:
+def test_a_reward_that_needs_questions_passes_all_checks(question_service: QuestionService, wire: str) -> None:
     words = [f"wire={wire}", "metrics=[geneval2]", "needs=[questions]", "must_use=[questions]", "repeats=1"]
-    said = printed("check_rewards", asked.service.url, *words)
+    said = printed("check_rewards", question_service.service.url, *words)
     assert "no check failed" in said and "used: " in said
-    known_pair = requests.get(f"{asked.service.url}/health", timeout=60).json()["known_pair"]
+    known_pair = requests.get(f"{question_service.service.url}/health", timeout=60).json()["known_pair"]
     assert known_pair["geneval2"]["ordered"] and known_pair["text"]["ordered"]
 
 
-def test_questions_of_a_request_or_of_the_pack_give_the_sweeps_scores_to_the_last_digit(asked: Asked) -> None:
-    listed = asked.ours([*METRICS], [VQA_LIST] * COUNT)
-    assert [row["geneval2"] for row in listed["scores"]] == asked.swept["geneval2"]
-    assert [row["geneval2_am"] for row in listed["scores"]] == asked.swept["geneval2_am"]
-    packed = asked.ours([*METRICS], None)
+def test_questions_from_requests_and_from_the_pack_lead_to_the_sweeps_exact_scores(
+    question_service: QuestionService,
+) -> None:
+    listed = question_service.post_ours([*METRICS], [VQA_LIST] * COUNT)
+    assert [row["geneval2"] for row in listed["scores"]] == question_service.swept["geneval2"]
+    assert [row["geneval2_am"] for row in listed["scores"]] == question_service.swept["geneval2_am"]
+    packed = question_service.post_ours([*METRICS], None)
     half = COUNT // 2
     assert packed["scores"] == [*listed["scores"][:half], *[{"geneval2": None, "geneval2_am": None}] * half]
     assert {error["geneval2"]["kind"] for error in packed["errors"][half:]} == {"no_questions"}
 
 
-def test_a_sign_is_read_for_the_texts_of_its_request_or_for_its_prompts_quotes(asked: Asked) -> None:
+def test_the_text_metric_uses_the_texts_in_the_request_or_quoted_in_the_prompt(
+    question_service: QuestionService,
+) -> None:
     image = base64.b64encode(sign("OPEN")).decode()
     form = {"images": [image] * 3, "prompts": ['a sign "SALE"', 'a sign "OPEN"', "a sign"], "metrics": ["text"]}
-    reply = asked.post("/score", form | {"questions": [["OPEN"], None, None]})
+    reply = question_service.post("/score", form | {"questions": [["OPEN"], None, None]})
     assert reply["scores"] == [{"text": 1.0}, {"text": 1.0}, {"text": None}]
     assert reply["errors"][2]["text"]["kind"] == "no_text_wanted"
 
 
-def test_flow_factorys_columns_bring_questions(asked: Asked) -> None:
+def test_questions_are_read_from_flow_factorys_columns(question_service: QuestionService) -> None:
     """The client sends further columns of a data set as lists in `kwargs`; the questions are JSON strings."""
-    sent = {"prompt": [pair.prompt for pair in asked.pairs], "image": asked.encoded(), "video": None}
+    sent = {
+        "prompt": [pair.prompt for pair in question_service.pairs],
+        "image": question_service.encode_images(),
+        "video": None,
+    }
     sent |= {"condition_images": None, "condition_videos": None}
     column = [json.dumps(VQA_LIST)] * COUNT
     for kwargs in ({"vqa_list": column}, {"metadata": [json.dumps({"vqa_list": VQA_LIST})] * COUNT}):
-        assert asked.post("/compute", sent | {"kwargs": kwargs}) == {"rewards": asked.swept["geneval2"]}
-    assert "image 4: no_questions" in asked.post("/compute", sent | {"kwargs": None})["error"]
-    assert "image 0: no_questions" in asked.post("/compute", sent | {"kwargs": {"vqa_list": ["[]"] * COUNT}})["error"]
+        assert question_service.post("/compute", sent | {"kwargs": kwargs}) == {
+            "rewards": question_service.swept["geneval2"]
+        }
+    assert "image 4: no_questions" in question_service.post("/compute", sent | {"kwargs": None})["error"]
+    assert (
+        "image 0: no_questions"
+        in question_service.post("/compute", sent | {"kwargs": {"vqa_list": ["[]"] * COUNT}})["error"]
+    )
 
 
-def unirl_request(pair: Pair, metadata: dict[str, Any], place: int) -> dict[str, Any]:
+def make_unirl_request(pair: Pair, metadata: dict[str, Any], place: int) -> dict[str, Any]:
     """Return a request like those of RemoteRewardBackend._build_score_payload."""
     identity = {"request_id": f"r{place}", "sample_id": f"s{place}", "group_id": "g", "source_rank": 0}
     identity |= {"policy_version": 3, "scorer_version": None, "idempotency_key": f"k{place}"}
@@ -128,25 +139,27 @@ def unirl_request(pair: Pair, metadata: dict[str, Any], place: int) -> dict[str,
     return {"history": [turn], "required_rewards": ["geneval2"], "metadata": metadata, **identity}
 
 
-def test_unirls_metadata_brings_questions_and_its_identities_come_back(asked: Asked) -> None:
+def test_unirls_metadata_contains_questions_and_its_ids_are_sent_back(question_service: QuestionService) -> None:
     record = {"prompt": "p", "atom_count": 3, "vqa_list": VQA_LIST, "skills": ["count", "object"]}
-    sent = [unirl_request(pair, record, place) for place, pair in enumerate(asked.pairs)]
-    reply = asked.post("/score", {"protocol_version": "1", "requests": sent})
-    assert [result["geneval2"] for result in reply["results"]] == [{"vqascore": one} for one in asked.swept["geneval2"]]
+    sent = [make_unirl_request(pair, record, place) for place, pair in enumerate(question_service.pairs)]
+    reply = question_service.post("/score", {"protocol_version": "1", "requests": sent})
+    assert [result["geneval2"] for result in reply["results"]] == [
+        {"vqascore": one} for one in question_service.swept["geneval2"]
+    ]
     names = ("request_id", "sample_id", "group_id", "source_rank", "policy_version", "idempotency_key")
-    recipe = asked.ours(["geneval2"], None)["recipes"]["geneval2"]
+    recipe = question_service.post_ours(["geneval2"], None)["recipes"]["geneval2"]
     assert reply["identities"] == [{**{name: one[name] for name in names}, "scorer_version": recipe} for one in sent]
     assert reply["protocol_version"] == "1"
 
 
-def test_unirls_runner_finds_a_server_that_reads_its_questions(asked: Asked) -> None:
-    """check_geneval2_metadata sends a white image with a matching prompt, and a question whose answer is no."""
+def test_the_service_passes_unirls_check_that_questions_are_read(question_service: QuestionService) -> None:
+    """check_geneval2_metadata sends a white image and asks for a red bus; the score must be low."""
     white = io.BytesIO()
     Image.new("RGB", (64, 64), "white").save(white, "PNG")
     canary = {"vqa_list": [["Is there a red double-decker bus in the image?", "Yes"]]}
-    request = unirl_request(Pair(white.getvalue(), "a plain white background"), canary, 0)
+    request = make_unirl_request(Pair(white.getvalue(), "a plain white background"), canary, 0)
     sent = {name: request[name] for name in ("history", "required_rewards", "metadata")}
-    result = asked.post("/score", {"requests": [sent]})["results"][0]
+    result = question_service.post("/score", {"requests": [sent]})["results"][0]
     score = (result.get("geneval2") or {}).get("vqascore")
     assert score is not None and score <= 0.5
 
@@ -168,53 +181,55 @@ def test_unirls_runner_finds_a_server_that_reads_its_questions(asked: Asked) -> 
         ([{"question": "Is it red?", "answer": "yes"}], "question 0: text"),
     ],
 )
-def test_a_list_that_cannot_be_asked_is_a_null_with_its_reason(asked: Asked, questions: Any, message: str) -> None:
-    reply = asked.ours(["geneval2"], [questions, VQA_LIST], 2)
-    assert reply["scores"] == [{"geneval2": None}, {"geneval2": asked.swept["geneval2"][1]}]
+def test_an_invalid_list_of_questions_makes_the_score_null_with_a_reason(
+    question_service: QuestionService, questions: Any, message: str
+) -> None:
+    reply = question_service.post_ours(["geneval2"], [questions, VQA_LIST], 2)
+    assert reply["scores"] == [{"geneval2": None}, {"geneval2": question_service.swept["geneval2"][1]}]
     error = reply["errors"][0]["geneval2"]
     assert error["kind"] == "no_questions" and message in error["message"] and not error["retryable"]
 
 
-def test_questions_that_no_metric_would_ask_are_refused(asked: Asked) -> None:
+def test_questions_that_no_metric_reads_are_refused(question_service: QuestionService) -> None:
     form = {
-        "images": asked.encoded()[:1],
+        "images": question_service.encode_images()[:1],
         "prompts": ["a"],
         "metrics": ["gecko_baseline"],
         "questions": [VQA_LIST],
     }
-    response = requests.post(f"{asked.service.url}/score", json=form, timeout=60)
+    response = requests.post(f"{question_service.service.url}/score", json=form, timeout=60)
     assert response.status_code == 400 and "gecko_baseline would ignore them" in response.json()["error"]
 
 
-def test_equal_images_with_other_questions_are_scored_apart(asked: Asked) -> None:
-    image, prompt = asked.encoded()[2], asked.pairs[2].prompt
+def test_equal_images_with_different_questions_are_scored_separately(question_service: QuestionService) -> None:
+    image, prompt = question_service.encode_images()[2], question_service.pairs[2].prompt
     lists = [VQA_LIST, VQA_LIST[:1], VQA_LIST[1:], VQA_LIST]
     form = {"images": [image] * 4, "prompts": [prompt] * 4, "metrics": ["geneval2_am"], "questions": lists}
-    first, count, there, again = (row["geneval2_am"] for row in asked.post("/score", form)["scores"])
-    assert first == again == asked.swept["geneval2_am"][2] == pytest.approx((count + there) / 2)
+    first, count, there, again = (row["geneval2_am"] for row in question_service.post("/score", form)["scores"])
+    assert first == again == question_service.swept["geneval2_am"][2] == pytest.approx((count + there) / 2)
     assert count != there
 
 
-def step(asked: Asked, generator: str) -> int:
-    """Send each prompt twice in one step; return how many requests the question writer has received so far."""
+def run_step(question_service: QuestionService, generator: str) -> int:
+    """Send each prompt twice in one request. Return the number of requests that the question writer has received."""
     pairs = pack_pairs(COUNT, (generator,)) * 2
     form = {"images": [base64.b64encode(pair.image).decode() for pair in pairs]}
     form |= {"prompts": [pair.prompt for pair in pairs], "metrics": ["gecko_baseline"]}
-    answers = asked.post("/score", form)
+    answers = question_service.post("/score", form)
     assert all(row["gecko_baseline"] is not None for row in answers["scores"]), answers["errors"]
-    return len(asked.writer.bodies)
+    return len(question_service.writer.bodies)
 
 
-def test_a_step_with_prompts_of_an_earlier_one_pays_for_answers_alone(asked: Asked) -> None:
+def test_questions_about_a_prompt_are_written_only_once(question_service: QuestionService) -> None:
     """Questions are written once per prompt, and replicas find those that a sweep has written."""
-    before = len(asked.writer.bodies)
-    assert step(asked, "atlas") == step(asked, "flint") == before + COUNT - WRITTEN
+    before = len(question_service.writer.bodies)
+    assert run_step(question_service, "atlas") == run_step(question_service, "flint") == before + COUNT - WRITTEN
 
 
 @pytest.mark.slow
-def test_a_replica_that_starts_anew_finds_the_questions_of_the_one_that_died(asked: Asked) -> None:
-    written = step(asked, "atlas")
-    (replica,) = asked.service.replicas()
+def test_a_new_replica_finds_the_questions_stored_by_its_predecessor(question_service: QuestionService) -> None:
+    written = run_step(question_service, "atlas")
+    (replica,) = question_service.service.replicas()
     os.kill(replica, signal.SIGKILL)
-    assert step(asked, "garnet") == written
-    assert asked.service.replicas() != [replica]
+    assert run_step(question_service, "garnet") == written
+    assert question_service.service.replicas() != [replica]

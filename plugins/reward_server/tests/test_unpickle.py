@@ -1,4 +1,4 @@
-"""Pickles of plain values are read as by pickle.loads; for any other pickle, no code is run."""
+"""Pickles of plain values are read in the same way as by pickle.loads; no code of other pickles is run."""
 
 import os
 import pickle
@@ -47,26 +47,26 @@ def test_arrays_of_text_are_read_as_lists(texts: list[str], protocol: int) -> No
         assert unpickle(encoded) == {"prompts": part.tolist(), "each": part.tolist()}
 
 
-def test_bytes_and_another_byte_order_are_read() -> None:
+def test_arrays_of_bytes_and_of_another_byte_order_are_read() -> None:
     for array in (np.array([b"a", b"longer"]), np.array(["ä", "longer"], dtype=">U6"), np.array([], dtype="U1")):
         assert all(unpickle(pickle.dumps(array, protocol)) == array.tolist() for protocol in PROTOCOLS)
 
 
-def payload(prompts: Any) -> dict[str, Any]:
+def make_payload(prompts: Any) -> dict[str, Any]:
     return {"images": [JPEG, JPEG[:-2]], "prompts": prompts, "metadata": {"step": 3, "tag": ("a", None, 0.5)}}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_trainers_send_is_taken(protocol: int) -> None:
+def test_payloads_of_trainers_are_read(protocol: int) -> None:
     """verl-omni sends lists, and flow_grpo sends a slice of a NumPy array."""
     prompts = ["a red circle", "two blue squares"]
     for sent in (prompts, np.array_split(np.array([*prompts, *prompts]), 2)[0]):
-        read = unpickle(pickle.dumps(payload(sent), protocol))
-        assert read == payload(prompts)
+        read = unpickle(pickle.dumps(make_payload(sent), protocol))
+        assert read == make_payload(prompts)
 
 
-class Calls:
-    """Object that causes a function to be called when it is unpickled."""
+class CallOnUnpickle:
+    """Object that calls a function when it is unpickled."""
 
     def __init__(self, call: Any, *arguments: Any) -> None:
         self.reduced = (call, arguments)
@@ -75,34 +75,34 @@ class Calls:
         return self.reduced
 
 
-class Plain:
-    """Class for an object that is not a plain value."""
+class CustomObject:
+    """Class of an object that is not a plain value."""
 
 
-def exploits(marker: Path) -> dict[str, bytes]:
+def make_exploits(marker: Path) -> dict[str, bytes]:
     """Return pickles that would write the marker file, or at least create an object, if they were loaded."""
     touch = f"touch {marker}"
     named = {
-        "system": Calls(os.system, touch),
-        "popen": Calls(subprocess.Popen, ["touch", str(marker)]),
-        "open": Calls(open, str(marker), "w"),
-        "eval": Calls(eval, f"open({str(marker)!r}, 'w')"),
-        "exec": Calls(exec, f"open({str(marker)!r}, 'w')"),
-        "import": Calls(__import__, "antigravity"),
-        "numpy.load": Calls(np.load, str(marker)),
-        "numpy.save": Calls(np.save, str(marker), 1),
-        "array of objects": np.array([Calls(os.system, touch)], dtype=object),
+        "system": CallOnUnpickle(os.system, touch),
+        "popen": CallOnUnpickle(subprocess.Popen, ["touch", str(marker)]),
+        "open": CallOnUnpickle(open, str(marker), "w"),
+        "eval": CallOnUnpickle(eval, f"open({str(marker)!r}, 'w')"),
+        "exec": CallOnUnpickle(exec, f"open({str(marker)!r}, 'w')"),
+        "import": CallOnUnpickle(__import__, "antigravity"),
+        "numpy.load": CallOnUnpickle(np.load, str(marker)),
+        "numpy.save": CallOnUnpickle(np.save, str(marker), 1),
+        "array of objects": np.array([CallOnUnpickle(os.system, touch)], dtype=object),
         "dtype of a structure": np.zeros(1, dtype=[("a", "U3")]),
         "numbers": np.arange(3),
-        "an object": Plain(),
-        "a class": Plain,
+        "an object": CustomObject(),
+        "a class": CustomObject,
         "a function": os.system,
         "a range": range(3),
         "a set": {1, 2},
         "a complex number": 1j,
     }
     dumped = {
-        f"{name} {protocol}": pickle.dumps(payload([value]), protocol)
+        f"{name} {protocol}": pickle.dumps(make_payload([value]), protocol)
         for name, value in named.items()
         for protocol in PROTOCOLS
     }
@@ -132,18 +132,18 @@ def exploits(marker: Path) -> dict[str, bytes]:
     }
 
 
-def test_exploits_are_refused_and_nothing_is_run(tmp_path: Path) -> None:
+def test_exploits_are_refused_and_none_of_their_code_runs(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
-    for name, exploit in exploits(marker).items():
+    for name, exploit in make_exploits(marker).items():
         with pytest.raises(RefusedPickle):
             pytest.fail(f"{name} gave {unpickle(exploit)!r}")
         assert not marker.exists(), name
 
 
-def test_the_exploits_are_real(tmp_path: Path) -> None:
+def test_the_exploits_succeed_with_the_standard_pickle_module(tmp_path: Path) -> None:
     """The exploits succeed with pickle.loads, which shows that the test above would detect them."""
     marker = tmp_path / "executed"
-    pickle.loads(exploits(marker)["stack global"])
+    pickle.loads(make_exploits(marker)["stack global"])
     assert marker.exists()
 
 
@@ -172,12 +172,12 @@ HUGE = {
 
 
 @pytest.mark.parametrize("name", HUGE)
-def test_what_would_cost_much_is_refused(name: str) -> None:
+def test_malformed_and_expensive_pickles_are_refused(name: str) -> None:
     with pytest.raises(RefusedPickle):
         unpickle(HUGE[name])
 
 
-def test_values_may_be_as_deep_as_said() -> None:
+def test_the_nesting_depth_is_limited() -> None:
     value: Any = 1
     for _ in range(MAX_DEPTH):
         value = [value]
@@ -187,7 +187,7 @@ def test_values_may_be_as_deep_as_said() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_plain_value_or_refused(encoded: bytes) -> None:
+def test_any_bytes_are_read_or_refused(encoded: bytes) -> None:
     try:
         unpickle(encoded)
     except RefusedPickle as error:
@@ -204,7 +204,7 @@ pieces = st.one_of(
 
 @settings(max_examples=500)
 @given(st.lists(pieces, max_size=30).map(b"".join))
-def test_any_opcodes_are_a_plain_value_or_refused(encoded: bytes) -> None:
+def test_any_opcodes_produce_a_plain_value_or_are_refused(encoded: bytes) -> None:
     try:
         value = unpickle(encoded + b".")
     except RefusedPickle:
@@ -213,8 +213,8 @@ def test_any_opcodes_are_a_plain_value_or_refused(encoded: bytes) -> None:
 
 
 @given(st.data())
-def test_a_real_payload_with_turned_bytes_is_read_or_refused(data: st.DataObject) -> None:
-    encoded = bytearray(pickle.dumps(payload(np.array(["a", "bc"])), data.draw(st.sampled_from(PROTOCOLS))))
+def test_a_real_payload_with_corrupted_bytes_is_read_or_refused(data: st.DataObject) -> None:
+    encoded = bytearray(pickle.dumps(make_payload(np.array(["a", "bc"])), data.draw(st.sampled_from(PROTOCOLS))))
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     with suppress(RefusedPickle):

@@ -1,4 +1,4 @@
-"""The work that a client's data causes is at most proportional to its length, and is limited."""
+"""The work that a request causes is limited, and at most proportional to the length of its data."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ LINEAR = frozenset({r"^(?P<name>\w+)\*((?P<num>[0-9]+)\*?)?$", r"^(From |[\041-\
 """Regular expressions of the standard library's `email` that read a text at most once, from the start."""
 
 
-def chat(text: str) -> bytes:
+def make_chat(text: str) -> bytes:
     parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}]
     return json.dumps({"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}).encode()
 
@@ -39,25 +39,25 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def scored(**fields: Any) -> bytes:
+def make_form(**fields: Any) -> bytes:
     return as_json({"images": [IMAGE], "prompts": ["p"], **fields})
 
 
-def unirl(*turns: Mapping[str, Any], **fields: Any) -> bytes:
+def make_unirl(*turns: Mapping[str, Any], **fields: Any) -> bytes:
     return as_json({"requests": [{"history": [*turns], "required_rewards": ["align"], **fields}]})
 
 
 TURN = {"text": "p", "image_b64": IMAGE}
 BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
-    "score images": ("score", "", lambda n: scored(images=[IMAGE] * n, prompts=["p"] * n)),
-    "score image": ("score", "", lambda n: scored(images=[IMAGE * n])),
-    "score frames": ("score", "", lambda n: scored(images=[[IMAGE] * n])),
-    "score prompt": ("score", "", lambda n: scored(prompts=["p" * n])),
-    "score metrics": ("score", "", lambda n: scored(metrics=["align"] * n)),
-    "score metric": ("score", "", lambda n: scored(metrics=["align" * n])),
-    "score questions": ("score", "", lambda n: scored(questions=[[["Is it?", "Yes"]] * n])),
-    "score sources": ("score", "", lambda n: scored(sources=[[IMAGE] * n])),
-    "score unknown fields": ("score", "", lambda n: scored(**{f"x{place}": 1 for place in range(n)})),
+    "score images": ("score", "", lambda n: make_form(images=[IMAGE] * n, prompts=["p"] * n)),
+    "score image": ("score", "", lambda n: make_form(images=[IMAGE * n])),
+    "score frames": ("score", "", lambda n: make_form(images=[[IMAGE] * n])),
+    "score prompt": ("score", "", lambda n: make_form(prompts=["p" * n])),
+    "score metrics": ("score", "", lambda n: make_form(metrics=["align"] * n)),
+    "score metric": ("score", "", lambda n: make_form(metrics=["align" * n])),
+    "score questions": ("score", "", lambda n: make_form(questions=[[["Is it?", "Yes"]] * n])),
+    "score sources": ("score", "", lambda n: make_form(sources=[[IMAGE] * n])),
+    "score unknown fields": ("score", "", lambda n: make_form(**{f"x{place}": 1 for place in range(n)})),
     "score depth": ("score", "", lambda n: b"[" * n + b"]" * n),
     "parts": ("score", FORM, lambda n: join_parts(*[HEAD + b"\r\n\r\nx"] * n)),
     "part": ("score", FORM, lambda n: join_parts(HEAD + b"\r\n\r\n" + b"\r\n--" * n)),
@@ -65,13 +65,13 @@ BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
     "part head parameters": ("score", FORM, lambda n: join_parts(HEAD + b";" * n + b"\r\n\r\nx")),
     "part names": ("score", FORM, lambda n: join_parts(*(b"%s.%d\r\n\r\nx" % (HEAD[:-1], m) for m in range(n)))),
     "boundary": ("score", FORM + "b" * 200_000, lambda n: join_parts(b"x" * n)),
-    "unirl requests": ("unirl", "", lambda n: as_json({"requests": [json.loads(unirl(TURN))["requests"][0]] * n})),
-    "unirl history": ("unirl", "", lambda n: unirl(*[TURN] * n)),
-    "unirl text": ("unirl", "", lambda n: unirl({**TURN, "text": "p" * n})),
-    "unirl rewards": ("unirl", "", lambda n: unirl(TURN, required_rewards=["align"] * n)),
-    "unirl reward": ("unirl", "", lambda n: unirl(TURN, required_rewards=["align" * n])),
-    "unirl metadata": ("unirl", "", lambda n: unirl(TURN, metadata={"vqa_list": [["Is it?", "Yes"]] * n})),
-    "unirl identity": ("unirl", "", lambda n: unirl(TURN, sample_id="s" * n, group_id="g" * n)),
+    "unirl requests": ("unirl", "", lambda n: as_json({"requests": [json.loads(make_unirl(TURN))["requests"][0]] * n})),
+    "unirl history": ("unirl", "", lambda n: make_unirl(*[TURN] * n)),
+    "unirl text": ("unirl", "", lambda n: make_unirl({**TURN, "text": "p" * n})),
+    "unirl rewards": ("unirl", "", lambda n: make_unirl(TURN, required_rewards=["align"] * n)),
+    "unirl reward": ("unirl", "", lambda n: make_unirl(TURN, required_rewards=["align" * n])),
+    "unirl metadata": ("unirl", "", lambda n: make_unirl(TURN, metadata={"vqa_list": [["Is it?", "Yes"]] * n})),
+    "unirl identity": ("unirl", "", lambda n: make_unirl(TURN, sample_id="s" * n, group_id="g" * n)),
     "compute images": ("flow_factory", "", lambda n: as_json({"prompt": ["p"] * n, "image": [IMAGE] * n})),
     "compute frames": ("flow_factory", "", lambda n: as_json({"prompt": ["p"], "video": [[IMAGE] * n]})),
     "compute columns": (
@@ -79,8 +79,8 @@ BODIES: Mapping[str, tuple[str, str, Callable[[int], bytes]]] = {
         "",
         lambda n: as_json({"prompt": ["p"], "image": [IMAGE], "kwargs": {f"x{m}": [1] for m in range(n)}}),
     ),
-    "chat caption": ("openai_chat", "", lambda n: chat("Text Caption: [" + "x" * n + "]")),
-    "chat captions": ("openai_chat", "", lambda n: chat("Text Caption: [x] " * n + ".")),
+    "chat caption": ("openai_chat", "", lambda n: make_chat("Text Caption: [" + "x" * n + "]")),
+    "chat captions": ("openai_chat", "", lambda n: make_chat("Text Caption: [x] " * n + ".")),
     "chat messages": ("openai_chat", "", lambda n: as_json({"messages": [{"role": "user", "content": "x"}] * n})),
     "pickled images": ("pickled", "", lambda n: pickle.dumps({"images": [b"x"] * n, "prompts": ["p"] * n})),
     "pickled prompt": ("pickled", "", lambda n: pickle.dumps({"images": [b"x"], "prompts": ["p" * n]})),
@@ -96,10 +96,10 @@ def read(wire: str, media: str, body: bytes) -> None:
 
 
 EXAMPLES: Mapping[Any, bytes] = {
-    ScoreForm: scored(),
-    RequestsForm: unirl(TURN),
+    ScoreForm: make_form(),
+    RequestsForm: make_unirl(TURN),
     ComputeForm: as_json({"prompt": ["p"], "image": [IMAGE]}),
-    ChatForm: chat("p"),
+    ChatForm: make_chat("p"),
 }
 """Example body of each form that the service reads."""
 FORMS = {wire.form: wire.name for wire in WIRES if wire.form is not None}
@@ -108,27 +108,25 @@ FIELDS = [(form, parts) for form in FORMS for parts in parts_of(form)]
 
 @pytest.mark.parametrize("shape", LONG)
 @pytest.mark.parametrize(("form", "parts"), FIELDS, ids=[".".join(map(str, parts)) for _, parts in FIELDS])
-def test_any_value_of_any_field_is_at_most_twice_the_work_at_twice_its_length(
-    form: Any, parts: Parts, shape: str
-) -> None:
+def test_doubling_any_value_of_any_field_at_most_doubles_the_work(form: Any, parts: Parts, shape: str) -> None:
     """The fields are taken from the forms, so new fields are included automatically."""
     example, wire = EXAMPLES[form], FORMS[form]
     assert_linear(lambda n: with_field(example, parts, LONG[shape](n)), lambda body: read(wire, "", body), LINEAR)
 
 
-def test_the_page_on_security_has_every_field_that_can_be_sent() -> None:
+def test_the_security_page_states_a_limit_for_every_field() -> None:
     assert len(FIELDS) > 20 and not fields_without_limit([*FORMS])
 
 
-def test_a_name_of_any_length_is_looked_up_in_the_same_steps() -> None:
+def test_looking_up_a_name_takes_the_same_work_at_any_length() -> None:
     """Similar names are searched for only if the name is short."""
-    works = [count_work(lambda n=n: read("score", "", scored(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
+    works = [count_work(lambda n=n: read("score", "", make_form(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
     assert works[0].lines == works[1].lines
     with pytest.raises(BadRequest, match="did you mean align"):
         SERVED.resolve_metrics(["aling"])
 
 
 @pytest.mark.parametrize("field", BODIES)
-def test_twice_the_length_of_a_field_is_at_most_twice_the_work(field: str) -> None:
+def test_doubling_the_length_of_a_field_at_most_doubles_the_work(field: str) -> None:
     wire, media, make = BODIES[field]
     assert_linear(make, lambda body: read(wire, media, body), LINEAR)

@@ -27,8 +27,8 @@ from plumbline.plugins.reward_server.wires.wire import (
     Served,
     as_base64,
     as_json,
+    collect_rewards,
     decode_base64,
-    numbers,
     parse_rewards,
     read_form,
     require_same_length,
@@ -48,8 +48,7 @@ class ComputeForm:
     condition_videos: list[list[list[str]]] | None = None
     """Frames of the source videos of each image or video."""
     kwargs: dict[str, Any] | None = None
-    """Further columns; `vqa_list` and `metadata` are read if the metric scores by questions that are sent with images.
-    """
+    """Further columns. If the metric uses questions that are sent with images, `vqa_list` or `metadata` is read."""
 
 
 FORM = TypeAdapter(ComputeForm)
@@ -71,8 +70,8 @@ class FlowFactoryWire(JsonWire):
         count = len(images)
         require_same_length(count, len(form.prompt))
         metrics = served.require_reward()
-        questions = _questions(form.kwargs or {}, count) if served.select_list_readers(metrics) else [None] * count
-        rows = zip(images, form.prompt, questions, _conditions(form, count), strict=True)
+        questions = _list_questions(form.kwargs or {}, count) if served.select_list_readers(metrics) else [None] * count
+        rows = zip(images, form.prompt, questions, _list_sources(form, count), strict=True)
         return [
             ScoreRequest(
                 tuple(decode_base64(frame, f"image.{place}") for frame in frames),
@@ -85,7 +84,7 @@ class FlowFactoryWire(JsonWire):
         ]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        return self.refuse_missing(answers) or as_json({"rewards": numbers(answers, served)})
+        return self.refuse_missing(answers) or as_json({"rewards": collect_rewards(answers, served)})
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         frames = [[as_base64(image) for image in request.images] for request in requests]
@@ -102,7 +101,7 @@ class FlowFactoryWire(JsonWire):
         return parse_rewards(document["rewards"], requests)
 
 
-def _conditions(form: ComputeForm, images: int) -> list[list[str]]:
+def _list_sources(form: ComputeForm, images: int) -> list[list[str]]:
     """Return the sources of each image: source images, and frames of source videos."""
     stills = form.condition_images or [[]] * images
     videos = form.condition_videos or [[]] * images
@@ -111,17 +110,17 @@ def _conditions(form: ComputeForm, images: int) -> list[list[str]]:
     return [[*own, *chain(*clips)] for own, clips in zip(stills, videos, strict=True)]
 
 
-def _questions(columns: Mapping[str, Any], images: int) -> list[Any]:
+def _list_questions(columns: Mapping[str, Any], images: int) -> list[Any]:
     """Return the list of questions for each image, or None for images without one."""
     name = next((name for name in ("vqa_list", "metadata") if columns.get(name) is not None), None)
     if name is None:
         return [None] * images
     column = columns[name] if isinstance(columns[name], list) else []
     require_same_length(images, len(column), f"entry of `kwargs.{name}`")
-    return column if name == "vqa_list" else [_vqa_list(entry, place) for place, entry in enumerate(column)]
+    return column if name == "vqa_list" else [_read_vqa_list(entry, place) for place, entry in enumerate(column)]
 
 
-def _vqa_list(metadata: Any, place: int) -> Any:
+def _read_vqa_list(metadata: Any, place: int) -> Any:
     try:
         record = from_json(metadata) if isinstance(metadata, str) else metadata or {}
         return record.get("vqa_list")

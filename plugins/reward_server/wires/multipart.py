@@ -20,7 +20,7 @@ class BrokenMultipart(PlumblineError):
 
 def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
     """Return the contents of the parts by name, in the order sent; raise BrokenMultipart if the body is malformed."""
-    boundary = _boundary(media)
+    boundary = _read_boundary(media)
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS)
     if not parts or not parts.pop().startswith(b"--"):
         raise BrokenMultipart(f"expected at most {MAX_PARTS} parts and an end after the last, found none")
@@ -31,11 +31,11 @@ def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
             raise BrokenMultipart(
                 f"part {number}: expected headers of at most {MAX_PART_HEAD} bytes and an empty line, found no end"
             )
-        contents.setdefault(_name(part[:end], number), []).append(part[end + 4 :])
+        contents.setdefault(_read_name(part[:end], number), []).append(part[end + 4 :])
     return contents
 
 
-def _boundary(media: str) -> bytes:
+def _read_boundary(media: str) -> bytes:
     """Return the boundary that the Content-Type declares."""
     header = Message()
     header["Content-Type"] = media[:MAX_PART_HEAD]
@@ -47,7 +47,7 @@ def _boundary(media: str) -> bytes:
     return boundary.encode()
 
 
-def _name(head: bytes, number: int) -> str:
+def _read_name(head: bytes, number: int) -> str:
     name = HEADERS.parsebytes(head.lstrip()).get_param("name", header="content-disposition")
     if not isinstance(name, str) or not name:
         raise BrokenMultipart(f'part {number}: expected Content-Disposition: form-data; name="...", found no name')

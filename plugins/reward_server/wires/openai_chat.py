@@ -1,10 +1,12 @@
-"""The chat endpoint on which UnifiedReward's clients request a rating from 1 to 5 as text.
+"""The chat endpoint that UnifiedReward's clients ask for a rating from 1 to 5 as text.
 
-Sources: yifan123/flow_grpo ac4c86e, flow_grpo/rewards.py (unifiedreward_score_sglang; the same in PKU-YuanGroup/Edit-R1
-4217f25), which looks for `Final Score:` in the reply and assumes 0 if it is missing; verl-project/verl-omni a1139ba,
-verl_omni/utils/reward_score/unified_reward.py, which averages over those of three axes that are in the reply. Both end
-their question with `Text Caption: [...]`. A refusal is an HTTP error or a reply without `choices`; both clients fail on
-it.
+Sources, and how their clients behave:
+- yifan123/flow_grpo ac4c86e, flow_grpo/rewards.py (unifiedreward_score_sglang; the same in PKU-YuanGroup/Edit-R1
+  4217f25): looks for `Final Score:` in the reply, and assumes 0 if it is missing.
+- verl-project/verl-omni a1139ba, verl_omni/utils/reward_score/unified_reward.py: averages over three axes, skipping
+  those that are not in the reply.
+
+Both end their question with `Text Caption: [...]`, and both fail if the reply is an HTTP error or has no `choices`.
 """
 
 import json
@@ -27,8 +29,8 @@ from plumbline.plugins.reward_server.wires.wire import (
     Served,
     as_base64,
     as_json,
+    collect_rewards,
     decode_base64,
-    numbers,
     read_form,
     require_only_image,
 )
@@ -37,10 +39,9 @@ QUESTION = "Rate from 1 to 5, after 'Final Score:', how well the image fits its 
 CAPTION = "Text Caption: ["
 """Text that precedes the caption; the caption ends at the last bracket in the question."""
 REPLY = "Alignment Score (1-5): {0!r}\nFinal Score: {0!r}"
-"""Reply with the number in the form that each of the two clients expects, without verl-omni's axes coherence and style.
-"""
+"""Reply with the number in the forms that the two clients expect, without verl-omni's axes coherence and style."""
 MAX_ROUNDING = 1e-6
-"""Maximum distance by which a reward may lie outside the range from 0 to 1 and still be accepted."""
+"""Allowed rounding error of rewards, which must be between 0 and 1."""
 RATING = re.compile(r"Final Score:\s*([1-5](?:\.\d+)?)")
 UNREADABLE = RowError("unreadable_reply", "the reply has no rating after `Final Score:`")
 
@@ -69,7 +70,7 @@ class OpenAiChatWire(JsonWire):
     name = "openai_chat"
     path = "/v1/chat/completions"
     form = ChatForm
-    purpose = "UnifiedReward's clients: one image and its caption, a rating from 1 to 5 in words."
+    purpose = "UnifiedReward's clients: one image and its caption; the reply is a text with a rating from 1 to 5."
     images_per_request = 1
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
@@ -77,18 +78,18 @@ class OpenAiChatWire(JsonWire):
         parts = [part for content in contents if isinstance(content, list) for part in content]
         images = [part.get("image_url") for part in parts if part.get("type") == "image_url"]
         texts = [str(part.get("text")) for part in parts if part.get("type") == "text"]
-        captions = [caption for text in texts if (caption := _caption(text)) is not None]
+        captions = [caption for text in texts if (caption := _find_caption(text)) is not None]
         if len(images) != 1 or len(captions) != 1:
             raise BadRequest(
                 "expected UnifiedReward's question: one image_url and a text that ends with Text Caption: [...]; found "
                 f"{len(images)} images and {len(captions)} captions. Other questions are not answered"
             )
-        return [ScoreRequest((_image(images[0]),), captions[0], served.require_reward())]
+        return [ScoreRequest((_decode_image(images[0]),), captions[0], served.require_reward())]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         if (refusal := self.refuse_missing(answers)) is not None:
             return refusal
-        (reward,) = numbers(answers, served)
+        (reward,) = collect_rewards(answers, served)
         if not -MAX_ROUNDING <= reward <= 1 + MAX_ROUNDING:
             return self.refuse(422, f"a rating from 1 to 5 needs a reward from 0 to 1, got {served.reward} {reward:g}")
         message = {"role": "assistant", "content": REPLY.format(1 + 4 * min(max(reward, 0.0), 1.0))}
@@ -119,13 +120,13 @@ class OpenAiChatWire(JsonWire):
         return [dict.fromkeys(request.metrics, answer) for request in requests]
 
 
-def _caption(text: str) -> str | None:
+def _find_caption(text: str) -> str | None:
     _, mark, rest = text.rstrip().partition(CAPTION)
     return rest[:-1] if mark and rest.endswith("]") else None
 
 
-def _image(image: Any) -> bytes:
+def _decode_image(image: Any) -> bytes:
     url = str(image.get("url") if isinstance(image, dict) else None)
     if not url.startswith("data:") or ";base64," not in url:
-        raise BadRequest("image_url: expected a data URL, data:image/png;base64,...; other addresses are not read")
+        raise BadRequest("image_url: expected a data URL, data:image/png;base64,...; other addresses are not supported")
     return decode_base64(url, "image_url")

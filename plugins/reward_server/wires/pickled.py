@@ -1,4 +1,4 @@
-"""The pickle wire of verl-omni, flow_grpo and Edit-R1. Pickles are read using an allow-list of opcodes.
+"""The pickle wire of verl-omni, flow_grpo and Edit-R1. Only pickles with allowed opcodes are read.
 
 Sources, and how their clients behave:
 - verl-project/verl-omni, docs/start/http_scorer.md and verl_omni/utils/reward_score/http_scorer_client.py: raises if a
@@ -20,7 +20,7 @@ from plumbline.plugins.reward_server.wires.wire import (
     ScoreRequest,
     Served,
     Wire,
-    numbers,
+    collect_rewards,
     parse_rewards,
     require_only_image,
     require_same_length,
@@ -64,8 +64,8 @@ class PickledWire(Wire):
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         if (refusal := self.refuse_missing(answers)) is not None:
             return refusal
-        scores = numbers(answers, served)
-        return _pickled({"scores": scores, "outputs": scores}, 200)
+        scores = collect_rewards(answers, served)
+        return _make_reply({"scores": scores, "outputs": scores}, 200)
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         images = [require_only_image(request._replace(sources=()), self.name) for request in requests]
@@ -74,13 +74,13 @@ class PickledWire(Wire):
             raise BadRequest(f"the wire {self.name} cannot carry several sources of an image")
         if any(request.sources for request in requests):
             form["ref_images"] = [request.sources[0] if request.sources else None for request in requests]
-        return _pickled(form, 200).body
+        return _make_reply(form, 200).body
 
     def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
         return parse_rewards(document["scores"] if "scores" in document else document["outputs"], requests)
 
     def refuse(self, status: int, message: str) -> Reply:
-        return _pickled({"error": message}, status)
+        return _make_reply({"error": message}, status)
 
 
 class EditR1Wire(PickledWire):
@@ -91,5 +91,5 @@ class EditR1Wire(PickledWire):
     purpose = "Edit-R1's scorer of edits: the same pickle with `ref_images`, one source for each image."
 
 
-def _pickled(value: Any, status: int) -> Reply:
+def _make_reply(value: Any, status: int) -> Reply:
     return Reply(status, pickle.dumps(value, protocol=2), OCTETS)  # every Python 3 reads protocol 2

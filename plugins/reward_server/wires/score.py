@@ -1,4 +1,4 @@
-"""Our own wire: images or videos with prompts, as JSON or multipart; returns each metric's score, or why it is null."""
+"""Our own wire: images or videos with prompts, as JSON or multipart. A null score is returned with its reason."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class ScoreForm:
     """For each image, a list of questions or null (operators/metrics/questions/question_list.py describes the formats).
     """
     sources: list[str | bytes | list[str | bytes] | None] | None = None
-    """For each image, the image that it was edited from, a list of several, or null."""
+    """For each image, the image that it was edited from, a list of such images, or null."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,6 @@ def _parse_answer(score: Any, error: Any) -> MetricAnswer:
 
 
 def _decode_all(images: str | bytes | list[str | bytes] | None, where: str) -> tuple[bytes, ...]:
-    """Return the bytes of an image, of several images, or of none."""
+    """Return the bytes of each image. `images` is a single image, a list of images, or None."""
     encoded = images if isinstance(images, list) else [] if images is None else [images]
     return tuple(decode_base64(image, where) for image in encoded)

@@ -20,5 +20,5 @@ KINDS = Extensions[type[Wire]](
 WIRES: Sequence[Wire] = tuple(wire() for wire in KINDS.values())
 
 
-def wires_of(path: str) -> list[Wire]:
+def find_wires(path: str) -> list[Wire]:
     return [wire for wire in WIRES if wire.path == path]

@@ -117,7 +117,7 @@ class UniRlWire(JsonWire):
                     results[-1][name] = {SUB_METRICS.get(name, "score"): served.reward_of(name, score)}
                 if error is not None:
                     errors[-1][name] = f"{error.kind}: {error.message}"
-        identities = [_identity(request, served) for request in requests]
+        identities = [_make_identity(request, served) for request in requests]
         return as_json({"results": results, "errors": errors, "identities": identities, "protocol_version": "1"})
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
@@ -155,22 +155,22 @@ def _read_sample(form: RewardForm, served: Served, place: int) -> ScoreRequest:
         return request._replace(error=NO_IMAGE)
     if last.video_b64 is not None and last.video_path is not None:
         raise BadRequest(f"requests.{place}: expected video_b64 or video_path, found both")
-    request = request._replace(sources=_sources(form.history, place))
+    request = request._replace(sources=_decode_sources(form.history, place))
     if last.video_path is not None:
         return request._replace(path=last.video_path)
     encoded = last.image_b64 if last.video_b64 is None else last.video_b64
     return request._replace(images=(decode_base64(encoded or "", f"requests.{place}"),))
 
 
-def _sources(history: Sequence[Turn], place: int) -> tuple[bytes, ...]:
-    """Return the media in earlier turns, and the last turn's image if that turn has a video; paths are skipped."""
+def _decode_sources(history: Sequence[Turn], place: int) -> tuple[bytes, ...]:
+    """Return the media in earlier turns, and the last turn's image if that turn has a video. Ignore video paths."""
     *earlier, last = history
     sources = [getattr(turn, name) for turn in earlier for name in turn.media() if name != "video_path"]
     sources += [last.image_b64] if last.image_b64 is not None and len(last.media()) > 1 else []
     return tuple(decode_base64(encoded, f"requests.{place}") for encoded in sources)
 
 
-def _identity(request: ScoreRequest, served: Served) -> dict[str, Any]:
+def _make_identity(request: ScoreRequest, served: Served) -> dict[str, Any]:
     """Return the sample's ids and, if a single reward is requested, the reward's recipe as `scorer_version`."""
     first, others = request.metrics[:1], set(request.metrics[1:])
     version = served.metrics[first[0]] if first and others <= set(served.metrics_to_compute(first)) else None

@@ -1,4 +1,4 @@
-"""Reads pickles of plain values, opcode by opcode. Nothing is imported, and only functions in this file are called."""
+"""Reads pickles of plain values, opcode by opcode. It imports nothing, and only calls functions in this file."""
 
 import pickletools
 import re
@@ -12,17 +12,17 @@ MAX_OPCODES = 200_000
 MAX_DEPTH = 16
 """Maximum nesting depth of containers."""
 MAX_KEY = 1000
-"""Maximum number of characters or bytes in a dict key; equal keys are compared character by character."""
+"""Maximum number of characters or bytes in a dict key. The time to compare equal keys is proportional to it."""
 MAX_STRINGS = 100_000
 """Maximum number of strings in a NumPy array."""
 
 
 class RefusedPickle(PlumblineError):
-    """The bytes are not a pickle, or contain more than plain values; none of their code was run."""
+    """The bytes are not a pickle, or contain more than plain values. None of their code was run."""
 
 
 class _Name(NamedTuple):
-    """Name of a function or class in a pickle. Only the names in NAMES are accepted, and CALLS replaces them."""
+    """Name of a function or class in a pickle. NAMES lists the accepted names, and CALLS their replacements."""
 
     module: str
     name: str
@@ -112,7 +112,7 @@ class _Reader:
         return self._require_plain(self.stack[0])
 
     def _require_plain(self, value: Any) -> Any:
-        """Return the value; raise RefusedPickle if it contains a name or a dtype, which only calls may use."""
+        """Return the value. Raise RefusedPickle if it is a name or dtype, or a tuple that contains one."""
         if isinstance(value, (_Name, _DType)) or id(value) in self.arguments:
             raise RefusedPickle("expected a pickle of plain values, found a bare name or type")
         return value
@@ -130,7 +130,7 @@ class _Reader:
         Raises RefusedPickle if the container is already inside another, or becomes too deep.
         """
         if id(container) in self.placed or id(container) not in self.depths:
-            raise RefusedPickle("expected plain values, found a container that is changed after it was placed")
+            raise RefusedPickle("expected plain values, found a container that changes after it was added to another")
         for value in values:
             self._require_plain(value)
             if id(value) in self.depths:

@@ -67,14 +67,14 @@ class ScoreRequest(NamedTuple):
 
 
 class MetricAnswer(NamedTuple):
-    """A metric's score for one image: either `score` or `error` is None."""
+    """A metric's score for one image, or the error. One of the two is None."""
 
     score: float | None
     error: RowError | None = None
 
 
 class Served(NamedTuple):
-    """The metrics that a service computes, and which of them is the reward."""
+    """The metrics that a service computes, and the name of its reward."""
 
     metrics: Mapping[str, str]
     """Digests, by metric, of everything that affects the metric's score except the image and the prompt."""
@@ -114,14 +114,14 @@ class Served(NamedTuple):
         return -score if metric in self.lower_is_better else score
 
     def metrics_to_compute(self, requested: Sequence[str]) -> tuple[str, ...]:
-        """Return the requested metrics, replacing REWARD with its parts."""
+        """Return the requested metrics with REWARD replaced by its parts."""
         parts = {REWARD: self.combination.parts} if self.combination is not None else {}
         return tuple(dict.fromkeys(metric for name in requested for metric in parts.get(name, (name,))))
 
     def with_reward(self, answers: Mapping[str, MetricAnswer]) -> Mapping[str, MetricAnswer]:
-        """Add REWARD to an image's answers if they contain all of its parts; if a part is null, so is REWARD.
+        """Add REWARD to an image's answers if they contain all of its parts.
 
-        REWARD then has the same error as that part.
+        If a part is null, REWARD is null too, with the error of that part.
         """
         if self.combination is None or not all(part in answers for part in self.combination.parts):
             return answers
@@ -165,9 +165,9 @@ Answers = Sequence[Mapping[str, MetricAnswer]]
 
 
 class Wire(ABC):
-    """A request format of a trainer: its path, body and reply, and how it reports a missing score.
+    """A trainer's request format: the path, the body, the reply, and how a missing score is reported.
 
-    The service uses `parse`, `read` and `answer`; clients use `ask` and `read_reply`.
+    The service uses `parse`, `read` and `answer`. Clients use `ask` and `read_reply`.
     """
 
     name: ClassVar[str]
@@ -184,7 +184,7 @@ class Wire(ABC):
     purpose: ClassVar[str]
     """Description of the wire in the OpenAPI document."""
     rewards_page: ClassVar[str | None] = None
-    """Path of the page that lists the rewards that a request may name; None if the wire has one number per image."""
+    """Path of the page that lists the available rewards; None if the wire has one number per image."""
     gives_rewards: ClassVar[bool] = True
     """True if higher numbers are always better; False if the wire sends the metrics' original scores."""
     images_per_request: ClassVar[int | None] = None
@@ -208,14 +208,14 @@ class Wire(ABC):
 
     @abstractmethod
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
-        """Return a body that `read` accepts; raise BadRequest if the wire cannot carry an input."""
+        """Return the body that a client sends for the requests; raise BadRequest if the wire cannot carry an input."""
 
     @abstractmethod
     def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
         """Return the answers in a reply with status 200; a lookup, type or value error means a malformed reply."""
 
     def read_reply(self, reply: Reply, requests: Sequence[ScoreRequest]) -> Answers:
-        """Return the answers in a reply. If it is a refusal, every image is null with the reason.
+        """Return the answers in a reply. If the reply is a refusal, every image has its reason as an error.
 
         Raises BadReply if the reply does not match the form.
         """
@@ -242,10 +242,10 @@ class Wire(ABC):
         return as_json({"error": message}, status)
 
     def refuse_missing(self, answers: Answers) -> Reply | None:
-        """Return a refusal if a score is missing, for wires that cannot carry a null; otherwise None.
+        """Return a refusal if a score is missing, otherwise None. Wires that cannot carry a null use this method.
 
-        A retryable error takes precedence and is sent with status 503, after which clients retry; others are sent with
-        200.
+        A retryable error takes precedence and is sent with status 503, so that clients retry. Other errors are sent
+        with status 200.
         """
         failed = [
             (place, answer.error)
@@ -268,15 +268,15 @@ class JsonWire(Wire):
             return _parse_json(body)
         parts = read_multipart(body, media)
         documents = [_parse_json(part) for part in parts.pop(REQUEST_PART, [])]
-        fields = _fields(parts)
+        fields = _group_parts(parts)
         if len(documents) != 1 or not isinstance(documents[0], dict) or not fields.keys().isdisjoint(documents[0]):
             raise BadRequest(
-                f"expected one part called {REQUEST_PART} with a JSON object, without the fields that are parts"
+                f"expected one part called {REQUEST_PART} with a JSON object that has none of the fields sent as parts"
             )
         return {**documents[0], **fields}
 
 
-def _fields(parts: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
+def _group_parts(parts: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
     """Convert parts to fields: parts called `name` to a list of bytes; `name.0`, `name.1`... to a list of lists."""
     fields: dict[str, Any] = {}
     for name, contents in sorted(parts.items(), key=lambda part: (len(part[0]), part[0])):
@@ -294,12 +294,12 @@ def _parse_json(text: bytes) -> Any:
     except ValueError as error:
         if any(mark in text for mark in SURROGATES):
             with suppress(ValueError, RecursionError):
-                return _parse_json_with_halves(text)
+                return _parse_json_with_surrogates(text)
         raise BadRequest(f"expected JSON: {str(error)[:100]}") from error
 
 
-def _parse_json_with_halves(text: bytes) -> Any:
-    """Parse JSON that may contain lone surrogates, so that they only affect the prompts in which they occur.
+def _parse_json_with_surrogates(text: bytes) -> Any:
+    """Parse JSON that may contain lone surrogates. A prompt that contains one is rejected later, alone.
 
     Raises ValueError or RecursionError.
     """
@@ -316,7 +316,7 @@ def _require_shallow(value: Any, levels: int) -> None:
 
 
 def _refuse(found: str) -> NoReturn:
-    raise ValueError(f"{found} is not read")
+    raise ValueError(f"expected plain JSON, found {found}")
 
 
 def as_json(value: Any, status: int = 200) -> Reply:
@@ -345,7 +345,9 @@ def decode_base64(encoded: str | bytes, where: str) -> bytes:
     try:
         return base64.b64decode(content.encode("ascii").translate(None, WHITESPACE), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadRequest(f"{where}: expected the image's bytes in base64; paths and addresses are not read") from error
+        raise BadRequest(
+            f"{where}: expected the image's bytes in base64; paths and addresses are not supported"
+        ) from error
 
 
 def require_same_length(images: int, others: int, what: str = "prompt") -> None:
@@ -359,14 +361,14 @@ def as_base64(image: bytes) -> str:
 
 
 def parse_number(value: Any) -> MetricAnswer:
-    """Convert a number in a reply to an answer; raise TypeError if it is not a number."""
+    """Convert a number in a reply to an answer; raise TypeError for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"expected a number, got {type(value).__name__}")
     return MetricAnswer(float(value))
 
 
 def parse_rewards(rewards: Sequence[Any], requests: Sequence[ScoreRequest]) -> Answers:
-    """Convert a reply's list of numbers to answers; raise ValueError unless there is one for each image."""
+    """Convert a reply's list of numbers to answers; raise ValueError unless there is one number for each image."""
     rows = zip(rewards, requests, strict=True)
     return [{name: parse_number(value) for name in request.metrics} for value, request in rows]
 
@@ -385,7 +387,7 @@ def require_only_image(request: ScoreRequest, wire: str) -> bytes:
     return require_single_image(request, wire)
 
 
-def numbers(answers: Answers, served: Served) -> list[float]:
+def collect_rewards(answers: Answers, served: Served) -> list[float]:
     """Return the reward of each image; every image must have one."""
     scores = [(name, answer.score) for image_answers in answers for name, answer in image_answers.items()]
     rewards = [served.reward_of(name, score) for name, score in scores if score is not None]

@@ -1,6 +1,7 @@
-"""PRISM-Bench: a judge rates an image's quality, and by the prompt's track how well it follows the prompt.
+"""PRISM-Bench (Fang et al. 2025): a judge rates how well an image follows the prompt, and how well it is made.
 
-Fang et al. 2025. The release scores a set of images by the mean of all ratings, which equals the mean of these scores.
+The criteria depend on the prompt's track. The release scores a set of images by the mean of all ratings, which equals
+the mean of the scores computed here.
 """
 
 import math
@@ -48,13 +49,13 @@ class PrismBenchConfig(InspectedConfig):
     kind: Literal["prism"] = "prism"
     calls_per_image: ClassVar[int] = 2
     story: ClassVar[str] = (
-        "lets a model that sees the image rate how well it follows the prompt, strictly and by what prompts of its "
-        "kind test, and how well it is made, and takes the mean"
+        "lets a model that sees the image rate how well it follows the prompt, by strict criteria for its kind of "
+        "prompt, and how well it is made, and takes the mean"
     )
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     part: Literal["overall", "alignment", "aesthetics"] = "overall"
-    """Which value is the score: one of the two ratings, or their mean. The judge gets the same questions in all three
-    cases.
+    """Value used as the score: one of the two ratings, or their mean (`overall`). The judge's questions are always the
+    same.
     """
     track: (
         Literal["affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"] | None
@@ -75,7 +76,7 @@ class PrismBenchConfig(InspectedConfig):
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
-        """Ask the judge for one verdict on an image, in two replies; the prompt's track is the one among its skills."""
+        """Ask the judge for both ratings of an image. The prompt's track must be among its skills, or be configured."""
         tracks = read_tracks(self.template_text(TRACKS))
         track = find_kind(tracks, skills, self.track)
         if track is None:

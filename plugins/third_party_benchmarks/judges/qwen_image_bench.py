@@ -16,7 +16,7 @@ from plumbline.plugins.third_party_benchmarks.wordings.qwen_image_bench import Q
 
 INSPECT, FACETS = "qwen_image_bench", "qwen_image_bench_facets"
 POINTS = {0: 0.0, 1: 60.0, 2: 100.0}
-"""Points for each of the judge's marks."""
+"""Points for each mark that the judge can give."""
 BETWEEN = ": "
 """Separator between dimension, capability and facet in the name of a rating."""
 NOTHING_APPLIES = RowError(
@@ -32,7 +32,7 @@ class Dimension(NamedTuple):
     name: str
     """Name used in the skills of the benchmark's prompts, such as `Real-world Fidelity / Fairness / Social Bias`."""
     facets: Mapping[str, str]
-    """Questions by capability and facet."""
+    """Description of each facet, by `CAPABILITY: FACET`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,10 @@ class QwenImageBenchConfig(InspectedConfig):
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict]:
-        """Ask for a mark of 0, 1 or 2 for each applicable facet in the prompt's dimensions (in all, if it has none)."""
+        """Ask for a mark of 0, 1 or 2 for each applicable facet.
+
+        The skills name the prompt's dimensions. If they name none, all dimensions are judged.
+        """
         dimensions = read_dimensions(self.template_text(FACETS))
         wanted = {skill.partition("/")[0].strip() for skill in skills}
         dimensions = [dimension for dimension in dimensions if dimension.name in wanted] or dimensions
@@ -75,8 +78,8 @@ class QwenImageBenchConfig(InspectedConfig):
     def score(self, evidence: Evidence) -> Scored:
         """Return the mean of the dimensions, from 0 to 100.
 
-        A dimension is the mean of its capabilities, and a capability is the mean of its facets. The ratings are those
-        of the dimensions and capabilities.
+        A dimension is the mean of its capabilities, and a capability is the mean of its facets. The result also has a
+        rating for each dimension and capability.
         """
         points: dict[tuple[str, str], list[float]] = {}
         for rating in read_ratings(evidence.row):

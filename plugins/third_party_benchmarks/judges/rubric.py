@@ -13,8 +13,8 @@ from plumbline.plugins.third_party_benchmarks.wordings.unigenbench import UniGen
 from plumbline.plugins.third_party_benchmarks.wordings.wise import WiseRelease
 
 KNOWLEDGE, CHECKPOINTS, MEANINGS = "rubric_knowledge", "rubric_checkpoints", "rubric_meanings"
-"""Names of templates. The last one lists the meanings of checkpoints, one per line: those of UniGenBench++, by their
-English names. Its Chinese checkpoints are only asked by name.
+"""Names of templates. MEANINGS lists the meanings of UniGenBench++'s checkpoints by their English names, one per line.
+Checkpoints with Chinese names are listed without a meaning.
 """
 
 
@@ -23,13 +23,15 @@ class RubricConfig(InspectedConfig):
     """Options for a judge that uses a rubric."""
 
     kind: Literal["rubric"] = "rubric"
-    story: ClassVar[str] = "lets a model that sees the image judge it by what the benchmark says that it must show"
+    story: ClassVar[str] = (
+        "lets a model that sees the image judge it by the benchmark's own requirements for the prompt"
+    )
     chain: ClassVar[tuple[str, ...]] = ("questions", "inspections", "scores")
     scored_from: ClassVar[tuple[str, ...]] = ("inspections",)
     score_range: ClassVar[ScoreRange] = SHARES
     rubric: Literal["knowledge", "checkpoints"]
-    """`knowledge`: a score of 1 or 0, judged by the explanation of the prompt (WISE_Verified); `checkpoints`: the mean
-    of 1 or 0 for each checkpoint (UniGenBench++).
+    """`knowledge`: 1 or 0, judged by the explanation of the prompt (WISE_Verified); `checkpoints`: the fraction of
+    checkpoints that the image passes (UniGenBench++).
     """
 
     @property
@@ -41,7 +43,7 @@ class RubricConfig(InspectedConfig):
         return (KNOWLEDGE,) if self.rubric == "knowledge" else (CHECKPOINTS, MEANINGS)
 
     def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return the reason for refusing a pack whose questions have choices, which a judge cannot use, or None."""
+        """Return a reason if the pack's questions have choices, because a judge cannot use them; otherwise None."""
         return "a judge needs explanations or checkpoints, but these have choices" if set(choices) - {0} else None
 
     def question_options(self) -> dict[str, Any]:
@@ -57,7 +59,7 @@ class RubricConfig(InspectedConfig):
         if self.rubric == "knowledge":
             reference = " ".join(parsing.one_line(question.text) for question in questions)
             asked = fill_template(self.template_text(KNOWLEDGE), prompt=text, reference=reference)
-            return (yield from self.verdict(asked, [Scale("score", 0, 1)], require_whole))
+            return (yield from self.verdict(asked, [Scale("score", 0, 1)], require_zero_or_one))
         meanings = read_meanings(self.template_text(MEANINGS))
         release = self.find_release(UniGenBenchRelease)
         if release is not None:
@@ -65,10 +67,10 @@ class RubricConfig(InspectedConfig):
         listed = "\n".join(_format_checkpoint(question, meanings) for question in questions)
         scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
         asked = fill_template(self.template_text(CHECKPOINTS), prompt=text, checkpoints=listed)
-        return (yield from self.verdict(asked, scales, require_whole))
+        return (yield from self.verdict(asked, scales, require_zero_or_one))
 
 
-def require_whole(rated: Mapping[str, float]) -> None:
+def require_zero_or_one(rated: Mapping[str, float]) -> None:
     """Raise UnreadableReply if a value is neither 0 nor 1."""
     for name, value in rated.items():
         if value not in (0, 1):
@@ -76,12 +78,12 @@ def require_whole(rated: Mapping[str, float]) -> None:
 
 
 def read_meanings(listed: str) -> dict[str, str]:
-    """Return the meanings of checkpoints by their names."""
+    """Return the meanings of checkpoints by name. Each line has the form `NAME: MEANING`."""
     return dict(line.split(": ", 1) for line in listed.splitlines() if ": " in line)
 
 
 def _format_checkpoint(checkpoint: WrittenQuestion, meanings: Mapping[str, str]) -> str:
-    """Return a checkpoint's name, its meaning (if known), and what it requires of the image for this prompt."""
+    """Return a line with a checkpoint's name, its general meaning (if known), and its requirement for this prompt."""
     name = checkpoint.kind or "Checkpoint"
     meaning = meanings.get(name.rstrip(" 0123456789"))
     return f"- {name}{f' ({meaning})' if meaning else ''}: {parsing.one_line(checkpoint.text)}"

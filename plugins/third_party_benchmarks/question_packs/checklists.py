@@ -39,7 +39,7 @@ def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{name}.json" for name in DIMENSIONS]:
-        yield from read_rows(_read_by_id(file), _checklist)
+        yield from read_rows(_read_by_id(file), _read_t2i_corebench_line)
 
 
 def _read_by_id(file: Place) -> Iterator[PackLine | str]:
@@ -53,7 +53,7 @@ def _read_by_id(file: Place) -> Iterator[PackLine | str]:
         yield PackLine(where, {**values, "id": name}) if is_prompt else f"{where}: expected an object, found {found}"
 
 
-def _checklist(line: PackLine) -> PackRows:
+def _read_t2i_corebench_line(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("Main Class", "Sub Class") if (skill := label(values, name)))
     row = PackRow(line.where, str(values["id"]), the_text(values, "Prompt"), skills=skills)
@@ -65,10 +65,12 @@ def _read_checklist(row: PackRow, listed: Any) -> Iterator[PackRow]:
         raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {quote(listed)}")
     for number, one in enumerate(listed):
         tags = the_texts(one.get("tags") or (), "tags")
-        yield row._replace(question=_yes_no(number, the_text(one, "question"), "yes", next(iter(tags), None)))
+        yield row._replace(
+            question=_make_yes_no_question(number, the_text(one, "question"), "yes", next(iter(tags), None))
+        )
 
 
-def _yes_no(number: int, text: str, answer: str, kind: str | None) -> WrittenQuestion:
+def _make_yes_no_question(number: int, text: str, answer: str, kind: str | None) -> WrittenQuestion:
     return WrittenQuestion(str(number), text.strip(), parsing.YES_NO, answer, kind)
 
 
@@ -76,7 +78,7 @@ LENGTHS = ("short", "long")
 
 
 def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
-    """Read the questions in a folder of *_eval_prompts.jsonl, and their prompts from the folder next to it.
+    """Read the questions in a folder with *_eval_prompts.jsonl, and their prompts in the folder next to it.
 
     TIIF-Bench (Wei et al. 2025): prompts in a short and a long wording, with yes/no questions for both.
 
@@ -86,13 +88,15 @@ def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
     and its length. The release's summary pools the questions of a type: `plumbline kinds of=tiif_bench`. Its word
     recall and GNED need word lists that are not released. Both conventions read it in the same way.
     """
-    beside = place.parent / place.name.replace("_eval", "")
+    prompt_folder = place.parent / place.name.replace("_eval", "")
     files = sorted(name for name in place.list() if name.endswith("_eval_prompts.jsonl"))
     if not files:
-        raise SourceError(f"{place.url}: expected *_eval_prompts.jsonl, found none; name data/testmini_eval_prompts")
+        raise SourceError(
+            f"{place.url}: expected files *_eval_prompts.jsonl, found none; set the folder data/testmini_eval_prompts"
+        )
     for name in files:
         dimension = name.removesuffix("_eval_prompts.jsonl")
-        prompts = list(read_lines(beside / f"{dimension}_prompts.jsonl"))
+        prompts = list(read_lines(prompt_folder / f"{dimension}_prompts.jsonl"))
         for number, line in enumerate(read_lines(place / name)):
             prompt = (
                 prompts[number] if number < len(prompts) else f"{place / name}, row {number}: no prompt for this line"
@@ -105,26 +109,31 @@ def _read_both_lengths(name: str, asked: PackLine | str, prompt: PackLine | str)
         yield asked if isinstance(asked, str) else str(prompt)
         return
     for length in LENGTHS:
-        yield from read_rows([prompt], partial(_tiif, prompt_id=f"{name}_{length}", length=length, asked=asked))
+        yield from read_rows(
+            [prompt], partial(_read_tiif_line, prompt_id=f"{name}_{length}", length=length, asked=asked)
+        )
 
 
-def _tiif(prompt: PackLine, *, prompt_id: str, length: str, asked: PackLine) -> PackRows:
+def _read_tiif_line(prompt: PackLine, *, prompt_id: str, length: str, asked: PackLine) -> PackRows:
     row = PackRow(asked.where, prompt_id, the_text(prompt.values, f"{length}_description"))
-    return questions_or_error(*row[:3], _pairs(row, length, asked))
+    return questions_or_error(*row[:3], _read_tiif_questions(row, length, asked))
 
 
-def _pairs(row: PackRow, length: str, asked: PackLine) -> Iterator[PackRow]:
+def _read_tiif_questions(row: PackRow, length: str, asked: PackLine) -> Iterator[PackRow]:
     kind = label(asked.values, "type")
     skills = (kind, length) if kind else (length,)
     names = ("yn_question_list", "yn_answer_list")
     questions, answers = (the_texts(asked.values.get(name), name) for name in names)
     if len(questions) != len(answers):
-        raise Refused("no_answers", f"expected an answer to each question, found {len(answers)} to {len(questions)}")
+        raise Refused(
+            "no_answers",
+            f"expected an answer to each question, found {len(answers)} answers to {len(questions)} questions",
+        )
     for number, (question, answer) in enumerate(zip(questions, answers, strict=True)):
         said = answer.strip().lower()
         if said not in parsing.YES_NO:
             raise Refused("no_answer", f"expected yes or no, found {parsing.shorten(answer)}")
-        yield row._replace(question=_yes_no(number, question, said, kind), skills=skills)
+        yield row._replace(question=_make_yes_no_question(number, question, said, kind), skills=skills)
 
 
 TRACKS = ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering")
@@ -142,8 +151,8 @@ def read_prism_bench(place: Place, convention: Convention) -> PackRows:
     """
     for track in TRACKS:
         for number, line in enumerate(read_lines(place / f"{track}.jsonl")):
-            yield from read_rows([line], partial(_prism, prompt_id=f"{track}_{number}", track=track))
+            yield from read_rows([line], partial(_read_prism_line, prompt_id=f"{track}_{number}", track=track))
 
 
-def _prism(line: PackLine, *, prompt_id: str, track: str) -> Iterator[PackRow]:
+def _read_prism_line(line: PackLine, *, prompt_id: str, track: str) -> Iterator[PackRow]:
     yield PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(track,))

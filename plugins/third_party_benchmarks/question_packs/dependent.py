@@ -27,10 +27,10 @@ def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
 
     DPG-Bench (Hu et al. 2024): yes/no questions that depend on each other, for about 1,065 long prompts.
 
-    Source: TencentQQGYLab/ELLA, `dpg_bench/dpg_bench.csv` and `dpg_bench/compute_dpg_bench.py`. That code skips the
-    file's first row, although it is no longer a header, so the first prompt lacks that question. Looking up the
-    question's answer as that of a parent then fails, and the prompt's image is left out. `released` does the same,
-    reporting an error instead of the prompt's questions; `fixed` reads every row.
+    Source: TencentQQGYLab/ELLA, `dpg_bench/dpg_bench.csv` and `dpg_bench/compute_dpg_bench.py`. The release's code
+    skips the first row as if it were a header, and so loses the first prompt's first question. It then fails to look up
+    the answer to this question for other questions that depend on it, and leaves out the prompt's image. The convention
+    `released` reports an error for this prompt; `fixed` reads every row.
     """
     lines = [*read_lines(place)]
     yield from dependency_notes(lines, "its words do not count")
@@ -45,11 +45,15 @@ def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
         f"{first.where}: the release skips the row, and fails on the questions of prompt_id "
         f"{first.prompt_id!r} that depend on it; benchmark.convention=fixed reads it",
     )
-    yield from _spoiled(first, found[1:], error)
+    yield from _mark_first_prompt(first, found[1:], error)
 
 
-def _spoiled(first: PackRow, found: Sequence[PackRow | str], error: RowError) -> PackRows:
-    """Yield `found`, preceded by an error if the first prompt has no other question or one that needs the first."""
+def _mark_first_prompt(first: PackRow, found: Sequence[PackRow | str], error: RowError) -> PackRows:
+    """Yield the found rows, preceded by an error for the first prompt if its other questions cannot be scored.
+
+    They cannot be scored if one of them depends on the prompt's first question, which the release skips. A prompt with
+    a single question has an error too.
+    """
     others = [row for row in found if isinstance(row, PackRow) and row.prompt_id == first.prompt_id]
     asked = [row.question for row in others if row.question is not None]
     number = first.question.question_id if first.question is not None else None
@@ -68,18 +72,18 @@ CATEGORIES = {
 
 
 def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: str, suffix: str = "") -> PackRows:
-    """Read the questions in scripts/alignment/Q_D; the texts of their prompts are in the column `prompt` of `csv`.
+    """Read the questions in scripts/alignment/Q_D, and the texts of their prompts from the column `prompt` of `csv`.
 
-    The id of a prompt consists of its class and its id there, as in `object_000`.
+    The id of a prompt consists of its class and its id in the release, as in `object_000`.
     """
     prompts: dict[tuple[str, str], Values] = {}
-    for line in read_lines(_present(place / csv)):
+    for line in read_lines(_require_file(place / csv)):
         if isinstance(line, str):
             yield line
         else:
             prompts[(str(line.values.get("category")), str(line.values.get("id")))] = line.values
     for name in classes:
-        file = _present(place / f"scripts/alignment/Q_D/{name}{suffix}.json")
+        file = _require_file(place / f"scripts/alignment/Q_D/{name}{suffix}.json")
         asked = read_json(read_whole(file), file.url)
         if not isinstance(asked, dict):
             raise SourceError(f"{file.url}: expected an object of questions by id, found {type(asked).__name__}")
@@ -93,23 +97,25 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
             except Refused as refused:
                 yield f"{where}: {refused}; the row is left out"
                 continue
-            questions = _alignment_rows(where, f"{name}_{key}", text, values, _skills(name, row))
+            questions = _make_alignment_rows(where, f"{name}_{key}", text, values, _list_skills(name, row))
             yield from questions_or_error(where, f"{name}_{key}", text, questions)
 
 
-def _present(file: Place) -> Place:
+def _require_file(file: Place) -> Place:
     """Return a file of the release, or raise SourceError if it does not exist."""
     if not file.exists():
         raise SourceError(f"{file.url}: not found; set benchmark.questions to the release's folder")
     return file
 
 
-def _skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a prompt's class, followed by its length and type if the row has them."""
+def _list_skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a prompt's skills: its class, followed by its length and type if the row has them."""
     return tuple(skill for skill in (name, row.get("prompt_length"), row.get("type")) if skill)
 
 
-def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: tuple[str, ...]) -> Iterator[PackRow]:
+def _make_alignment_rows(
+    where: str, prompt_id: str, text: str, values: Any, skills: tuple[str, ...]
+) -> Iterator[PackRow]:
     """Yield a row for each question of a prompt."""
     texts, needed = (_parse_numbered(values, field) for field in ("question", "dependency"))
     for number in texts:
@@ -122,7 +128,7 @@ def _alignment_rows(where: str, prompt_id: str, text: str, values: Any, skills: 
 
 
 def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
-    """Return the values of a field by number; the field is either an object or a JSON string that encodes one."""
+    """Return the values of a field by number. The field is either an object or an object encoded as a JSON string."""
     found = values.get(field) if isinstance(values, dict) else None
     found = parse_json(found) if isinstance(found, str) else found
     if not isinstance(found, dict) or not found:

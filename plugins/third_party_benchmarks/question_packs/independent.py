@@ -30,22 +30,22 @@ from plumbline.pipelines.sources.question_packs.pack import (
 def read_geneval2(place: Place, convention: Convention) -> PackRows:
     """Read the questions in geneval2_data.jsonl, in file order.
 
-    GenEval2 (Kamath et al. 2025): for each atom of 800 prompts, a question whose answer is a count, yes or no.
+    GenEval2 (Kamath et al. 2025): a question for each atom of 800 prompts. The answers are counts, yes or no.
 
     Source: facebookresearch/GenEval2, `geneval2_data.jsonl`. Each line is an object with `prompt`, `atom_count`, a
-    `vqa_list` of [question, answer] and as many `skills`. There are no ids: the id of a prompt is its row number,
-    starting at 0, as in the score lists that `evaluation.py` writes. The only choice of each question is the correct
-    answer; the metric knows its spellings (`spelling` in operators/metrics/questions/question_pack.py).
+    `vqa_list` of [question, answer] and as many `skills`. Prompts are identified by their row numbers, starting at 0,
+    as in the score lists that `evaluation.py` writes. Each question's only choice is the correct answer; the metric
+    knows its spellings (`spelling` in operators/metrics/questions/question_pack.py).
     """
     return read_rows(read_lines(place), _read_atoms)
 
 
 def _read_atoms(line: PackLine) -> PackRows:
     text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
-    return questions_or_error(line.where, prompt_id, text, _atoms(line, prompt_id, text))
+    return questions_or_error(line.where, prompt_id, text, _make_atom_rows(line, prompt_id, text))
 
 
-def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
+def _make_atom_rows(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
     """Yield a row for each question of a prompt; the prompt's skill is its number of atoms."""
     values = line.values
     skills = the_texts(values.get("skills"), "skills")
@@ -53,13 +53,13 @@ def _atoms(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
     if not pairs or len(pairs) != len(skills):
         raise Refused("no_questions", f"expected as many skills as questions, found {len(skills)} and {len(pairs)}")
     atoms = values.get("atom_count")
-    own = (f"{atoms} atoms",) if isinstance(atoms, int) and not isinstance(atoms, bool) else ()
+    prompt_skills = (f"{atoms} atoms",) if isinstance(atoms, int) and not isinstance(atoms, bool) else ()
     try:
         asked = [read_pair(pair, number, skill) for number, (pair, skill) in enumerate(zip(pairs, skills, strict=True))]
     except BadQuestion as error:
         raise Refused("no_pair", f"vqa_list: {error}") from error
     for question in asked:
-        yield PackRow(line.where, prompt_id, text, question, own)
+        yield PackRow(line.where, prompt_id, text, question, prompt_skills)
 
 
 PARTS = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
@@ -70,19 +70,19 @@ LAST = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 88
 def read_wise_verified(place: Place, convention: Convention) -> PackRows:
     """Read the explanations in merge.json, or in the three files of a folder.
 
-    WISE_Verified (Niu et al. 2025): for each of 1,000 prompts, an explanation of what a correct image shows.
+    WISE_Verified (Niu et al. 2025): 1,000 prompts, each with an explanation of the correct image.
 
     Source: PKU-YuanGroup/WISE, `data_verified/merge.json`, or the folder with its three parts: objects with `Prompt`,
-    `Explanation` and `prompt_id`. The category of a prompt is its skill and follows from its number, as in
-    `calculate_verified.py`. The overall score weights culture by 0.4 and each other category by 0.12; it equals the
-    mean over all prompts, because these are the categories' fractions of the prompts.
+    `Explanation` and `prompt_id`. A prompt's skill is its category, which follows from its number, as in
+    `calculate_verified.py`. The release's overall score weights culture by 0.4 and each other category by 0.12. These
+    are the categories' fractions of the prompts, so the overall score equals the mean over all prompts.
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{part}_verified.json" for part in PARTS]:
-        yield from read_rows(read_lines(file), _explanation)
+        yield from read_rows(read_lines(file), _read_explanation)
 
 
-def _explanation(line: PackLine) -> Iterator[PackRow]:
+def _read_explanation(line: PackLine) -> Iterator[PackRow]:
     prompt_id = the_id(line.values, "prompt_id")
     number = int(prompt_id) if prompt_id.isdecimal() and len(prompt_id) <= len("1000") else 0
     category = next((name for name, last in LAST.items() if 0 < number <= last), None)
@@ -112,15 +112,17 @@ def read_unigenbench(place: Place, convention: Convention) -> PackRows:
 def _read_checkpoints(line: PackLine) -> PackRows:
     language = "zh" if "prompt_zh" in line.values else "en"
     text, prompt_id = the_text(line.values, f"prompt_{language}"), the_id(line.values, "index")
-    return questions_or_error(line.where, prompt_id, text, _checkpoints(line, prompt_id, text, f"sub_dims_{language}"))
+    return questions_or_error(
+        line.where, prompt_id, text, _make_checkpoint_rows(line, prompt_id, text, f"sub_dims_{language}")
+    )
 
 
-def _checkpoints(line: PackLine, prompt_id: str, text: str, own: str) -> Iterator[PackRow]:
-    """Yield a row for each checkpoint."""
-    said = parse_json(the_text(line.values, own), f"correct {own}")
+def _make_checkpoint_rows(line: PackLine, prompt_id: str, text: str, column: str) -> Iterator[PackRow]:
+    """Yield a row for each checkpoint of a prompt."""
+    said = parse_json(the_text(line.values, column), f"correct {column}")
     if not isinstance(said, dict):
-        raise Refused("no_checkpoints", f"expected an object in {own!r}, found {quote(said)}")
-    names, descriptions = (the_texts(_first(said, keys), keys[0]) for keys in (NAMES, DESCRIPTIONS))
+        raise Refused("no_checkpoints", f"expected an object in {column!r}, found {quote(said)}")
+    names, descriptions = (the_texts(_find_first(said, keys), keys[0]) for keys in (NAMES, DESCRIPTIONS))
     if not names or len(names) != len(descriptions):
         raise Refused(
             "no_checkpoints", f"expected a description of each checkpoint, found {len(descriptions)} of {len(names)}"
@@ -132,7 +134,7 @@ def _checkpoints(line: PackLine, prompt_id: str, text: str, own: str) -> Iterato
         yield PackRow(line.where, prompt_id, text, asked, skills)
 
 
-def _first(said: dict[str, Any], keys: tuple[str, ...]) -> Any:
+def _find_first(said: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((said[key] for key in keys if key in said), None)
 
 

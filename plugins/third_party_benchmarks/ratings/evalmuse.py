@@ -20,9 +20,9 @@ from plumbline.pipelines.metaeval.releases.sheets import as_list, as_text, read_
 
 
 def read_evalmuse(place: Place) -> Release:
-    """Read the ratings of images and of words in elements; raters are numbered by position, `type` is the skill.
+    """Read the ratings of images and of words in elements. Raters are numbered by position; `type` is the skill.
 
-    EvalMuse-40K: generated images that people rated as a whole and element by element of the prompt.
+    EvalMuse-40K: people rated generated images as a whole, and for each element of the prompt.
 
     Source: DY-Evalab/EvalMuse, train_list.json: a list of `{"prompt_id", "prompt", "type": "real" or "synth",
     "img_path", "total_score": [1-5, ...], "element_score": {"<words> (<kind>)": [1 or 0, ...]}, "promt_meaningless",
@@ -47,10 +47,10 @@ def read_evalmuse(place: Place) -> Release:
         for rater, rating in enumerate(_read_rater_values(record.get("total_score"), where)):
             ratings.append(Rating(*ids, str(rater), LIKERT, parse_rating(rating, where), where))
         for name, given in as_object(record.get("element_score") or {}, f"{where}, element_score").items():
-            found = list(_element_words(ids, as_text(record, "prompt", where), name, given, f"{where}, {name!r}"))
+            found = list(_rate_element_words(ids, as_text(record, "prompt", where), name, given, f"{where}, {name!r}"))
             elements, lost, words = elements + 1, lost + (not found), words + found
     notes = [f"{lost} of {elements} elements do not occur in their prompt and have no word ratings"] if lost else []
-    return released(ratings=ratings, words=_once(words), skills=group_skills(skills), notes=notes)
+    return released(ratings=ratings, words=_merge_repeated_words(words), skills=group_skills(skills), notes=notes)
 
 
 def _read_rater_values(value: Any, where: str) -> list[Any]:
@@ -58,7 +58,9 @@ def _read_rater_values(value: Any, where: str) -> list[Any]:
     return [value] if isinstance(value, int | float) else as_list(value, "ratings", where)
 
 
-def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str) -> Iterator[Word]:
+def _rate_element_words(
+    ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str
+) -> Iterator[Word]:
     """Yield each rater's rating of each word in an element."""
     words = name.rpartition("(")[0].strip() or name
     span = parsing.find_words(words, prompt)
@@ -69,8 +71,8 @@ def _element_words(ids: tuple[str, str, str | None], prompt: str, name: str, giv
             yield Word(*ids, str(rater), word, span.start + start, span.start + end, parse_rating(value, where), where)
 
 
-def _once(words: list[Word]) -> Iterator[Word]:
-    """Yield each word once per rater; a word in several elements is aligned if it is aligned in all of them."""
+def _merge_repeated_words(words: list[Word]) -> Iterator[Word]:
+    """Yield each word once per rater. A word in several elements gets the lowest of its ratings."""
     lowest: dict[tuple[Any, ...], Word] = {}
     for word in words:
         key = (*word[:4], word.start, word.end)

@@ -19,18 +19,17 @@ HINT = "is this RichHF-18K's file?"
 
 
 def read_richhf(place: Place) -> Release:
-    """Read the scores by template from a file or a folder's files; if there is a prompt table, also the words.
+    """Read four scores per image from a file or a folder's files and, if there is a prompt table, the word ratings.
 
-    RichHF-18K: 17,760 images from Pick-a-Pic with four scores each, and the words of the prompt that each does not
-    show.
+    RichHF-18K: 17,760 images from Pick-a-Pic with four scores each, and the words of the prompt that are not shown.
 
     Source: google-research-datasets/richhf-18k, {train,dev,test}.tfrecord: TensorFlow Examples with filename,
     aesthetics_score, artifact_score, misalignment_score and overall_score (floats; higher is better for all of them;
     means of three raters), prompt_misalignment_label (1 or 0 for each word, separated by spaces; 0 means not aligned)
-    and two heatmaps, which are not read. The file has no prompts, since they belong to Pick-a-Pic. The prompt table is
-    a format of our own: `prompts` as .csv, .parquet or .jsonl next to the records, with the columns filename and
-    prompt. Prompts are split into words at commas, full stops, question and exclamation marks, double quotes, colons,
-    semicolons and spaces (google-research, richhf_18k, match_label_to_token.py).
+    and two heatmaps, which are not read. The files do not contain the prompts, because they belong to Pick-a-Pic. The
+    prompt table has our own format: a file `prompts` (.csv, .parquet or .jsonl) next to the records, with the columns
+    filename and prompt. Prompts are split into words at commas, full stops, question and exclamation marks, double
+    quotes, colons, semicolons and spaces (google-research, richhf_18k, match_label_to_token.py).
 
     An image is identified by its file name without folder and suffix, which is its name in Pick-a-Pic. A prompt is
     identified by its text.
@@ -38,15 +37,17 @@ def read_richhf(place: Place) -> Release:
     folder = is_folder(place)
     files = list_files(place, ".tfrecord") if folder else [place]
     if not files:
-        raise SourceError(f"{place.url}: expected a .tfrecord file or a folder with some, found none; check the path")
-    prompts = _prompts_by_file([place / name if folder else place.parent / name for name in PROMPT_TABLES])
+        raise SourceError(
+            f"{place.url}: expected a .tfrecord file or a folder with .tfrecord files, found none; check the path"
+        )
+    prompts = _read_prompts([place / name if folder else place.parent / name for name in PROMPT_TABLES])
     ratings: list[Rating] = []
     words: list[Word] = []
     unknown = 0
     for file in files:
         for number, example in enumerate(read_examples(file)):
             where = f"{file.url}, record {number}"
-            name = _feature_text(example, "filename", where)
+            name = _get_feature_text(example, "filename", where)
             image_id, prompt = PurePosixPath(name).stem, prompts.get(name)
             ratings += [
                 Rating(
@@ -55,14 +56,14 @@ def read_richhf(place: Place) -> Release:
                     None,
                     RATERS,
                     score,
-                    parse_rating(_feature(example, f"{score}_score", where), where),
+                    parse_rating(_get_feature(example, f"{score}_score", where), where),
                     where,
                 )
                 for score in SCORES
             ]
             unknown += prompt is None
             if prompt is not None:
-                words += _labelled_words(image_id, prompt, _feature_text(example, LABEL, where), where)
+                words += _read_labelled_words(image_id, prompt, _get_feature_text(example, LABEL, where), where)
     notes = (
         [f"{unknown} images have no prompt in a {PROMPT_TABLES[0]} next to the records, so no word ratings"]
         if unknown
@@ -71,7 +72,7 @@ def read_richhf(place: Place) -> Release:
     return released(ratings=ratings, words=words, notes=notes)
 
 
-def _prompts_by_file(files: Sequence[Place]) -> dict[str, str]:
+def _read_prompts(files: Sequence[Place]) -> dict[str, str]:
     """Return prompts by the file names of their images, using the first prompt table that exists."""
     file = next(filter(exists, files), None)
     if file is None:
@@ -80,27 +81,27 @@ def _prompts_by_file(files: Sequence[Place]) -> dict[str, str]:
     return dict(zip(sheet.ids("filename"), sheet.ids("prompt"), strict=True))
 
 
-def _feature(example: Mapping[str, Sequence[Any]], name: str, where: str) -> Any:
+def _get_feature(example: Mapping[str, Sequence[Any]], name: str, where: str) -> Any:
     values = example.get(name)
     if not values:
         raise SourceError(f"{where}: expected {name}, found {', '.join(map(repr, example)) or 'nothing'}; {HINT}")
     return values[0]
 
 
-def _feature_text(example: Mapping[str, Sequence[Any]], name: str, where: str) -> str:
-    value = _feature(example, name, where)
+def _get_feature_text(example: Mapping[str, Sequence[Any]], name: str, where: str) -> str:
+    value = _get_feature(example, name, where)
     try:
         return str(value, "utf-8")
     except (TypeError, UnicodeDecodeError) as error:
         raise SourceError(f"{where}: expected {name} as text, found {value!r}; {HINT}") from error
 
 
-def _labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[Word]:
+def _read_labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[Word]:
     words, labels = split_words(prompt, SEPARATORS), label.split()
     if len(words) != len(labels) or not set(labels) <= {"0", "1"}:
         raise SourceError(
             f"{where}: expected a 1 or a 0 for each of the {len(words)} words of {prompt!r}, found {label!r}; "
-            "check that it is the prompt that was rated"
+            "check that the prompt table has the rated prompt"
         )
     for (word, start, end), aligned in zip(words, labels, strict=True):
         yield Word(image_id, prompt, None, RATERS, word, start, end, float(aligned), where)

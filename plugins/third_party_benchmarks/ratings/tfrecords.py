@@ -10,7 +10,7 @@ from plumbline.pipelines.base.storage import Place, readable_errors
 from plumbline.pipelines.base.tables import AGAIN
 
 MAX_RECORD_BYTES = 1 << 28
-"""Maximum size of a record; a longer one is considered damaged."""
+"""Maximum size of a record. A longer record is considered damaged."""
 HEAD, TAIL = 12, 4
 POINTER = b"version http"
 """First bytes of a Git LFS pointer file."""
@@ -27,13 +27,13 @@ def read_examples(place: Place) -> Iterator[dict[str, list[Any]]]:
             where = f"{place.url}, record {number}"
             if number == 0 and head.startswith(POINTER):
                 raise SourceError(f"{place.url}: is a Git LFS pointer, not the file itself; run git lfs pull there")
-            yield _features(_record(stream, head, where), where)
+            yield _parse_features(_read_record(stream, head, where), where)
             number += 1
 
 
-def _record(stream: Any, head: bytes, where: str) -> bytes:
+def _read_record(stream: Any, head: bytes, where: str) -> bytes:
     length = struct.unpack_from("<Q", head)[0] if len(head) == HEAD else MAX_RECORD_BYTES
-    if length >= MAX_RECORD_BYTES or struct.unpack_from("<I", head, 8)[0] != masked_crc(head[:8]):
+    if length >= MAX_RECORD_BYTES or struct.unpack_from("<I", head, 8)[0] != compute_masked_crc(head[:8]):
         raise SourceError(f"{where}: not a TFRecord; {AGAIN}")
     record = bytes(stream.read(length))
     if len(record) < length or len(stream.read(TAIL)) < TAIL:
@@ -41,7 +41,7 @@ def _record(stream: Any, head: bytes, where: str) -> bytes:
     return record
 
 
-def masked_crc(data: bytes) -> int:
+def compute_masked_crc(data: bytes) -> int:
     """Return the CRC-32C of the data, rotated and shifted as TensorFlow stores it."""
     crc = 0xFFFFFFFF
     for byte in data:
@@ -52,10 +52,10 @@ def masked_crc(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _features(record: bytes, where: str) -> dict[str, list[Any]]:
+def _parse_features(record: bytes, where: str) -> dict[str, list[Any]]:
     from google.protobuf.message import DecodeError
 
-    example = _example_class()()
+    example = _make_example_class()()
     try:
         example.ParseFromString(record)
     except DecodeError as error:
@@ -94,7 +94,7 @@ message_type {
 
 
 @cache
-def _example_class() -> Any:
+def _make_example_class() -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     pool = descriptor_pool.DescriptorPool()

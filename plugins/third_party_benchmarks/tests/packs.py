@@ -26,7 +26,7 @@ def write_oneig(folder: Path, count: int = 4) -> Path:
 
 
 def write_wise_verified(path: Path, count: int = 4) -> Path:
-    """Write an explanation for each of the first prompts of the shapes benchmark, which are numbered."""
+    """Write an explanation for each of the first prompts of the shapes benchmark. Prompts are identified by number."""
     return write_json(
         path,
         [
@@ -37,7 +37,7 @@ def write_wise_verified(path: Path, count: int = 4) -> Path:
 
 
 def write_unigenbench(path: Path, count: int = 4) -> Path:
-    """Write two checkpoints for each of the first prompts of the shapes benchmark, which are numbered."""
+    """Write two checkpoints for each of the first prompts of the shapes benchmark. Prompts are identified by number."""
     told = {
         "Primary Categories": "Art",
         "Testpoints": ["Style", "Attribute - Color"],
@@ -62,7 +62,7 @@ def write_t2i_corebench(path: Path, count: int = 4) -> Path:
 
 
 def write_tiif_bench(folder: Path, count: int = 4) -> Path:
-    """Write two questions about each of the first shapes prompts, whose long wording repeats the short one."""
+    """Write two questions about each of the first shapes prompts. Each long prompt repeats the short prompt."""
     asked = {"type": "numeracy", "yn_question_list": ["Is there a circle? ", "Is it square?"]}
     described = [
         {"short_description": one["text"], "long_description": f"{one['text']}, that is, {one['text']}"}
@@ -79,7 +79,7 @@ def write_tiif_bench(folder: Path, count: int = 4) -> Path:
 
 
 def write_prism_bench(folder: Path) -> Path:
-    """Write two prompts per track, one of which is empty."""
+    """Write two prompts per track. The second prompt is empty."""
     folder.mkdir(parents=True)
     for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"):
         (folder / f"{track}.jsonl").write_text(json.dumps({"prompt": f"a {track}"}) + '\n{"prompt": ""}\n')
@@ -95,7 +95,7 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "unigenbench": ("q.csv", write_unigenbench),
     "wise_verified": ("q.json", write_wise_verified),
 }
-"""File name of each pack, and the function that writes the pack."""
+"""File name of each pack, and the function that writes the file."""
 
 
 def write_pack(name: str, folder: Path) -> Path:

@@ -3,20 +3,20 @@
 import struct
 from collections.abc import Mapping
 
-from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import masked_crc
+from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import compute_masked_crc
 from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
-def _field(number: int, content: bytes) -> bytes:
+def _encode_bytes_field(number: int, content: bytes) -> bytes:
     """Encode a bytes field in protobuf's format."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
 
-def _varint(number: int) -> bytes:
-    return bytes([number]) if number < 128 else bytes([number % 128 + 128]) + _varint(number // 128)
+def _encode_varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number % 128 + 128]) + _encode_varint(number // 128)
 
 
-def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
+def encode_example(features: Mapping[str, str | bytes | float]) -> bytes:
     """Encode a tensorflow.Example without protobuf, following example.proto.
 
     Text and bytes become a bytes_list, numbers a float_list.
@@ -24,27 +24,34 @@ def as_example(features: Mapping[str, str | bytes | float]) -> bytes:
     entries = b""
     for name, value in features.items():
         if isinstance(value, float):
-            kind = _field(2, _field(1, struct.pack("<f", value)))
+            kind = _encode_bytes_field(2, _encode_bytes_field(1, struct.pack("<f", value)))
         else:
-            kind = _field(1, _field(1, value.encode() if isinstance(value, str) else value))
-        entries += _field(1, _field(1, name.encode()) + _field(2, kind))
-    return _field(1, entries)
+            kind = _encode_bytes_field(1, _encode_bytes_field(1, value.encode() if isinstance(value, str) else value))
+        entries += _encode_bytes_field(1, _encode_bytes_field(1, name.encode()) + _encode_bytes_field(2, kind))
+    return _encode_bytes_field(1, entries)
 
 
-def as_tfrecord(*records: bytes) -> bytes:
+def encode_tfrecord(*records: bytes) -> bytes:
     """Encode records as a TFRecord file in TensorFlow's format."""
     out = b""
     for record in records:
         length = struct.pack("<Q", len(record))
-        out += length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
+        out += (
+            length
+            + struct.pack("<I", compute_masked_crc(length))
+            + record
+            + struct.pack("<I", compute_masked_crc(record))
+        )
     return out
 
 
-def richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -> bytes:
+def encode_richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -> bytes:
     """Encode an Example of RichHF-18K."""
     scores = {"aesthetics_score": 0.5, "artifact_score": 0.75, "misalignment_score": 0.25, "overall_score": 0.5}
     maps = {"artifact_map": b"\xff\xd8jpeg", "misalignment_map": b"\xff\xd8jpeg"}
-    return as_example({"filename": "train/0a1b.png", **scores, **maps, "prompt_misalignment_label": label, **features})
+    return encode_example(
+        {"filename": "train/0a1b.png", **scores, **maps, "prompt_misalignment_label": label, **features}
+    )
 
 
 EVALMUSE: Rows = [
@@ -60,5 +67,7 @@ EVALMUSE: Rows = [
 RICHHF_PROMPT = 'A cat, "asleep" in a box.'
 LAYOUTS: Mapping[str, Layout] = {
     "evalmuse": Layout("evalmuse", {"train_list.json": EVALMUSE}),
-    "richhf": Layout("richhf", {"dev.tfrecord": as_tfrecord(richhf(), richhf(filename="train/2c.png"))}),
+    "richhf": Layout(
+        "richhf", {"dev.tfrecord": encode_tfrecord(encode_richhf(), encode_richhf(filename="train/2c.png"))}
+    ),
 }

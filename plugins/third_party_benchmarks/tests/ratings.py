@@ -1,4 +1,4 @@
-"""Ratings that a simulated judge returns for every question of the plugin's metrics."""
+"""Ratings that a simulated judge returns for the plugin's metrics."""
 
 from plumbline.operators.metrics.wording import prompt_template
 from plumbline.plugins.third_party_benchmarks.judges.qwen_image_bench import FACETS, read_dimensions

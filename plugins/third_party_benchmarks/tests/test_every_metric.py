@@ -1,4 +1,4 @@
-"""Every metric of the plugin scores images of shapes with tiny checkpoints, both in a sweep and in a scorer."""
+"""Every metric of the plugin scores images of shapes with tiny checkpoints, both in a sweep and with a scorer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +29,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> Scores:
-    """Return the rows of each metric; metrics that need the same question pack, or none, share a sweep."""
+    """Return a function that runs a sweep with a question pack (or none) and returns the rows by metric."""
     bench = write_benchmark(tmp_path_factory.mktemp("bench"), ["atlas"], count=4)
 
     @cache
-    def swept(pack: str | None) -> Mapping[str, Rows]:
+    def sweep(pack: str | None) -> Mapping[str, Rows]:
         folder = tmp_path_factory.mktemp(str(pack))
         given = [f"metric=[{','.join(name for name in NAMES if PACKS.get(name) == pack)}]", *models]
         if pack is None:
@@ -45,7 +45,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory, models: Sequence[str]) -> S
             rows[row["metric"]].append(row)
         return rows
 
-    return swept
+    return sweep
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,7 +56,7 @@ def test_a_metric_scores_images(name: str, scores: Scores) -> None:
 
 
 @pytest.mark.parametrize("pack", WRITTEN)
-def test_a_scorer_with_a_pack_gives_the_sweeps_scores(
+def test_a_scorer_with_a_pack_returns_the_sweeps_scores(
     pack: str, scores: Scores, models: Sequence[str], tmp_path: Path
 ) -> None:
     assert_scorer_gives(scores(pack), pack, write_pack(pack, tmp_path), models)

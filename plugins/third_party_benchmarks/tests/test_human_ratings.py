@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from plugins.third_party_benchmarks.tests.rating_files import (
     LAYOUTS,
     RICHHF_PROMPT,
-    as_example,
-    as_tfrecord,
-    richhf,
+    encode_example,
+    encode_richhf,
+    encode_tfrecord,
 )
-from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import masked_crc
+from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import compute_masked_crc
 from tests.pipelines.metaeval.releases.files import read_with, table
 from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
 from tests.pipelines.metaeval.releases.test_releases import (
@@ -48,8 +48,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "notes": ["2 images have no prompt in a prompts.csv next to the records, so no word ratings"],
     },
 }  # fmt: skip
-"""Expected content by layout: the columns, the index of the first row and the rows of each table, and skills and notes.
-"""
+"""Expected content by layout: each table's columns, index of the first row and rows; also skills and notes."""
 WORDS_OF = "expected a 1 or a 0 for each of the 3 words of 'a cat asleep'"
 
 
@@ -60,23 +59,26 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         (table("prompt_id total_score", ("p", [1])), "row 0: expected img_path as text"),
     ],
     "richhf": [
-        (as_tfrecord(richhf())[:-40], "record 0: is truncated; it may be"),
+        (encode_tfrecord(encode_richhf())[:-40], "record 0: is truncated; it may be"),
         (b"\x00" * 40, "record 0: not a TFRecord; it may be truncated"),
         (POINTER, "is a Git LFS pointer, not the"),
-        (as_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
-        (as_tfrecord(as_example({"filename": "a.png"})), "expected aesthetics_score, found 'filename'; is this RichHF"),
+        (encode_tfrecord(b"\xff\xff\xff"), "record 0: not a TensorFlow Example"),
+        (
+            encode_tfrecord(encode_example({"filename": "a.png"})),
+            "expected aesthetics_score, found 'filename'; is this RichHF",
+        ),
         ("prompts.csv", "filename,prompt\ntrain/0a1b.png,a cat asleep\n", f"record 0: {WORDS_OF}"),
     ],
 }
-"""Content of a layout's first file (or another file and its content), with the expected message."""
+"""Damaged content and the expected message, by layout. An additional first value names another file than the first."""
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_gives_our_tables_and_what_they_hold(name: str, tmp_path: Path) -> None:
+def test_a_release_is_read_into_our_tables(name: str, tmp_path: Path) -> None:
     check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
 
 
-def test_richhf_has_the_words_of_the_prompts_that_are_beside(tmp_path: Path) -> None:
+def test_richhf_has_word_ratings_if_there_is_a_prompt_table(tmp_path: Path) -> None:
     LAYOUTS["richhf"].replace_file("prompts.csv", table("filename prompt", ("train/0a1b.png", RICHHF_PROMPT))).write(
         tmp_path
     )
@@ -87,21 +89,21 @@ def test_richhf_has_the_words_of_the_prompts_that_are_beside(tmp_path: Path) -> 
     assert cells(words, "prompt_id") == [(RICHHF_PROMPT,)] * 6
 
 
-def test_checksums_are_tensorflows() -> None:
-    """The expected value is the check value of CRC-32C (RFC 3720), masked as in TensorFlow's records."""
+def test_checksums_equal_tensorflows() -> None:
+    """The expected value is CRC-32C's check value (RFC 3720), masked as in TensorFlow's records."""
     crc = 0xE3069283
-    assert masked_crc(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+    assert compute_masked_crc(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
 
 
 @pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
-def test_what_does_not_fit_is_named_with_its_file_and_row(
+def test_invalid_content_is_an_error_that_names_the_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
     check_complaint(LAYOUTS[name], complaint, tmp_path)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_not_there_or_is_no_file_is_named(name: str, tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_an_error_that_names_the_path(name: str, tmp_path: Path) -> None:
     check_missing(LAYOUTS[name], tmp_path, takes_folder=name == "richhf")
 
 
@@ -109,17 +111,17 @@ def test_what_is_not_there_or_is_no_file_is_named(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", LAYOUTS)
 @few
 @given(data=st.data())
-def test_no_release_ends_in_another_way(name: str, values: bool, data: st.DataObject, tmp_path: Path) -> None:
+def test_a_damaged_release_is_judged_or_refused_in_one_line(
+    name: str, values: bool, data: st.DataObject, tmp_path: Path
+) -> None:
     check_damaged(LAYOUTS[name], values, data, tmp_path)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_metric_that_the_protocol_calls_falling_is_judged_as_its_scores_turned_round(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_lower_is_better_metric_is_judged_like_its_reversed_twin(name: str, tmp_path: Path) -> None:
     check_negated(LAYOUTS[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_release_without_scores_tells_of_people_alone_or_wants_scores(name: str, tmp_path: Path) -> None:
+def test_a_release_without_scores_only_reports_on_people_or_asks_for_scores(name: str, tmp_path: Path) -> None:
     check_without_scores(LAYOUTS[name], tmp_path)

@@ -25,15 +25,15 @@ from tests.operators.tiny import CLIP_FLANT5
 DIMENSIONS = {one.name: one for one in read_dimensions(prompt_template(FACETS))}
 
 
-def evidence(verdict: Any) -> Evidence:
+def make_evidence(verdict: Any) -> Evidence:
     return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
 
 
-def profile(role: str) -> VqaProfile:
+def get_profile(role: str) -> VqaProfile:
     return CLIP_FLANT5
 
 
-def reply(**rated: Any) -> str:
+def make_reply(**rated: Any) -> str:
     return json.dumps({**rated, "rationale": "So."})
 
 
@@ -41,21 +41,26 @@ def reply(**rated: Any) -> str:
 
 
 @pytest.mark.parametrize("track", read_tracks(prompt_template(TRACKS)))
-def test_prism_rates_alignment_by_the_track_of_the_prompt_and_aesthetics_by_none(track: str) -> None:
-    ran = run(PrismBenchConfig().inspect("a\n {sad} clown", skills=(track,)), [reply(alignment=4), reply(aesthetics=9)])
+def test_prism_bench_uses_the_prompts_track_for_alignment_but_not_for_aesthetics(track: str) -> None:
+    ran = run(
+        PrismBenchConfig().inspect("a\n {sad} clown", skills=(track,)),
+        [make_reply(alignment=4), make_reply(aesthetics=9)],
+    )
     ((alignment, aesthetics),) = ran.rounds
     aim, faults = read_tracks(prompt_template(TRACKS))[track][1:]
     assert f"{aim}. Rate" in alignment.messages[0].text and f"\n{faults}\n" in alignment.messages[0].text
     assert all("\na {sad} clown\n" in request.messages[0].text for request in (alignment, aesthetics))
-    scores = {part: PrismBenchConfig(part=part).score(evidence(ran.result)).score
+    scores = {part: PrismBenchConfig(part=part).score(make_evidence(ran.result)).score
               for part in ("alignment", "aesthetics", "overall")}  # fmt: skip
     assert scores == {"alignment": 4, "aesthetics": 9, "overall": 6.5}
-    chosen = run(PrismBenchConfig(track=track).inspect("a {sad} clown"), [reply(alignment=4), reply(aesthetics=9)])
+    chosen = run(
+        PrismBenchConfig(track=track).inspect("a {sad} clown"), [make_reply(alignment=4), make_reply(aesthetics=9)]
+    )
     assert chosen.rounds == ran.rounds
 
 
 @pytest.mark.parametrize("skills", [(), ("animal",), ("style", "entity")])
-def test_prism_without_one_track_is_an_error_that_says_what_was_found(skills: tuple[str, ...]) -> None:
+def test_prism_bench_needs_exactly_one_track_among_the_skills(skills: tuple[str, ...]) -> None:
     ran = run(PrismBenchConfig().inspect("a clown", skills=skills))
     assert isinstance(ran.result, RowError) and ran.result.kind == "no_track"
     assert all(repr(skill) in ran.result.message for skill in skills)
@@ -74,8 +79,8 @@ def test_prism_without_one_track_is_an_error_that_says_what_was_found(skills: tu
         ("", None),
     ],
 )
-def test_prism_asks_in_its_releases_words_once_and_reads_a_number(said: str, score: float, tmp_path: Path) -> None:
-    metric = PrismBenchConfig(wording=write(tmp_path, PRISM_BENCH), seed=3).with_model_defaults(profile)
+def test_prism_bench_can_use_the_wording_of_its_release(said: str, score: float, tmp_path: Path) -> None:
+    metric = PrismBenchConfig(wording=write(tmp_path, PRISM_BENCH), seed=3).with_model_defaults(get_profile)
     program = metric.inspect("a  {red} dog", skills=("text_rendering",))
     if score is None:
         with pytest.raises(UnreadableReply):
@@ -84,7 +89,7 @@ def test_prism_asks_in_its_releases_words_once_and_reads_a_number(said: str, sco
     ran = run(program, [said, '{"score": 1}'])
     assert [request.messages[0].text for request in ran.rounds[0]] == ["6 {a  {red} dog}", "8 a  {red} dog"]
     assert {(request.max_tokens, request.temperature, request.seed) for request in ran.rounds[0]} == {(1024, 0.0, 3)}
-    assert metric.score(evidence(ran.result)).score == (score + 1) / 2
+    assert metric.score(make_evidence(ran.result)).score == (score + 1) / 2
 
 
 # Qwen-Image-Bench
@@ -95,23 +100,23 @@ def test_there_are_23_capabilities_with_56_facets_in_five_dimensions() -> None:
     assert (len(DIMENSIONS), len({facet[1] for facet in facets}), len(facets)) == (5, 23, 56)
 
 
-def marks(dimension: str, **given: Any) -> dict[str, Any]:
-    """Return a judge's reply on a dimension: the given marks by last facet name, and N/A for all other facets."""
+def make_marks(dimension: str, **given: Any) -> dict[str, Any]:
+    """Return a judge's reply on a dimension: the given marks by facet, and N/A for all other facets."""
     one = DIMENSIONS[dimension]
     return {f"{one.key}: {facet}": given.get(facet.split(": ")[1].replace(" ", "_"), "N/A") for facet in one.facets}
 
 
-def test_a_judge_that_thinks_marks_the_facets_of_the_prompts_dimensions_and_means_are_nested() -> None:
+def test_facet_marks_are_averaged_by_capability_then_by_dimension() -> None:
     metric = QwenImageBenchConfig()
-    quality = marks("Quality", Physical_Logic=0, Material_Texture=1, Noise="2", Resolution=1)
-    fidelity = marks("Real-world Fidelity", Animals=2)
+    quality = make_marks("Quality", Physical_Logic=0, Material_Texture=1, Noise="2", Resolution=1)
+    fidelity = make_marks("Real-world Fidelity", Animals=2)
     skills = ("Real-world Fidelity / World Knowledge / Animals", "Quality / Detail / Noise", "animals")
-    replies = [f"<think>{{It}} is so.</think>\n{reply(**quality)}", reply(**fidelity)]
+    replies = [f"<think>{{It}} is so.</think>\n{make_reply(**quality)}", make_reply(**fidelity)]
     ran = run(metric.inspect("a cat", skills=skills), replies)
     texts = [request.messages[0].text for request in ran.rounds[0]]
     assert ["Judge the Quality of" in texts[0], "Judge the Real-world Fidelity of" in texts[1]] == [True, True]
     assert json.loads(ran.rounds[0][0].schema)["properties"]["quality: Detail: Noise"]["anyOf"][1]["enum"] == ["N/A"]
-    scored = metric.score(evidence(ran.result))
+    scored = metric.score(make_evidence(ran.result))
     realism, detail, resolution = (0 + 60) / 2, 100, 60
     assert {rating.name: rating.value for rating in scored.ratings or ()} == pytest.approx(
         {
@@ -126,24 +131,24 @@ def test_a_judge_that_thinks_marks_the_facets_of_the_prompts_dimensions_and_mean
     assert scored.score == pytest.approx(((realism + detail + resolution) / 3 + 100) / 2)
 
 
-def test_of_several_images_a_capability_is_the_mean_of_those_that_it_applies_to() -> None:
+def test_a_capability_is_averaged_over_the_images_that_have_a_mark_for_it() -> None:
     metric, scored = QwenImageBenchConfig(), []
     for given in ({"Noise": 2, "Resolution": 1}, {"Noise": 0}):
-        ran = run(metric.inspect("a cat", skills=("Quality",)), [reply(**marks("Quality", **given))])
-        scored.append(metric.score(evidence(ran.result)))
+        ran = run(metric.inspect("a cat", skills=("Quality",)), [make_reply(**make_marks("Quality", **given))])
+        scored.append(metric.score(make_evidence(ran.result)))
     found = {rating.name: rating.value for rating in average_images(scored).ratings or ()}
     assert found == {"quality": 40, "quality: Detail": 50, "quality: Resolution": 60}
 
 
-def test_a_prompt_without_dimensions_is_judged_in_all_and_one_where_nothing_applies_has_no_score() -> None:
-    ran = run(QwenImageBenchConfig().inspect("a cat"), [reply(**marks(name)) for name in DIMENSIONS])
-    scored = QwenImageBenchConfig().score(evidence(ran.result))
+def test_without_skills_all_dimensions_are_judged_and_without_marks_there_is_no_score() -> None:
+    ran = run(QwenImageBenchConfig().inspect("a cat"), [make_reply(**make_marks(name)) for name in DIMENSIONS])
+    scored = QwenImageBenchConfig().score(make_evidence(ran.result))
     assert scored.score is None and scored.error is not None and scored.error.kind == "no_questions"
 
 
 @pytest.mark.parametrize("said", [3, -1, 0.5, "perhaps", None, True])
-def test_a_mark_that_is_none_is_asked_for_again(said: Any) -> None:
-    replies = [reply(**marks("Quality", Noise=said))]
+def test_an_invalid_mark_is_an_unreadable_reply(said: Any) -> None:
+    replies = [make_reply(**make_marks("Quality", Noise=said))]
     with pytest.raises(UnreadableReply):
         run(QwenImageBenchConfig().inspect("a cat", skills=("Quality",)), replies, replies)
 
@@ -158,18 +163,18 @@ def test_a_mark_that_is_none_is_asked_for_again(said: Any) -> None:
         ('{"A": {"x": {"score": null}}}', None),
     ],
 )  # fmt: skip
-def test_marks_are_read_as_the_release_reads_them(said: str, score: float | None, tmp_path: Path) -> None:
+def test_marks_are_read_in_the_same_way_as_by_the_release(said: str, score: float | None, tmp_path: Path) -> None:
     """Facets x and y belong to capability A, and z to B; the release treats a facet named Y as y."""
-    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(profile)
+    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(get_profile)
     ran = run(metric.inspect("a  {red} <image>", skills=("Quality / A / x",)), [said])
     ((request,),) = ran.rounds
     assert request.messages[0].text == "Of a  {red} <image>\n\njudge Quality: Q. {}" and request.system == "You judge."
     assert request.image_at == len("Of a  {red} <image>\n") and request.max_tokens == 4096
-    assert metric.score(evidence(ran.result)).score == score
+    assert metric.score(make_evidence(ran.result)).score == score
 
 
-def test_a_reply_without_an_object_costs_the_row(tmp_path: Path) -> None:
-    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(profile)
+def test_a_reply_without_a_json_object_is_unreadable(tmp_path: Path) -> None:
+    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH)).with_model_defaults(get_profile)
     for said in ("[1]", "<think>{}</think>", '{"A": {"x": Infinity}}'):
         with pytest.raises(UnreadableReply):
             run(metric.inspect("a", skills=("Quality",)), [said])

@@ -1,4 +1,4 @@
-"""In a sweep, the judge uses the benchmark's explanation or checkpoints for each prompt."""
+"""A judge in a sweep uses the benchmark's explanation or checkpoints for each prompt."""
 
 from pathlib import Path
 
@@ -17,10 +17,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("pack", "expected"), [("wise_verified", 1.0), ("unigenbench", 0.5)])
-def test_a_judge_scores_by_what_the_benchmark_says(pack: str, expected: float, folder: Path, tmp_path: Path) -> None:
+def test_a_judge_uses_the_benchmarks_explanation_or_checkpoints(
+    pack: str, expected: float, folder: Path, tmp_path: Path
+) -> None:
     """The judge always returns 1 for an explanation, and 1 for one of two checkpoints.
 
-    Images are matched to prompts by text.
+    Images and questions are matched by the text of the prompt.
     """
     judge = save_seeing_judge(tmp_path / "judge", RATED)
     questions = write_pack(pack, tmp_path)

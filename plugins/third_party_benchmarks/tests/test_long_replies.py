@@ -1,6 +1,6 @@
 """Replies are parsed in linear time, with the same result as the regular expressions in the releases' code.
 
-The long replies have a million pieces, so a parser that compares all pairs of pieces would never finish.
+The long replies have a million pieces, so that a parser with quadratic running time would never finish.
 """
 
 import re
@@ -18,16 +18,16 @@ def strip_thoughts_as_released(reply: str) -> str:
     return re.sub(r"</think>\s*", "", re.sub(r"<think>.*?</think>\s*", "", reply, flags=re.DOTALL)).strip()
 
 
-def wise_as_released(reply: str) -> float | None:
+def find_wise_score_as_released(reply: str) -> float | None:
     said = strip_thoughts_as_released(reply)
     named = re.search(r"\*{0,2}Score\*{0,2}\s*:?\s*([01])\b", said, re.IGNORECASE)
     alone = re.findall(r"(?m)^\s*([01])\s*$", said)
     return float(named[1]) if named else float(alone[0]) if len(alone) == 1 else None
 
 
-def wise_score(reply: str) -> float | None:
+def find_wise_score(reply: str) -> float | None:
     try:
-        return wise._read(reply)
+        return wise._parse_reply(reply)
     except ValueError:
         return None
 
@@ -41,25 +41,25 @@ THOUGHTS = ("<think>", "</think>", "</thi", "nk>", "Score", "**", ":", " ", "\n"
 TAGS = ("<score>", "</score>", "<sco", "re>", "\n", "a", "[1]")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
     "thoughts": (THOUGHTS, wise._remove_thoughts, strip_thoughts_as_released),
-    "score": (THOUGHTS, wise_score, wise_as_released),
+    "score": (THOUGHTS, find_wise_score, find_wise_score_as_released),
     "tag": (TAGS, lambda reply: unigenbench._find_tagged(reply, "score"), find_score_as_released),
 }
 LONG: dict[str, tuple[Callable[[str], object], str]] = {
-    "thoughts that do not end": (wise_score, "<think>" * MANY),
-    "a score far away": (wise_score, "Score" + " " * MANY + "x"),
-    "empty lines": (wise_score, "x" + "\n" * MANY + "x"),
+    "thoughts that do not end": (find_wise_score, "<think>" * MANY),
+    "a score far away": (find_wise_score, "Score" + " " * MANY + "x"),
+    "empty lines": (find_wise_score, "x" + "\n" * MANY + "x"),
     "tags that do not end": (lambda reply: unigenbench._find_tagged(reply, "score"), "<score>" * MANY),
-    "braces": (qwen_image_bench._object, "{" * MANY),
+    "braces": (qwen_image_bench._parse_object, "{" * MANY),
 }
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reply_is_read_as_by_the_expressions_of_the_release(name: str) -> None:
+def test_replies_are_parsed_in_the_same_way_as_by_the_release(name: str) -> None:
     assert_read_as_released(*READERS[name])
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_long_reply_is_read_to_its_end(name: str) -> None:
+def test_a_very_long_reply_can_be_parsed(name: str) -> None:
     read, reply = LONG[name]
     with suppress(ValueError, UnreadableReply, RecursionError):
         read(reply)

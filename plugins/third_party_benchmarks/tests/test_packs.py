@@ -17,8 +17,8 @@ from tests.pipelines.sources.test_question_packs import pack_of, parents, questi
 from tests.question_packs import ANNOTATIONS, propositions, write_csv, write_geneval2, write_json
 
 
-def test_the_release_does_not_read_the_first_row_and_loses_the_first_prompt_by_it(tmp_path: Path) -> None:
-    """The release's code looks up the answer to a question that it never asked, and leaves the image out."""
+def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt(tmp_path: Path) -> None:
+    """The release's code looks up the answer to a question that it has skipped, and then leaves the image out."""
     path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), *propositions("b", "a square")])
     released, fixed = pack_of("dpg_bench", path, "released"), pack_of("dpg_bench", path, "fixed")
     (failed,) = questions(released, "a")
@@ -29,13 +29,13 @@ def test_the_release_does_not_read_the_first_row_and_loses_the_first_prompt_by_i
     assert released.problems == (f"{path}, row 0: left out, as in the release; benchmark.convention=fixed reads it",)
 
 
-def test_a_first_prompt_that_no_answer_is_missing_of_keeps_its_other_questions(tmp_path: Path) -> None:
+def test_dpg_bench_as_released_keeps_a_first_prompt_whose_questions_are_independent(tmp_path: Path) -> None:
     apart = [row | {"dependency": "0"} for row in propositions("a", "a circle")]
     pack = pack_of("dpg_bench", write_csv(tmp_path / "q.csv", ANNOTATIONS, apart))
     assert [row["text"] for row in questions(pack, "a")] == ["Is the circle red?", "Is the circle above a square?"]
 
 
-def test_geneval2_has_one_right_answer_for_each_atom(tmp_path: Path) -> None:
+def test_geneval2_has_a_question_with_one_choice_for_each_atom(tmp_path: Path) -> None:
     pack = pack_of("geneval2", write_geneval2(tmp_path / "q.jsonl", count=2))
     assert pack.prompts["prompt_id"].to_pylist() == ["0", "1"]
     assert pack.prompts["skills"].to_pylist() == [["3 atoms"]] * 2
@@ -44,7 +44,7 @@ def test_geneval2_has_one_right_answer_for_each_atom(tmp_path: Path) -> None:
     assert (there["choices"], there["kind"]) == (["Yes"], "object")
 
 
-def test_a_line_of_geneval2_that_cannot_be_read_costs_its_prompt_alone(tmp_path: Path) -> None:
+def test_an_invalid_line_of_geneval2_only_affects_its_own_prompt(tmp_path: Path) -> None:
     path = write_geneval2(tmp_path / "q.jsonl", count=2)
     good = path.read_text().splitlines()
     odd = json.loads(good[0]) | {"skills": ["count"]}
@@ -55,14 +55,14 @@ def test_a_line_of_geneval2_that_cannot_be_read_costs_its_prompt_alone(tmp_path:
     assert [line.split(": ")[0] for line in pack.problems] == [f"{path}, row 1", f"{path}, row 2"]
 
 
-def test_oneig_has_its_prompts_in_one_file_and_their_questions_in_others(tmp_path: Path) -> None:
+def test_oneig_prompts_are_joined_with_questions_from_other_files(tmp_path: Path) -> None:
     pack = pack_of("oneig", write_oneig(tmp_path / "oneig", count=2))
     assert pack.prompts["prompt_id"].to_pylist() == ["object_000", "object_001"]
     assert pack.prompts["skills"].to_pylist() == [["object", "short", "NP"]] * 2
     assert parents(pack, "object_001") == [[], ["Is there a circle?"]]
 
 
-def test_questions_without_a_prompt_or_of_another_form_are_told_by_their_file(tmp_path: Path) -> None:
+def test_invalid_oneig_questions_are_reported_with_file_and_row(tmp_path: Path) -> None:
     folder = write_oneig(tmp_path / "oneig", count=2)
     file = folder / "scripts/alignment/Q_D/object.json"
     asked = json.loads(file.read_text())
@@ -73,12 +73,12 @@ def test_questions_without_a_prompt_or_of_another_form_are_told_by_their_file(tm
     assert [line.split(": ")[0] for line in pack.problems] == [f"{file}, row 1", f"{file}, row 2"], pack.problems
 
 
-def test_a_folder_without_the_release_is_told_by_the_file_that_it_lacks(tmp_path: Path) -> None:
+def test_a_folder_without_the_release_is_an_error_that_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"OneIG-Bench\.csv: not found"):
         pack_of("oneig", tmp_path)
 
 
-def test_t2i_corebench_has_yes_no_questions_with_their_first_tag(tmp_path: Path) -> None:
+def test_t2i_corebench_questions_have_their_first_tag_as_kind(tmp_path: Path) -> None:
     pack = pack_of("t2i_corebench", write_t2i_corebench(tmp_path / "q.json", count=1))
     (prompt,) = pack.prompts.to_pylist()
     asked = questions(pack, prompt["prompt_id"])
@@ -86,7 +86,7 @@ def test_t2i_corebench_has_yes_no_questions_with_their_first_tag(tmp_path: Path)
     assert prompt["skills"] == ["Composition", "Multi-Instance"]
 
 
-def test_tiif_bench_asks_the_same_of_a_prompt_in_both_lengths(tmp_path: Path) -> None:
+def test_tiif_bench_has_the_same_questions_for_both_lengths_of_a_prompt(tmp_path: Path) -> None:
     folder = write_tiif_bench(tmp_path / "testmini_eval_prompts", count=2)
     pack = pack_of("tiif_bench", folder)
     assert pack.prompts["prompt_id"].to_pylist() == [
@@ -99,7 +99,7 @@ def test_tiif_bench_asks_the_same_of_a_prompt_in_both_lengths(tmp_path: Path) ->
     assert pack.prompts["skills"].to_pylist()[1] == ["numeracy", "long"]
 
 
-def test_prism_bench_has_prompts_by_track_and_line_and_no_questions(tmp_path: Path) -> None:
+def test_prism_bench_prompts_are_numbered_by_track_and_have_no_questions(tmp_path: Path) -> None:
     pack = pack_of("prism_bench", write_prism_bench(tmp_path / "en"))
     assert [(row["prompt_id"], row["text"], row["skills"]) for row in pack.prompts.to_pylist()][:2] == [
         ("affection_0", "a affection", ["affection"]), ("composition_0", "a composition", ["composition"]),
@@ -107,7 +107,7 @@ def test_prism_bench_has_prompts_by_track_and_line_and_no_questions(tmp_path: Pa
     assert len(pack.prompts) == len(pack.problems) == 7 and not pack.choices
 
 
-def test_wise_has_an_explanation_of_each_prompt_and_its_category_by_its_number(tmp_path: Path) -> None:
+def test_wise_prompts_have_an_explanation_and_a_category_that_follows_from_the_number(tmp_path: Path) -> None:
     rows = [{"Prompt": "p", "Explanation": "e", "prompt_id": number} for number in (1, 400, 401, 520, 641, 1000, 1001)]
     path = write_json(tmp_path / "merge.json", rows)
     pack = pack_of("wise_verified", path)
@@ -117,14 +117,14 @@ def test_wise_has_an_explanation_of_each_prompt_and_its_category_by_its_number(t
     assert pack.problems == (f"{path}, row 6: expected 'prompt_id' from 1 to 1000, found '1001'; the row is left out",)
 
 
-def test_the_mean_over_all_prompts_has_the_weights_of_the_release() -> None:
-    """In calculate_verified.py the weights are 0.4 for culture and 0.12 for each other category."""
+def test_the_mean_over_all_prompts_implies_the_weights_of_the_release() -> None:
+    """The weights in calculate_verified.py are 0.4 for culture and 0.12 for each other category."""
     ends = [0, *LAST.values()]
     shares = {name: (end - begin) / 1000 for name, begin, end in zip(LAST, ends, ends[1:], strict=False)}
     assert shares == {"culture": 0.4, **dict.fromkeys(("time", "space", "biology", "physics", "chemistry"), 0.12)}
 
 
-def test_wise_may_be_the_folder_with_its_three_files(tmp_path: Path) -> None:
+def test_wise_can_be_read_from_a_folder_with_three_files(tmp_path: Path) -> None:
     parts = {"cultural_common_sense": 1, "spatio-temporal_reasoning": 401, "natural_science": 641}
     for name, number in parts.items():
         row = {"Prompt": "p", "Explanation": "e", "prompt_id": number}
@@ -139,7 +139,7 @@ def test_wise_may_be_the_folder_with_its_three_files(tmp_path: Path) -> None:
         ("zh", ("考点", "考点对应描述", "一级垂类")),
     ],
 )
-def test_unigenbench_has_a_checkpoint_with_what_the_prompt_has_of_it(
+def test_unigenbench_checkpoints_have_a_name_and_a_description(
     language: str, keys: tuple[str, str, str], tmp_path: Path
 ) -> None:
     told = json.dumps(dict(zip(keys, [["Style", "Style"], ["ink", "wash"], "Art"], strict=True)))

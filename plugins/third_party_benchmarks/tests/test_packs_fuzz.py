@@ -1,4 +1,4 @@
-"""A field of the wrong type in a question pack fails only its own row, with a line naming the file and row."""
+"""A field of the wrong type in a question pack only fails its own row, and is reported with the file and row."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +16,14 @@ from tests.pipelines.sources.test_question_packs_fuzz import (
 )
 
 
-def oneig_questions() -> Fields:
+def make_oneig_questions() -> Fields:
     asked = {"question": Encoded({"1": "Is it red?", "2": "Is it large?"}), "dependency": Encoded({"1": [0], "2": [1]})}
     return {f"{number:03}": json_copy(asked) for number in range(COUNT)}
 
 
-def oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, str]) -> dict[str, Any]:
+def make_oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, str]) -> dict[str, Any]:
     prompts = rows(lambda n: {"category": classes["object"], "id": f"{n:03}", prompt: f"bird {n}", "type": "NP"})
-    questions = {name: oneig_questions() if name == "object" else {} for name in classes}
+    questions = {name: make_oneig_questions() if name == "object" else {} for name in classes}
     asked = {f"scripts/alignment/Q_D/{name}{suffix}.json": content for name, content in questions.items()}
     return {csv: prompts, **asked}
 
@@ -34,8 +34,8 @@ POINTS = Encoded({"Primary Categories": "Art", "Testpoints": ["Style"], "Testpoi
 
 FILES: Mapping[str, Mapping[str, Any]] = {
     "dpg_bench": {"q.jsonl": PROPOSITIONS},
-    "oneig": oneig_files("OneIG-Bench.csv", "prompt_en", "", CLASSES),
-    "oneig_zh": oneig_files(
+    "oneig": make_oneig_files("OneIG-Bench.csv", "prompt_en", "", CLASSES),
+    "oneig_zh": make_oneig_files(
         "OneIG-Bench-ZH.csv", "prompt_cn", "_zh", {**CLASSES, "multilingualism": "Multilingualism"}
     ),
     "geneval2": {
@@ -72,6 +72,6 @@ NUMBERED = ("geneval2", "prism_bench", "tiif_bench")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row(name: str) -> None:
+def test_a_field_of_the_wrong_type_only_fails_its_own_row(name: str) -> None:
     both_lengths = {"inner": "mini_eval_prompts", "losses": 2} if name == "tiif_bench" else {}
     require_row_alone(name, FILES[name], numbered=name in NUMBERED, **both_lengths)

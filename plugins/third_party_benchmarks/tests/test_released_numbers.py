@@ -1,4 +1,4 @@
-"""Sweeps reproduce the scores of the releases, whose arithmetic is repeated here step by step on the same answers."""
+"""Sweeps reproduce the releases' scores. The tests repeat the releases' arithmetic step by step on the same answers."""
 
 import math
 from collections import defaultdict
@@ -20,20 +20,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pairs(tmp_path_factory.mktemp("bench"))
 
 
-class Benchmark(NamedTuple):
+class DpgBenchScores(NamedTuple):
     """Output of compute_dpg_bench.py."""
 
     scores: Mapping[str, float]
-    """Scores by prompt; prompts with a failed image have none."""
+    """Scores by prompt, without prompts that have a failed image."""
     levels: Mapping[str, float]
     categories: Mapping[str, float]
 
 
-def dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool) -> Benchmark:
+def compute_dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool) -> DpgBenchScores:
     """Compute the scores from answers in the same way as the release.
 
-    The release sets answers to zero in place, in dictionaries by number. Its levels use the answers for the last image,
-    before they are set to zero.
+    The release sets an answer to zero in place if the value of a parent question is zero. Its levels use the answers
+    for the last image before they are set to zero.
     """
     items: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in annotations()[first_row:]:
@@ -63,7 +63,7 @@ def dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool) -> Ben
                 categories[category].append(of_image[row["proposition_id"]])
                 levels[category.split("-")[0].strip()].append(of_image[row["proposition_id"]])
     mean = {name: sum(values) / len(values) for name, values in levels.items()}
-    return Benchmark(scores, mean, {name: sum(values) / len(values) for name, values in categories.items()})
+    return DpgBenchScores(scores, mean, {name: sum(values) / len(values) for name, values in categories.items()})
 
 
 @pytest.fixture(scope="module")
@@ -85,42 +85,42 @@ def released(folder: Path, dpg_file: Path) -> Ran:
     return run(folder, folder / "released", *DPG, f"benchmark.questions={dpg_file}")
 
 
-def levels_of(ran: Ran, level: int) -> dict[str, float]:
+def read_levels(ran: Ran, level: int) -> dict[str, float]:
     pool_kinds = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").pool_kinds
     return {row.kind: row.mean for row in pool_kinds(ran.store, ran.run_id, "dpg_bench_levels") if row.level == level}
 
 
 def test_dpg_bench_as_released(released: Ran, fixed: Ran) -> None:
-    """As released, the first prompt fails for lack of an answer, and levels use the last image before zeroing."""
-    expected = dpg_bench(fixed.answers, first_row=1, last_image_only=True)
+    """The first prompt lacks an answer and fails. The levels only use the original answers for the last image."""
+    expected = compute_dpg_bench(fixed.answers, first_row=1, last_image_only=True)
     first, *others = [one["prompt_id"] for one in prompts(4)]
     assert set(expected.scores) == set(others)
     assert released.scores["dpg_bench"][first] is None
     assert {one: released.scores["dpg_bench"][one] for one in others} == pytest.approx(dict(expected.scores))
-    assert levels_of(released, 1) == pytest.approx(dict(expected.levels))
+    assert read_levels(released, 1) == pytest.approx(dict(expected.levels))
     dashed = {name: value for name, value in expected.categories.items() if "-" in name}
-    assert levels_of(released, 2) == pytest.approx(dashed)
+    assert read_levels(released, 2) == pytest.approx(dashed)
 
 
-def test_dpg_bench_as_it_is_meant(released: Ran, fixed: Ran) -> None:
-    expected = dpg_bench(fixed.answers, first_row=0, last_image_only=False)
+def test_dpg_bench_with_the_fixed_convention(released: Ran, fixed: Ran) -> None:
+    expected = compute_dpg_bench(fixed.answers, first_row=0, last_image_only=False)
     assert fixed.scores["dpg_bench"] == pytest.approx(dict(expected.scores))
-    assert levels_of(fixed, 1) == pytest.approx(dict(expected.levels))
-    assert levels_of(fixed, 1) != pytest.approx(levels_of(released, 1)), "the two are told apart by this fixture"
+    assert read_levels(fixed, 1) == pytest.approx(dict(expected.levels))
+    assert read_levels(fixed, 1) != pytest.approx(read_levels(released, 1)), "the two are told apart by this fixture"
 
 
 @pytest.mark.parametrize("zeroing", ["direct", "recursive"])
-def test_the_fixture_tells_the_ways_of_zeroing_apart(zeroing: str, fixed: Ran, folder: Path, dpg_file: Path) -> None:
+def test_other_zeroing_options_lead_to_other_scores(zeroing: str, fixed: Ran, folder: Path, dpg_file: Path) -> None:
     given = (f"benchmark.questions={dpg_file}", "benchmark.convention=fixed", f"metrics.dpg_bench.zeroing={zeroing}")
     other = run(folder, folder / "fixed", *DPG, *given)
     assert other.scores["dpg_bench"] != pytest.approx(dict(fixed.scores["dpg_bench"]))
 
 
 @pytest.mark.parametrize("convention", ["released", "fixed"])
-def test_soft_tifa_is_the_mean_and_the_geometric_mean_over_the_spellings(
+def test_soft_tifa_adds_up_the_probabilities_of_an_answers_spellings(
     convention: str, folder: Path, tmp_path: Path
 ) -> None:
-    """As released, the first tokens of all spellings count; fixed, whole spellings count without the end token."""
+    """The convention `released` uses the spellings' first tokens; `fixed` uses all tokens except the end token."""
     questions = write_geneval2(tmp_path / "geneval2_data.jsonl")
     given = [f"benchmark.questions={questions}", "metric=[geneval2,geneval2_am]", f"benchmark.convention={convention}"]
     ran = run(folder, tmp_path / "store", "benchmark=geneval2", *given)
@@ -140,7 +140,7 @@ def test_soft_tifa_is_the_mean_and_the_geometric_mean_over_the_spellings(
     assert kinds == {"count": 4, "object": 4}
 
 
-def test_oneig_is_the_mean_over_a_rows_images_of_what_counts(folder: Path, tmp_path: Path) -> None:
+def test_oneig_counts_a_yes_only_if_the_parent_question_has_a_yes(folder: Path, tmp_path: Path) -> None:
     place = write_oneig(tmp_path / "oneig")
     ran = run(folder, tmp_path / "store", "benchmark=oneig", f"benchmark.questions={place}", "metric=[oneig]")
     for one in prompts(4):

@@ -1,4 +1,4 @@
-"""Requests with a release's wording equal those of its own code, and replies are parsed in the same way."""
+"""Requests with a release's wording equal those of the release's code, and replies are parsed in the same way."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +53,7 @@ UNIGENBENCH_REPLIES = [
 CHECKPOINT_NAMES = {"en": ["Style", "Attribute - Quantity"], "zh": ["风格", "属性-数量"]}
 
 
-def test_unigenbench() -> None:
+def test_unigenbench_equals_its_release() -> None:
     given = []
     for index, prompt in enumerate(PROMPTS):
         language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
@@ -97,7 +97,7 @@ WISE_REPLIES = [
 ]
 
 
-def test_wise_verified() -> None:
+def test_wise_verified_equals_its_release() -> None:
     given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("WISE", WISE, given)
     metric = RubricConfig(rubric="knowledge", wording=checkout("WISE")).with_model_defaults(profile)
@@ -145,11 +145,11 @@ PRISM_REPLIES = [
 PRISM_TRACKS = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
 
 
-def evidence(verdict: Verdict) -> Evidence:
+def make_evidence(verdict: Verdict) -> Evidence:
     return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
 
 
-def test_prism_bench() -> None:
+def test_prism_bench_equals_its_release() -> None:
     given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("PRISM", PRISM_BENCH, given)
     metric = PrismBenchConfig(wording=checkout("PRISM")).with_model_defaults(profile)
@@ -158,7 +158,7 @@ def test_prism_bench() -> None:
         assert [request["messages"][0]["content"] for request in ours.requests] == [
             [IMAGE, text] for text in theirs.requests
         ]
-        assert (metric.score(evidence(ours.result)).score if ours.result else None) == theirs.result
+        assert (metric.score(make_evidence(ours.result)).score if ours.result else None) == theirs.result
     assert sum(one.result is not None for one in released) == 50
 
 
@@ -196,8 +196,8 @@ QWEN_REPLIES = [
 
 
 @pytest.mark.parametrize("name", ["QwenImageBench", "QwenImageBenchShort"])
-def test_qwen_image_bench(name: str) -> None:
-    """Both the release and the copy with shorter checklists are compared."""
+def test_qwen_image_bench_equals_its_release(name: str) -> None:
+    """The test covers the release and the copy with shorter checklists."""
     given = [(prompt, DIMS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = run_released(name, QWEN_IMAGE_BENCH, given)
     metric = QwenImageBenchConfig(wording=checkout(name)).with_model_defaults(profile)
@@ -208,7 +208,7 @@ def test_qwen_image_bench(name: str) -> None:
         )
         said = [[one["messages"][0]["content"][0], IMAGE.join(_find_texts(one))] for one in ours.requests]
         assert sorted(said) == sorted([system, words.replace("<image>", IMAGE)] for system, words in theirs.requests)
-        score = metric.score(evidence(ours.result)).score if ours.result else None
+        score = metric.score(make_evidence(ours.result)).score if ours.result else None
         assert score == (theirs.result if theirs.result is None else pytest.approx(theirs.result))
     assert sum(one.result is not None for one in released) == 50
 
@@ -219,7 +219,7 @@ def _find_texts(request: dict[str, Any]) -> list[str]:
 
 
 def sort_replies(replies: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the replies about dimensions in the order of the listed dimensions instead of the prompt's order."""
+    """Sort replies about the named dimensions into the fixed order of our requests."""
     ours = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
     of_name = dict(zip(dict.fromkeys(names), replies, strict=True))
     return [of_name[name] for name in ours if name in of_name]

@@ -18,26 +18,26 @@ ASKED = [
 ]
 
 
-def row(**rated: float) -> Evidence:
+def make_evidence(**rated: float) -> Evidence:
     return Evidence({"ratings": [{"name": name, "value": value} for name, value in rated.items()], "rationale": "so"})
 
 
-def test_a_judge_gets_the_prompt_and_the_reference_and_says_one_or_nought() -> None:
+def test_a_judge_receives_the_prompt_and_the_explanation_and_returns_zero_or_one() -> None:
     explained = [WrittenQuestion("1", "This means\nmooncakes.", (), kind="culture")]
     ran = run(KNOWLEDGE.inspect("the {pastry} of autumn", explained), ['{"score": 1, "rationale": "A mooncake."}'])
     ((request,),) = ran.rounds
     assert "\nthe {pastry} of autumn\nReference:\nThis means mooncakes.\n" in request.messages[0].text
     assert [(rating.name, rating.value) for rating in ran.result.ratings] == [("score", 1)]
-    assert KNOWLEDGE.score(row(score=1)).score == 1 and KNOWLEDGE.score(row(score=0)).score == 0
+    assert KNOWLEDGE.score(make_evidence(score=1)).score == 1 and KNOWLEDGE.score(make_evidence(score=0)).score == 0
 
 
 @pytest.mark.parametrize("reply", ['{"score": 2, "rationale": ""}', '{"score": 0.5, "rationale": ""}', "A mooncake."])
-def test_what_is_neither_one_nor_nought_is_no_verdict(reply: str) -> None:
+def test_a_score_other_than_zero_or_one_is_an_unreadable_reply(reply: str) -> None:
     with pytest.raises(UnreadableReply):
         run(KNOWLEDGE.inspect("a", ASKED[:1]), [reply], [reply])
 
 
-def test_every_checkpoint_has_its_name_its_meaning_and_a_rating_of_its_own() -> None:
+def test_every_checkpoint_is_listed_with_its_meaning_and_has_its_own_rating() -> None:
     verdict = '{"Style": 1, "Attribute - Quantity": 0, "Attribute - Quantity 2": 1, "rationale": "One panda."}'
     ran = run(CHECKPOINTS.inspect("ink pandas", ASKED), [verdict])
     ((request,),) = ran.rounds
@@ -46,20 +46,20 @@ def test_every_checkpoint_has_its_name_its_meaning_and_a_rating_of_its_own() -> 
     assert f"- Attribute - Quantity 2 ({quantity}): three {{hats}}\n" in request.messages[0].text
     rated = {rating.name: rating.value for rating in ran.result.ratings}
     assert rated == {"Style": 1, "Attribute - Quantity": 0, "Attribute - Quantity 2": 1}
-    assert CHECKPOINTS.score(row(**rated)).score == pytest.approx(2 / 3)
+    assert CHECKPOINTS.score(make_evidence(**rated)).score == pytest.approx(2 / 3)
 
 
-def test_a_checkpoint_without_a_known_meaning_is_asked_by_its_name() -> None:
+def test_a_checkpoint_without_a_known_meaning_is_listed_by_name() -> None:
     ran = run(CHECKPOINTS.inspect("墨", [ASKED[0]._replace(kind="风格")]), ['{"风格": 1, "rationale": ""}'])
     assert "- 风格: ink painting\n" in ran.rounds[0][0].messages[0].text
 
 
-def test_there_is_a_meaning_for_each_of_the_27_checkpoints() -> None:
+def test_all_27_checkpoints_have_a_meaning() -> None:
     assert len(MEANINGS) == 27
 
 
 @pytest.mark.parametrize("metric", [KNOWLEDGE, CHECKPOINTS], ids=lambda metric: metric.rubric)
-def test_its_chain_holds_together_and_questions_with_choices_are_refused(metric: RubricConfig) -> None:
+def test_a_rubric_has_a_valid_chain_and_refuses_questions_with_choices(metric: RubricConfig) -> None:
     check_chain("rubric", metric)
     assert metric.question_options() == {} and metric.verdict_options()["templates"]
     assert metric.refusal_of_pack({0}) is None and "choices" in (metric.refusal_of_pack({0, 2}) or "")

@@ -16,7 +16,7 @@ from tests.operators.metrics.scripted import run
 from tests.operators.metrics.test_wording import fill_in_defaults
 
 
-def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tmp_path: Path) -> None:
+def test_unigenbench_can_use_the_wording_of_its_release(tmp_path: Path) -> None:
     folder = write(tmp_path, UNIGENBENCH)
     metric = fill_in_defaults(RubricConfig(rubric="checkpoints", wording=folder))
     asked = [
@@ -39,7 +39,7 @@ def test_unigenbench_asks_in_its_releases_words_about_all_checkpoints_at_once(tm
         run(metric.inspect("a dog", asked), *[["<analysis>[]</analysis><score>[__import__('os')]</score>"]] * 11)
 
 
-def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp_path: Path) -> None:
+def test_wise_can_use_the_wording_of_its_release_with_three_attempts(tmp_path: Path) -> None:
     metric = fill_in_defaults(RubricConfig(rubric="knowledge", wording=write(tmp_path, WISE)))
     asked = [WrittenQuestion("1", "a  mooncake", (), kind="culture")]
     verdict, rounds = run(
@@ -54,7 +54,7 @@ def test_wise_asks_in_its_releases_words_three_times_and_takes_a_score_alone(tmp
         run(metric.inspect("a", asked), ["1\n0"], ["1 or 0"], ["Yes"])
 
 
-def test_a_judge_is_asked_once_if_its_release_does_not_draw(tmp_path: Path) -> None:
+def test_repeats_are_refused_if_the_release_does_not_sample(tmp_path: Path) -> None:
     greedy = write(tmp_path, UNIGENBENCH)
     with pytest.raises(ConfigError, match="all 3 replies are the same; CodeGoat24/UniGenBench uses this temperature"):
         fill_in_defaults(RubricConfig(rubric="checkpoints", wording=greedy, repeats=3))
@@ -67,7 +67,7 @@ def test_a_judge_is_asked_once_if_its_release_does_not_draw(tmp_path: Path) -> N
         ("knowledge", {"vllm_eval.py": ""}, "has 0 texts in build_evaluation_messages, expected 2"),
     ],
 )
-def test_a_checkout_that_lacks_a_part_is_refused(
+def test_an_incomplete_checkout_is_refused(
     rubric: Literal["checkpoints", "knowledge"], files: Mapping[str, str], problem: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=problem):

@@ -12,10 +12,10 @@ from plumbline.operators.metrics.wording import Checkout, Release, ask_as_releas
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 1024
-"""Token limit of Qwen25VL, which samples as the checkpoint configures it: with a temperature close to 0."""
+"""Token limit of Qwen25VL. It samples with the checkpoint's own configuration, whose temperature is close to 0."""
 MESSAGES = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
-"""Tracks in the order of their message numbers, starting at 1 (get_message_templates); the message after them is about
-aesthetics.
+"""Tracks in the order of the release's numbered messages, starting at 1 (get_message_templates). The last message is
+about aesthetics.
 """
 PLACE = "{text_prompt}"
 
@@ -40,20 +40,22 @@ class PrismBenchRelease(Release):
         return cls(dict(zip(MESSAGES, alignment, strict=True)), aesthetics)
 
     def inspect(self, prompt: str, track: str, seed: int) -> Writing[Verdict]:
-        """Ask for each of the two scores, and its reason, in a separate request."""
+        """Ask for the two scores and their reasons in separate requests."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         texts = [format_message(message, prompt) for message in (self.alignment[track], self.aesthetics)]
-        read = yield from ask_as_released([sampling.request(text, stop=()) for text in texts], [_read] * len(texts))
+        read = yield from ask_as_released(
+            [sampling.request(text, stop=()) for text in texts], [_parse_reply] * len(texts)
+        )
         ratings = tuple(Rating(name, score) for name, (score, _) in zip(("alignment", "aesthetics"), read, strict=True))
         return Verdict(ratings, " ".join(reason for _, reason in read if reason))
 
 
 def format_message(message: str, prompt: str) -> str:
-    """Return the message with the prompt filled in and double braces replaced by single ones (str.format)."""
+    """Fill the prompt into the message, and replace double braces with single braces, like str.format."""
     return prompt.join(part.replace("{{", "{").replace("}}", "}") for part in message.split(PLACE))
 
 
-def _read(reply: str) -> tuple[float, str]:
+def _parse_reply(reply: str) -> tuple[float, str]:
     """Return the score and the justification in a reply (clean_and_parse_json, summarize_results)."""
     text = reply.strip().removeprefix("```json").removesuffix("```").strip()
     found: Any = json.loads(re.sub(r",\s*(?=[}\]])", "", text))

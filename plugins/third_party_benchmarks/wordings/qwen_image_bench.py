@@ -1,6 +1,6 @@
 """Qwen-Image-Bench's release (QwenLM/Qwen-Image-Bench at b6b556b): one question for each dimension of a prompt.
 
-Stability-AI/Qwen-Image-Bench continues its history and has shorter checklists at 88f6f78.
+Stability-AI/Qwen-Image-Bench, at 88f6f78, is a later fork with shorter checklists.
 """
 
 import json
@@ -14,15 +14,15 @@ from plumbline.operators.metrics.wording import Checkout, Release, ask_as_releas
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 4096
-"""Limit from backends/ms_swift_backend.py, which includes the thinking tokens; the temperature is 0."""
+"""Token limit from backends/ms_swift_backend.py, including the tokens of thoughts. The temperature is 0."""
 DIMENSIONS = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
-PICTURE = "<image>"
+IMAGE_SLOT = "<image>"
 """Placeholder for the image in a question."""
 SLOT = re.compile(r"\{(prompt|level1_dim|format_checklist)\}|\{\{|\}\}")
 
 
-class Marked(NamedTuple):
-    """A facet and its mark."""
+class FacetMark(NamedTuple):
+    """A facet of image quality, and the judge's mark for it."""
 
     dimension: str
     capability: str
@@ -49,45 +49,49 @@ class QwenImageBenchRelease(Release):
     def read(cls, checkout: Checkout) -> Self:
         code, scores = checkout.python(cls.marker_file), checkout.python("score_utils.py")
         template = code.plain("USER_PROMPT_TEMPLATE")
-        if PICTURE not in template:
-            raise checkout.refusal(cls.marker_file, f"has no {PICTURE} in USER_PROMPT_TEMPLATE")
+        if IMAGE_SLOT not in template:
+            raise checkout.refusal(cls.marker_file, f"has no {IMAGE_SLOT} in USER_PROMPT_TEMPLATE")
         names = {name: re.sub(r"\W", "_", name.upper()) for name in DIMENSIONS}
         checklists = {name: code.plain(f"{constant}_CHECKLIST") for name, constant in names.items()}
         places = scores.value("CHECKLIST_L3_TO_L2"), scores.value("L3_RENAME")
         return cls(code.plain("SYSTEM_PROMPT"), template, checklists, *places)
 
-    def inspect(self, prompt: str, dimensions: Sequence[tuple[str, str]], seed: int) -> Writing[list[Marked]]:
-        """Ask for the marks in each dimension separately; `dimensions` are pairs of key and name (judge.py)."""
+    def inspect(self, prompt: str, dimensions: Sequence[tuple[str, str]], seed: int) -> Writing[list[FacetMark]]:
+        """Ask for the marks in each dimension separately (judge.py). A dimension is a pair of key and name."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         requests = []
         for _, name in dimensions:
-            text, place = self._question(prompt, name)
+            text, place = self._make_question(prompt, name)
             requests.append(sampling.request(text, stop=())._replace(system=self.system, image_at=place))
-        readers = [partial(self._read, key, name) for key, name in dimensions]
+        readers = [partial(self._parse_reply, key, name) for key, name in dimensions]
         read = yield from ask_as_released(requests, readers)
         return [marked for of_dimension in read for marked in of_dimension]
 
-    def _question(self, prompt: str, dimension: str) -> tuple[str, int]:
+    def _make_question(self, prompt: str, dimension: str) -> tuple[str, int]:
         """Return the question about a dimension, and the position of the image in it."""
         given = {"prompt": prompt, "level1_dim": dimension, "format_checklist": self.checklists[dimension]}
         before, after = (
             SLOT.sub(lambda match: given[match[1]] if match[1] else match[0][0], part)
-            for part in self.template.split(PICTURE, 1)
+            for part in self.template.split(IMAGE_SLOT, 1)
         )
         return before + after, len(before)
 
-    def _read(self, key: str, dimension: str, reply: str) -> list[Marked]:
-        """Return the facets that have a mark, with the capabilities that they belong to (fix_score_json, map_score)."""
+    def _parse_reply(self, key: str, dimension: str, reply: str) -> list[FacetMark]:
+        """Return the facets that have a mark, with their capabilities (fix_score_json, map_score)."""
         capabilities, renamed = self.capabilities[dimension], self.renamed.get(dimension, {})
         found: dict[str, dict[str, Any]] = {}
-        for group, facet, value in _facets(_object(reply)):
+        for group, facet, value in _list_facets(_parse_object(reply)):
             facet = renamed.get(facet, facet)
             found.setdefault(capabilities.get(facet, group), {})[facet] = value
-        marks = ((group, facet, _mark(value)) for group, facets in found.items() for facet, value in facets.items())
-        return [Marked(key, group.replace(":", " "), facet, mark) for group, facet, mark in marks if mark is not None]
+        marks = (
+            (group, facet, _parse_mark(value)) for group, facets in found.items() for facet, value in facets.items()
+        )
+        return [
+            FacetMark(key, group.replace(":", " "), facet, mark) for group, facet, mark in marks if mark is not None
+        ]
 
 
-def _object(reply: str) -> Mapping[str, Any]:
+def _parse_object(reply: str) -> Mapping[str, Any]:
     """Return the JSON object that follows the thoughts in a reply (extract_json_from_response)."""
     text = reply.rpartition("</think>")[2].strip()
     try:
@@ -96,12 +100,12 @@ def _object(reply: str) -> Mapping[str, Any]:
         start, end = text.find("{"), text.rfind("}")
         found = json.loads(text[start : end + 1]) if 0 <= start < end else None
     if not isinstance(found, dict):
-        raise ValueError("expected an object of marks")
+        raise ValueError("expected a JSON object of marks, found none")
     return found
 
 
-def _facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """Return capability, facet and value of each facet, whether or not facets are grouped by capability."""
+def _list_facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """Return the capability, name and value of each facet. Facets may be grouped by capability or not."""
     first = next(iter(found.values()), None)
     if isinstance(first, dict) and "score" in first:
         return [(facet, facet, value) for facet, value in found.items()]
@@ -109,8 +113,8 @@ def _facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
     return [(group, facet, value) for group, facets in groups.items() for facet, value in facets.items()]
 
 
-def _mark(value: Any) -> int | None:
-    """Return 0, 1 or 2, or None for N/A and, as in the release, for anything else."""
+def _parse_mark(value: Any) -> int | None:
+    """Return a mark of 0, 1 or 2. Return None for N/A and any other value, like the release."""
     raw: Any = value.get("score") if isinstance(value, dict) else value
     try:
         mark = int(raw)

@@ -12,7 +12,7 @@ from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, a
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion
 
 MAX_TOKENS, TRIES = 4096, 11
-"""Limits from eval_common.py and vllm_request.py, which disable sampling (the temperature is 0)."""
+"""Limits from eval_common.py and vllm_request.py. The temperature there is 0."""
 
 
 class Language(NamedTuple):
@@ -37,7 +37,7 @@ class UniGenBenchRelease(Release):
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.python(cls.marker_file)
-        return cls(tuple(_language(code, name) for name in ("en", "zh")))
+        return cls(tuple(_read_language(code, name) for name in ("en", "zh")))
 
     def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Verdict]:
         """Ask for a verdict of 1 or 0 on each checkpoint (call_evaluation_vllm).
@@ -59,13 +59,13 @@ class UniGenBenchRelease(Release):
         }
         text = re.sub(r"\{(\w+)\}", lambda match: places[match[1]], language.template)
         request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
-        ((analyses, scores),) = yield from ask_as_released([request], [partial(_read, len(names))], tries=TRIES)
+        ((analyses, scores),) = yield from ask_as_released([request], [partial(_parse_reply, len(names))], tries=TRIES)
         rated = zip(checkpoints, scores, strict=True)
         ratings = tuple(Rating(each.kind or each.text, float(score == 1)) for each, score in rated)
         return Verdict(ratings, " ".join(map(str, analyses)))
 
 
-def _language(code: PythonFile, name: str) -> Language:
+def _read_language(code: PythonFile, name: str) -> Language:
     suffix = name.upper()
     headings = code.texts_under("LANG_CONFIGS", name)
     if not {"checkpoint_header", "checkpoint_desc_header"} <= headings.keys():
@@ -85,13 +85,17 @@ def _find_tagged(reply: str, tag: str) -> str | None:
     return text if end else None
 
 
-def _read(count: int, reply: str) -> list[list[Any]]:
-    """Return the analyses and scores in a reply, which are literals within tags (parse_evaluation_response)."""
+def _parse_reply(count: int, reply: str) -> list[list[Any]]:
+    """Return the analyses and scores in a reply, two Python lists within tags (parse_evaluation_response)."""
     found = [_find_tagged(reply, tag) for tag in ("analysis", "score")]
     try:
         read = [list(ast.literal_eval(text.strip())) for text in found if text is not None]
     except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"expected lists within <analysis> and <score> ({type(error).__name__})") from error
+        raise ValueError(
+            f"expected Python lists within <analysis> and <score>, found other text ({type(error).__name__})"
+        ) from error
     if [len(each) for each in read] != [count, count]:
-        raise ValueError(f"expected lists of {count} within <analysis> and <score>, found {[*map(len, read)]}")
+        raise ValueError(
+            f"expected lists of {count} entries within <analysis> and <score>, found lists of {[*map(len, read)]}"
+        )
     return read

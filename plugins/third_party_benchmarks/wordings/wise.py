@@ -9,7 +9,9 @@ from plumbline.operators.metrics.wording import Checkout, Release, Text, ask_as_
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS, TRIES = 500, 3
-"""Token limit from _chat_completion_via_vllm, which also sets the temperature to 0, and MAX_EXTRACT_RETRIES."""
+"""Token limit from _chat_completion_via_vllm, which also sets the temperature to 0, and attempts from
+MAX_EXTRACT_RETRIES.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,15 @@ class WiseRelease(Release):
         text = fill_slots(self.protocol, {"prompt_data['Prompt']": prompt, "prompt_data['Explanation']": explanation})
         request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
         request = request._replace(system=self.system, image_at=len(text))
-        (score,) = yield from ask_as_released([request], [_read], tries=TRIES)
+        (score,) = yield from ask_as_released([request], [_parse_reply], tries=TRIES)
         return Verdict((Rating("score", score),), "")
 
 
 def _remove_thoughts(reply: str) -> str:
-    """Return a reply without its thoughts.
+    """Remove the thoughts from a reply.
 
-    Only the text up to the last end tag is searched, because each start tag after it would cause a search to the end of
-    the reply.
+    Only the text up to the last end tag is searched. Otherwise, every later start tag would cause another search to the
+    end of the reply.
     """
     thoughts, end, rest = reply.rpartition("</think>")
     answer = rest.lstrip()
@@ -50,11 +52,11 @@ def _remove_thoughts(reply: str) -> str:
     return re.sub(r"</think>\s*", "", answer).strip()
 
 
-def _read(reply: str) -> float:
-    """Return the score in a reply from which the thoughts were removed (extract_scores)."""
+def _parse_reply(reply: str) -> float:
+    """Remove the thoughts from a reply, and return its score (extract_scores)."""
     answer = _remove_thoughts(reply)
     named = re.search(r"\*{0,2}Score\*{0,2}\s*(?::\s*)?([01])\b", answer, re.IGNORECASE)
     alone = [text for line in answer.split("\n") if (text := line.strip()) in ("0", "1")]
     if named is None and len(alone) != 1:
-        raise ValueError("expected `Score: 0` or `Score: 1`")
+        raise ValueError("expected `Score: 0` or `Score: 1`, found neither or several")
     return float(named[1] if named else alone[0])

@@ -24,7 +24,7 @@ COMMAND = Command(
 
 
 def main(config: StageConfig | FinetuneConfig) -> int:
-    """Train, printing the progress; return 0, or 2 if unreadable rows were left out."""
+    """Train and print the progress. Return 0, or 2 if unreadable rows were left out."""
     console = make_console()
     planned = plan_training(config)
     say(console, planned.summary)

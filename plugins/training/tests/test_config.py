@@ -47,7 +47,7 @@ def test_the_kind_of_training_is_chosen_by_name() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_key(overrides: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_refused_with_their_key(overrides: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config_of("train", *overrides)
 

@@ -1,4 +1,4 @@
-"""LLaVA's conversations are trained on turn by turn; unreadable ones are left out and reported with file and row."""
+"""LLaVA's conversations are split into turns. Unreadable conversations are left out and reported with file and row."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from plugins.training.tests import taught
+from plugins.training.tests import training_tables
 from plumbline.operators.base.errors import SourceError
 from plumbline.plugins.training import conversations
 from plumbline.plugins.training.planning import plan_training
 from tests.files import put
 
 
-def converse(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> dict[str, Any]:
+def make_conversation(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> dict[str, Any]:
     """Return a record in LLaVA's format, with the image token before or after the first question."""
     (first, answer), *others = turns
     marked = f"<image>\n{first}" if rng.random() < 0.5 else f"{first}\n<image>"
@@ -24,49 +24,47 @@ def converse(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> di
     return {"id": "x", **({} if image is None else {"image": image}), "conversations": said}
 
 
-def lay_out(folder: Path, seed: int, count: int = 12) -> tuple[Path, list[tuple[str, str, str]]]:
-    """Write images and a file of conversations, some without an image; return the file and all turns about images."""
-    rng, rows = Random(seed), taught.rows(count)
+def write_conversations(folder: Path, seed: int, count: int = 12) -> tuple[Path, list[tuple[str, str, str]]]:
+    """Write images and a file of conversations, some without an image. Return the file and the turns with an image."""
+    rng, rows = Random(seed), training_tables.make_rows(count)
     records, turns = [], []
     for number, row in enumerate(rows):
         image = f"coco/train/{number}.png"
         put(folder, {image: row["image"]})
         asked = [(other["question"], other["answer"]) for other in rng.sample(rows, rng.randint(1, 5))]
         turns += [(f"{folder}/{image}", *turn) for turn in asked]
-        records.append(converse(rng, image, asked))
+        records.append(make_conversation(rng, image, asked))
         if rng.random() < 0.3:
-            records.append(converse(rng, None, [("Hello \u2028 there", "Hi")]))
+            records.append(make_conversation(rng, None, [("Hello \u2028 there", "Hi")]))
     put(folder, {"llava.json": json.dumps(records, indent=rng.choice([None, 2]), ensure_ascii=rng.random() < 0.5)})
     return folder / "llava.json", turns
 
 
-def rows_of(output: Path) -> list[tuple[str, ...]]:
+def read_rows(output: Path) -> list[tuple[str, ...]]:
     (folder,) = (output / "turns").iterdir()
     return [tuple(row.values()) for file in sorted(folder.glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_conversations_are_trained_on_as_their_single_turns(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conversations_are_split_into_single_turns(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result does not depend on how much of the file is read at a time, or on the number of rows per file."""
     monkeypatch.setattr(conversations, "MAX_RECORD", Random(seed).randint(3_000, 9_000))
-    monkeypatch.setattr(conversations, "ROWS_OF_A_FILE", 7)
-    file, turns = lay_out(tmp_path / "llava", seed)
-    planned = plan_training(taught.stage_config("questions", str(file), tmp_path / "out"))
-    assert rows_of(tmp_path / "out") == turns
+    monkeypatch.setattr(conversations, "MAX_ROWS_PER_FILE", 7)
+    file, turns = write_conversations(tmp_path / "llava", seed)
+    planned = plan_training(training_tables.load_stage_config("questions", str(file), tmp_path / "out"))
+    assert read_rows(tmp_path / "out") == turns
     assert sum(shard.shard.rows for shard in planned.task.examples.shards) == len(turns)
     assert f"split into {len(turns)} rows of one turn" in planned.summary
-    again = plan_training(taught.stage_config("questions", str(file), tmp_path / "out"))
+    again = plan_training(training_tables.load_stage_config("questions", str(file), tmp_path / "out"))
     assert again.recipe == planned.recipe
-    taught.run_together(planned.task)
+    training_tables.run_two_workers(planned.task)
     assert (tmp_path / "out/checkpoint/model.safetensors").is_file()
 
 
-def test_answers_are_the_captions_of_the_first_stage(tmp_path: Path) -> None:
-    file, turns = lay_out(tmp_path / "llava", 4)
-    plan_training(taught.stage_config("captions", str(file), tmp_path / "out"))
-    assert rows_of(tmp_path / "out") == [(image, answer) for image, _, answer in turns]
+def test_stage_1_uses_the_answers_as_captions(tmp_path: Path) -> None:
+    file, turns = write_conversations(tmp_path / "llava", 4)
+    plan_training(training_tables.load_stage_config("captions", str(file), tmp_path / "out"))
+    assert read_rows(tmp_path / "out") == [(image, answer) for image, _, answer in turns]
 
 
 @pytest.mark.parametrize(
@@ -85,19 +83,21 @@ def test_answers_are_the_captions_of_the_first_stage(tmp_path: Path) -> None:
         ({"image": "\ud800.png"}, "not UTF-8"),
     ],
 )
-def test_a_conversation_that_cannot_be_read_is_left_out_within_the_budget(
+def test_unreadable_conversations_are_left_out_up_to_max_failed(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    file, turns = lay_out(tmp_path / "llava", 5)
+    file, turns = write_conversations(tmp_path / "llava", 5)
     records = json.loads(file.read_text())
     bad = len(records) // 2
     file.write_text(json.dumps([*records[:bad], {**records[0], **change}, *records[bad:]]))
-    planned = plan_training(taught.stage_config("questions", str(file), tmp_path / "out", "max_failed=0.5"))
-    assert rows_of(tmp_path / "out") == turns and f"1 left out, first {file}, row {bad}: " in planned.summary
+    planned = plan_training(
+        training_tables.load_stage_config("questions", str(file), tmp_path / "out", "max_failed=0.5")
+    )
+    assert read_rows(tmp_path / "out") == turns and f"1 left out, first {file}, row {bad}: " in planned.summary
     with pytest.raises(
         SourceError, match=rf"row {bad}: .*{said}.*; 1 of {len(records) + 1} conversations cannot be re"
     ):
-        plan_training(taught.stage_config("questions", str(file), tmp_path / "strict", "max_failed=0"))
+        plan_training(training_tables.load_stage_config("questions", str(file), tmp_path / "strict", "max_failed=0"))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_conversation_that_cannot_be_read_is_left_out_within_the_budget(
         (b"[\xff]", "not UTF-8"),
     ],
 )
-def test_a_file_that_is_no_list_is_refused_in_one_line(content: str | bytes, said: str, tmp_path: Path) -> None:
+def test_an_invalid_conversations_file_is_refused_in_one_line(content: str | bytes, said: str, tmp_path: Path) -> None:
     put(tmp_path, {"llava.json": content})
     with pytest.raises(SourceError, match=said) as caught:
-        plan_training(taught.stage_config("questions", str(tmp_path / "llava.json"), tmp_path / "out"))
+        plan_training(training_tables.load_stage_config("questions", str(tmp_path / "llava.json"), tmp_path / "out"))
     assert "\n" not in str(caught.value) and "llava.json" in str(caught.value)

@@ -1,4 +1,4 @@
-"""A LLaVA is trained in the same stages as CLIP-FlanT5 (VQAScore paper, table 12); `vlm` can load the checkpoint."""
+"""A LLaVA is trained in the same stages as CLIP-FlanT5 (VQAScore paper, table 12), and `vlm` can load the result."""
 
 import io
 import math
@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from plugins.training.tests import taught
+from plugins.training.tests import training_tables
 from plumbline.operators.base.errors import ConfigError, ModelError, SourceError
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.families import model_config
@@ -19,7 +19,7 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.plugins.training.checkpoint import load_trainee
 from plumbline.plugins.training.planning import plan_training
 from plumbline.plugins.training.training import run_training
-from plumbline.plugins.training.worker import Seat, work
+from plumbline.plugins.training.worker import WorkerRank, run_worker
 from tests.operators import tiny
 from tests.operators.tiny import chat_vlms
 
@@ -28,112 +28,117 @@ TOWER, PROJECTOR = "vision_tower", "multi_modal_projector"
 MARK = "a second image"
 
 
-def stage(kind: str, data: str, output: Path, checkpoint: Path, *overrides: str) -> Any:
+def load_config(kind: str, data: str, output: Path, checkpoint: Path, *overrides: str) -> Any:
     model = ("model.family=vlm", f"model.checkpoint={checkpoint}")
-    return taught.stage_config(kind, data, output, *model, *overrides)
+    return training_tables.load_stage_config(kind, data, output, *model, *overrides)
 
 
 def train(config: Any) -> None:
-    work(plan_training(config).task, Seat(0, 1, CPU), lambda line: None)
+    run_worker(plan_training(config).task, WorkerRank(0, 1, CPU), lambda line: None)
 
 
-def picture(row: dict[str, Any]) -> Image.Image:
+def decode_image(row: dict[str, Any]) -> Image.Image:
     return Image.open(io.BytesIO(row["image"])).convert("RGB")
 
 
-def served(checkpoint: Path) -> Any:
+def load_model(checkpoint: Path) -> Any:
     config = model_config(family="vlm", checkpoint=str(checkpoint))
     return load(resolve_model(config, on_gpu=False), "likelihood")
 
 
-def mean_logprob(checkpoint: Path, rows: list[dict[str, Any]]) -> float:
-    """Return the mean log-probability over the tokens of all answers, as computed in production."""
-    model = served(checkpoint)
-    features = model.encode([model.preprocess(picture(row)) for row in rows])
+def compute_mean_logprob(checkpoint: Path, rows: list[dict[str, Any]]) -> float:
+    """Return the mean log-probability over the tokens of all answers, computed by the same code as in production."""
+    model = load_model(checkpoint)
+    features = model.encode([model.preprocess(decode_image(row)) for row in rows])
     asked = [Question(image, row["question"], (row["answer"],)) for image, row in enumerate(rows)]
     logprobs = [number for (answer,) in model.likelihood(features, asked) for number in answer]
     return math.fsum(logprobs) / len(logprobs)
 
 
-def changed(checkpoint: Path, first: Path) -> set[str]:
+def list_changed_weights(checkpoint: Path, first: Path) -> set[str]:
     before, after = (load_file(folder / "model.safetensors") for folder in (first, checkpoint))
     assert before.keys() == after.keys()
     return {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
 
 
-def test_the_two_stages_train_the_projector_and_then_all_but_the_tower(tmp_path: Path) -> None:
-    rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
-    data = taught.write(tmp_path / "data", rows)
-    train(stage("captions", data, tmp_path / "1", first, "pace.rate=1e-2"))
+def test_stage_1_trains_the_projector_and_stage_2_everything_except_the_tower(tmp_path: Path) -> None:
+    rows, first = training_tables.make_rows(8), tiny.save_llava(tmp_path / "llava")
+    data = training_tables.write_rows(tmp_path / "data", rows)
+    train(load_config("captions", data, tmp_path / "1", first, "pace.rate=1e-2"))
     captioned = tmp_path / "1/checkpoint"
-    assert all(PROJECTOR in name for name in changed(captioned, first)) and changed(captioned, first)
-    train(stage("questions", data, tmp_path / "2", captioned, "pace.rate=3e-3", "pace.steps=12"))
-    answered = changed(tmp_path / "2/checkpoint", captioned)
+    assert all(PROJECTOR in name for name in list_changed_weights(captioned, first)) and list_changed_weights(
+        captioned, first
+    )
+    train(load_config("questions", data, tmp_path / "2", captioned, "pace.rate=3e-3", "pace.steps=12"))
+    answered = list_changed_weights(tmp_path / "2/checkpoint", captioned)
     assert not any(TOWER in name for name in answered)
     assert any(PROJECTOR in name for name in answered) and any("lm_head" in name for name in answered)
-    assert mean_logprob(tmp_path / "2/checkpoint", rows) > mean_logprob(captioned, rows) + 1
+    assert compute_mean_logprob(tmp_path / "2/checkpoint", rows) > compute_mean_logprob(captioned, rows) + 1
 
 
-def test_the_loss_is_what_production_says_of_the_trained_checkpoint(tmp_path: Path) -> None:
-    """In a batch of texts of different lengths, neither padding nor question tokens contribute to the loss."""
-    rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
-    data = taught.write(tmp_path / "data", rows)
-    train(stage("questions", data, tmp_path / "out", first, "pace.rate=1e-3"))
+def test_the_training_loss_equals_the_log_probability_in_production(tmp_path: Path) -> None:
+    """The texts differ in length, and neither padding nor question tokens contribute to the loss."""
+    rows, first = training_tables.make_rows(8), tiny.save_llava(tmp_path / "llava")
+    data = training_tables.write_rows(tmp_path / "data", rows)
+    train(load_config("questions", data, tmp_path / "out", first, "pace.rate=1e-3"))
     config = model_config(family="vlm", checkpoint=str(tmp_path / "out/checkpoint"))
     trainee = load_trainee(resolve_model(config, on_gpu=False), CPU)
-    pixels = [trainee.likelihood.preprocess(picture(row)) for row in rows]
-    exercises = [trainee.ask(image, pixels[image], row["question"], row["answer"]) for image, row in enumerate(rows)]
+    pixels = [trainee.likelihood.preprocess(decode_image(row)) for row in rows]
+    exercises = [
+        trainee.make_question_exercise(image, pixels[image], row["question"], row["answer"])
+        for image, row in enumerate(rows)
+    ]
     with torch.no_grad():
-        loss = trainee.loss(trainee.network, trainee.batch(pixels, exercises))
-    assert float(loss) == pytest.approx(-mean_logprob(tmp_path / "out/checkpoint", rows), abs=1e-5)
+        loss = trainee.compute_loss(trainee.network, trainee.make_batch(pixels, exercises))
+    assert float(loss) == pytest.approx(-compute_mean_logprob(tmp_path / "out/checkpoint", rows), abs=1e-5)
     assert len({len(exercise.read) for exercise in exercises}) > 1
 
 
-def test_stage_1_begins_with_a_llama_and_a_tower_and_gives_a_llava_that_answers(tmp_path: Path) -> None:
-    rows = taught.rows(8)
-    data = taught.write(tmp_path / "data", rows)
+def test_stage_1_can_start_from_a_llama_and_a_vision_tower(tmp_path: Path) -> None:
+    rows = training_tables.make_rows(8)
+    data = training_tables.write_rows(tmp_path / "data", rows)
     llama = tiny.save_causal_lm(tmp_path / "llama", template=None)
     tiny.edit_json(llama / "generation_config.json", temperature=0.6)  # without sampling, as in Llama 2 and Vicuna
     tower = tiny.save_clip(tmp_path / "clip")
     begin = (f"begin={{language_model: {llama}, vision_tower: {tower}}}", "model.checkpoint=begun")
-    config = stage("captions", data, tmp_path / "1", Path("begun"), *begin, "pace.rate=1e-2", "pace.steps=1")
+    config = load_config("captions", data, tmp_path / "1", Path("begun"), *begin, "pace.rate=1e-2", "pace.steps=1")
     train(config)
     begun = tmp_path / "1/begun"
-    assert {name for name in changed(tmp_path / "1/checkpoint", begun) if PROJECTOR not in name} == set()
+    assert {name for name in list_changed_weights(tmp_path / "1/checkpoint", begun) if PROJECTOR not in name} == set()
     kept, stored = load_file(begun / "model.safetensors"), load_file(llama / "model.safetensors")
     embedding = next(tensor for name, tensor in kept.items() if name.endswith("embed_tokens.weight"))
     assert torch.equal(embedding[: len(tiny.BYTE_VOCABULARY)], stored["model.embed_tokens.weight"])
-    assert math.isfinite(mean_logprob(tmp_path / "1/checkpoint", rows))
+    assert math.isfinite(compute_mean_logprob(tmp_path / "1/checkpoint", rows))
 
 
-def test_a_text_that_the_network_cannot_take_is_left_out_by_file_and_row(tmp_path: Path) -> None:
-    rows, first = taught.rows(8), tiny.save_llava(tmp_path / "llava")
+def test_unusable_texts_are_left_out_and_reported_with_file_and_row(tmp_path: Path) -> None:
+    rows, first = training_tables.make_rows(8), tiny.save_llava(tmp_path / "llava")
     rows[3] |= {"question": "long " * 200}
     rows[5] |= {"question": "What is after <image>?"}
     rows[6] |= {"answer": "<image>", "caption": "after <image>"}
-    data = taught.write(tmp_path / "data", rows, files=1)
+    data = training_tables.write_rows(tmp_path / "data", rows, files=1)
     for kind, wanted in (
         ("questions", {3: "beyond the model's context of 512", 5: MARK, 6: MARK}),
         ("captions", {6: MARK}),
     ):
         lines: list[str] = []
-        planned = plan_training(stage(kind, data, tmp_path / kind, first, "max_failed=0.5"))
-        work(planned.task, Seat(0, 1, CPU), lines.append)
+        planned = plan_training(load_config(kind, data, tmp_path / kind, first, "max_failed=0.5"))
+        run_worker(planned.task, WorkerRank(0, 1, CPU), lines.append)
         said = sorted(line for line in lines if line.startswith("left out: "))
         for line, (row, problem) in zip(said, wanted.items(), strict=True):
             assert f"0.parquet, row {row}: " in line and problem in line
     with pytest.raises(SourceError, match="3 rows could not be read, and max_failed allows 0"):
-        train(stage("questions", data, tmp_path / "strict", first, "max_failed=0", "pace.batch=8"))
+        train(load_config("questions", data, tmp_path / "strict", first, "max_failed=0", "pace.batch=8"))
 
 
-def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
-    data = taught.write(tmp_path / "data", taught.rows(4))
+def test_an_unsupported_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    data = training_tables.write_rows(tmp_path / "data", training_tables.make_rows(4))
     t5, clip = tiny.save_true_nli(tmp_path / "t5"), tiny.save_clip(tmp_path / "clip")
     begin = (f"begin={{language_model: {t5}, vision_tower: {clip}}}", "model.checkpoint=begun")
     with pytest.raises(
         ModelError, match=r"its type is t5, but a LLaVA is built from a Llama; set begin\.language_model to a Llama"
     ):
-        train(stage("captions", data, tmp_path / "begun", Path("begun"), *begin))
+        train(load_config("captions", data, tmp_path / "begun", Path("begun"), *begin))
     gemma = chat_vlms.save_gemma3(tmp_path / "gemma")
     with pytest.raises(ConfigError, match="cannot train a gemma3; expected clip_t5 and llava"):
-        run_training(plan_training(stage("questions", data, tmp_path / "out", gemma)), lambda line: None)
+        run_training(plan_training(load_config("questions", data, tmp_path / "out", gemma)), lambda line: None)

@@ -12,13 +12,13 @@ import torch
 from plumbline.assets.making.questions import caption
 from plumbline.assets.making.scenes import draw_scene, random_scene, to_png
 from plumbline.assets.making.vqa_training import MIXTURES, training_questions
-from plumbline.plugins.training.worker import Seat, Task, work
+from plumbline.plugins.training.worker import Task, WorkerRank, run_worker
 from tests.commands import config_of
 
 VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 
 
-def rows(count: int) -> list[dict[str, Any]]:
+def make_rows(count: int) -> list[dict[str, Any]]:
     """Return synthetic scenes, each with a caption, a question and its answer."""
     rng = Random("taught")
     scenes = [random_scene(rng) for _ in range(count)]
@@ -34,36 +34,36 @@ def rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def write(folder: Path, taught: list[dict[str, Any]], files: int = 3) -> str:
-    """Write the rows to files of about two row groups each, and return the folder."""
+def write_rows(folder: Path, rows: list[dict[str, Any]], files: int = 3) -> str:
+    """Write rows to Parquet files with about two row groups each, and return the folder."""
     folder.mkdir()
     for number in range(files):
-        table = pa.Table.from_pylist(taught[number::files])
+        table = pa.Table.from_pylist(rows[number::files])
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=max(1, len(table) // 2))
     return str(folder)
 
 
-def training_config(*overrides: str) -> Any:
+def load_training_config(*overrides: str) -> Any:
     """Return the configuration of a training with small shards and one thread."""
     small = ("shard_rows=1", "mixed=2", "cluster.pools.training.threads=1")
     return config_of("train", *small, *overrides)
 
 
-def stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
-    """Return the configuration of stage 1 or 2 for the embedded model; by default two steps of four images."""
+def load_stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
+    """Return the configuration of stage 1 or 2 for the embedded CLIP-FlanT5, by default two steps of four images."""
     model = [f"model.checkpoint={VQA}", *(["begin=null"] if kind == "captions" else [])]
-    return training_config(
+    return load_training_config(
         f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides
     )
 
 
-def run_together(task: Task) -> None:
-    """Run two workers as threads of this process, which sum their tensors in lockstep."""
+def run_two_workers(task: Task) -> None:
+    """Run two workers as threads of this process. They wait for each other to sum their tensors."""
     sums: list[torch.Tensor] = []
     barrier = Barrier(2, timeout=600)
 
-    class Together(Seat):
-        def total(self, tensor: torch.Tensor) -> None:
+    class LockstepRank(WorkerRank):
+        def sum_over_workers(self, tensor: torch.Tensor) -> None:
             if barrier.wait() == 0:
                 sums.clear()
             barrier.wait()
@@ -74,14 +74,14 @@ def run_together(task: Task) -> None:
 
     problems: list[BaseException] = []
 
-    def take(number: int) -> None:
+    def run(number: int) -> None:
         try:
-            work(task, Together(number, 2, torch.device("cpu")), lambda line: None)
+            run_worker(task, LockstepRank(number, 2, torch.device("cpu")), lambda line: None)
         except BaseException as error:
             problems.append(error)
             barrier.abort()
 
-    threads = [Thread(target=take, args=(number,)) for number in (0, 1)]
+    threads = [Thread(target=run, args=(number,)) for number in (0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
