@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share, made once for each test worker: a clean environment, the S3 server, Ray."""
+"""Fixtures for all tests, made once per test process: a clean environment, the S3 server, and Ray."""
 
 import hashlib
 import os
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 set_environment()
 pytest_plugins = ["tests.browser.fixtures", "tests.operators.fixtures", "tests.refusals"]
-TRAINED = ("nli", "questions", "training", "world", "writer")
-"""Tests of assets whose models the plugin `training` trains."""
-WHOLE = ("commands_run", "models_page", "pages", "papers", "plugins", "python_page")
-"""Tests of the pages and of the example package, which are about the core and all plugins."""
+TRAINING_TESTS = ("nli", "questions", "training", "world", "writer")
+"""Names of the tests in tests/assets whose models are trained by the plugin `training`."""
+WHOLE_PROJECT_TESTS = ("commands_run", "models_page", "pages", "papers", "plugins", "python_page")
+"""Names of the tests in tests/ that are about the core and all plugins together."""
 collect_ignore: list[str] = []
 if any(not (ROOT / "plugins" / plugin).is_dir() for plugin in PLUGIN_JOBS.values()):
     collect_ignore = [
-        *(f"tests/assets/test_{name}.py" for name in TRAINED), *(f"tests/test_{name}.py" for name in WHOLE)
+        *(f"tests/assets/test_{name}.py" for name in TRAINING_TESTS),
+        *(f"tests/test_{name}.py" for name in WHOLE_PROJECT_TESTS),
     ]  # fmt: skip
 if is_older(CHAT_MODELS):
     collect_ignore = [*collect_ignore, *CHAT_MODEL_TESTS]
@@ -37,7 +38,7 @@ settings.load_profile("untimed")
 
 @pytest.hookimpl(optionalhook=True)  # some commands run without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of cores plus one: a worker that waits for Ray, a server or a lease frees its core."""
+    """Return the number of cores plus one, because a worker that waits for Ray, a server or a lease frees its core."""
     return len(os.sched_getaffinity(0)) + 1
 
 
@@ -52,21 +53,21 @@ def pytest_runtest_makereport(
     return report
 
 
-LONG = ("tests/test_commands", "tests/jobs/test_sweep_job", "tests/test_plugins", "tests/faults", "tests/jobs",
+LONG_MODULES = ("tests/test_commands", "tests/jobs/test_sweep_job", "tests/test_plugins", "tests/faults", "tests/jobs",
         "tests/histories", "tests/pipelines", "tests/test_package", "plugins")  # fmt: skip
-"""Paths of the modules that take long."""
+"""Path prefixes of the modules with the longest tests, longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest modules first, and last the modules that start Ray in a worker's process.
 
-    So workers end together. A sweep with `cluster=auto` uses any Ray that it finds, and would take many times as long
-    there.
+    Starting with the longest modules lets the workers finish at about the same time. Ray comes last because a sweep
+    with `cluster=auto` uses any running Ray, which would make it many times slower.
     """
     on_ray = {item.path for item in items if "ray_cluster" in getattr(item, "fixturenames", ())}
 
     def order(item: pytest.Item) -> tuple[bool, int]:
-        rank = next((n for n, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
+        rank = next((n for n, start in enumerate(LONG_MODULES) if item.nodeid.startswith(start)), len(LONG_MODULES))
         return item.path in on_ray, rank
 
     items.sort(key=order)
@@ -80,7 +81,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Make a bucket for the test, reachable by the standard AWS variables until the test ends."""
+    """Create a bucket for the test and return its address; the AWS variables give access to it during the test."""
     from plumbline.pipelines.base.filesystems import open_filesystem
 
     for name, value in s3_server.environment().items():
@@ -94,13 +95,13 @@ def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pyt
 
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the address of a folder, and of a prefix of a bucket."""
+    """Return the address of an empty folder, then (in a second run of the test) of a prefix in a bucket."""
     return str(tmp_path / "place") if request.param == "folder" else request.getfixturevalue("bucket") + "/some/prefix"
 
 
 @pytest.fixture
 def store(place: str) -> "Store":
-    """Return a store in a folder, and a store on S3."""
+    """Return a store in a folder, then (in a second run of the test) a store on S3."""
     from tests.commands import store_at
 
     return store_at(place)
@@ -108,7 +109,7 @@ def store(place: str) -> "Store":
 
 @pytest.fixture(scope="session")
 def ray_cluster(s3_server: S3Server) -> Iterator[None]:
-    """Start one Ray for all tests that run stages; its workers reach the S3 server and can be made to die."""
+    """Start one Ray for all tests that run stages; its workers have access to the S3 server and can be made to fail."""
     import ray
 
     from tests.faults.hook import install

@@ -13,7 +13,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.s3 import free_ports
+from tests.s3 import find_free_ports
 
 AZURITE = Path(__file__).parent.parent / "build/azurite/node_modules/azurite/dist/src/blob/main.js"
 ACCOUNT = "devstoreaccount1"
@@ -47,8 +47,8 @@ class AzureServer(NamedTuple):
 
 @contextmanager
 def run_azure() -> Iterator[AzureServer]:
-    """Start an empty in-memory server; afterwards end this one process."""
-    (port,) = free_ports(1)
+    """Start an empty in-memory server; afterwards end its process by id."""
+    (port,) = find_free_ports(1)
     flags = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent")
     quiet = ("--skipApiVersionCheck", "--disableTelemetry")
     process = subprocess.Popen([shutil.which("node") or "node", AZURITE, *flags, *quiet], stdout=subprocess.DEVNULL)

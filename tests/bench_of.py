@@ -54,7 +54,7 @@ def images(generator: str, count: int) -> list[dict[str, Any]]:
     return [dict(row) for row in table.slice(0, count).to_pylist()]
 
 
-def captioned(generator: str, count: int) -> list[dict[str, Any]]:
+def list_captioned_images(generator: str, count: int) -> list[dict[str, Any]]:
     """Return a generator's images for the first prompts, with the prompts' texts and unusual column names."""
     texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(count)}
     return [
@@ -77,7 +77,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int 
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path, row_group_size=row_group)
 
 
-def wipe(file: Path) -> None:
+def corrupt(file: Path) -> None:
     """Make a file unreadable without changing its size or modification time."""
     state = file.stat()
     file.write_bytes(bytes(state.st_size))
@@ -92,7 +92,7 @@ def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint")
     return folder
 
 
-def words_of(folder: str | Path, store: str | Path, *more: str) -> list[str]:
+def list_arguments(folder: str | Path, store: str | Path, *more: str) -> list[str]:
     """Return a sweep's arguments for such a small benchmark: embedded checkpoints, four rows per shard, no Ray.
 
     The metrics are VQAScore and CLIPScore unless others are given.
@@ -106,7 +106,7 @@ def words_of(folder: str | Path, store: str | Path, *more: str) -> list[str]:
 
 def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
     """Return the configuration of a sweep over a small benchmark."""
-    return cast(SweepConfig, config_of("sweep", *words_of(folder, store, *overrides)))
+    return cast(SweepConfig, config_of("sweep", *list_arguments(folder, store, *overrides)))
 
 
 def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
@@ -115,7 +115,7 @@ def score_config(images: str | Path, store: str | Path, *overrides: str) -> Swee
     return cast(SweepConfig, config_of("score", *words))
 
 
-def sources_of(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
+def list_sources(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
     """List a benchmark's rows like a job without a store."""
     return open_sources(benchmark, StorageConfig(), shard_size=shard_size, memory=FileMemory(None, benchmark))
 
@@ -175,7 +175,7 @@ class Bench:
 
     def line(self, *more: str) -> list[str]:
         """Return the command line of a sweep."""
-        return words_of(self.folder, self.store.place.url, *self.words, *more)
+        return list_arguments(self.folder, self.store.place.url, *self.words, *more)
 
     def run(self, *more: str, job: str = "sweep") -> Ended:
         """Run a job with this benchmark and store, as if it were typed."""

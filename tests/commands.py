@@ -54,7 +54,7 @@ def printed(job: str, *words: str, code: int = 0) -> str:
 
 
 def refusal(job: str, *words: str, code: int | None = None) -> str:
-    """Return the single line with which a job refuses its arguments, with this exit code or any."""
+    """Return the error message of a job; it must be a single line, and the exit code `code` (by default 1 or 64)."""
     ended = run(job, *words)
     assert ended.code == code if code is not None else ended.code in (1, os.EX_USAGE), ended
     return ended.line

@@ -32,14 +32,14 @@ class Edit(NamedTuple):
     piece: bytes
 
 
-def edits(pieces: st.SearchStrategy[bytes], longest: int = 40) -> st.SearchStrategy[list[Edit]]:
+def draw_edits(pieces: st.SearchStrategy[bytes], longest: int = 40) -> st.SearchStrategy[list[Edit]]:
     """Draw one to four edits."""
     return st.lists(
         st.builds(Edit, st.floats(0, 1, exclude_max=True), st.integers(0, longest), pieces), min_size=1, max_size=4
     )
 
 
-def changed(content: bytes, changes: Sequence[Edit]) -> bytes:
+def apply_edits(content: bytes, changes: Sequence[Edit]) -> bytes:
     """Return the content after applying all edits."""
     for place, length, piece in changes:
         start = int(place * (len(content) + 1))

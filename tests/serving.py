@@ -17,7 +17,7 @@ import requests
 
 from tests.bench_of import images, prompts
 from tests.ray_head import MARK, RayNode
-from tests.s3 import free_ports
+from tests.s3 import find_free_ports
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "a-token-that-nothing-may-show"
@@ -44,7 +44,7 @@ class Running(NamedTuple):
 @contextmanager
 def run_service(log: Path, *words: str) -> Iterator[Running]:
     """Start `plumbline serve` on a free port; afterwards end it by process id."""
-    node, (port,) = RayNode(uuid.uuid4().hex), free_ports(1)
+    node, (port,) = RayNode(uuid.uuid4().hex), find_free_ports(1)
     folder = tempfile.mkdtemp(prefix="serve")  # a short path, because Ray puts sockets into it
     command = [sys.executable, "-m", "jobs.serve", "models=shapes", f"port={port}", *words]
     environment = {**os.environ, MARK: node.mark, "PLUMBLINE_TOKEN": TOKEN, "RAY_TMPDIR": folder}

@@ -15,7 +15,7 @@ STROKES = {
 SQUARE = 40
 
 
-def sign(*lines: str) -> bytes:
+def draw_sign(*lines: str) -> bytes:
     """Draw lines of text below each other.
 
     The image is nearly square, because OCR enlarges the shorter side of a narrow strip.
@@ -26,7 +26,7 @@ def sign(*lines: str) -> bytes:
     return tiny.encoded(image)
 
 
-def chinese_sign(text: str) -> bytes:
+def draw_chinese_sign(text: str) -> bytes:
     """Draw characters from STROKES next to each other."""
     image = Image.new("RGB", (60 + 46 * len(text), 60 + SQUARE), "white")
     for place, character in enumerate(text):
@@ -36,7 +36,7 @@ def chinese_sign(text: str) -> bytes:
     return tiny.encoded(image)
 
 
-def photograph(text: str) -> bytes:
+def draw_photograph(text: str) -> bytes:
     """Draw a board with the text, tilted by seven degrees, in front of a mottled wall, as a JPEG."""
     mottled = np.random.default_rng(0).integers(90, 150, (15, 21, 3), dtype=np.uint8)
     wall = Image.fromarray(mottled).resize((420, 300), Image.Resampling.BICUBIC)

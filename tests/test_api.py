@@ -1,4 +1,4 @@
-"""Tables of scores and ratings are judged in any form: integer ids, rows in any order, and any container."""
+"""Tables of scores and ratings may have integer ids, rows in any order, and any container."""
 
 import io
 import subprocess
@@ -179,7 +179,7 @@ def test_both_calls_choose_metrics_and_every_frame_has_the_same_columns() -> Non
         (lambda: plumbline.open_run("store", endpoint="x"), "unknown config key 'endpoint'"),
     ],
 )
-def test_an_argument_that_is_not_understood_is_refused_by_name(call: Callable[[], Any], message: str) -> None:
+def test_an_invalid_argument_is_refused_by_name(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(plumbline.ConfigError, match=message):
         call()
 

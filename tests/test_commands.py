@@ -13,9 +13,9 @@ from plumbline.jobs.table import JOBS
 
 ROOT = Path(__file__).parent.parent
 PLUGINS = ROOT / "docs/plugins.md"
-"""A page whose commands need the example package, so tests/test_plugins.py runs them."""
+"""Page with commands for the example package; tests/test_plugins.py runs these."""
 PAPERS = ROOT / "docs/papers.md"
-"""The page that comes last: a command that is also on another page belongs to that page."""
+"""Page that is read last, so that a command on two pages is listed under the other page."""
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -28,10 +28,10 @@ OPTIONAL = re.compile(r"(?<= )\[(\S+=\S+?)(?: \| [^]]*)?\](?= |$)")
 AFTERWARDS = re.compile(r" \d?> \S+| \|\| .*")
 """Redirections, and commands that run if the first one fails."""
 UNDERSTOOD = re.compile(r"is required[ ;]|expected one input")
-"""Error messages for incomplete commands, which a page abbreviates with `...` or shows as the job alone."""
+"""Error messages that are accepted for incomplete commands: abbreviated with `...`, or only the name of a job."""
 
 
-def commands_by_page() -> dict[str, list[str]]:
+def read_commands_by_page() -> dict[str, list[str]]:
     """Return the commands by page, joining continued lines and removing comments; each is listed on its first page."""
     pages: dict[str, str] = {}
     for page in PAGES:
@@ -39,37 +39,39 @@ def commands_by_page() -> dict[str, list[str]]:
         for found in COMMAND.finditer(text):
             command = f"{found['job']} {found['rest'].split(' #')[0].strip()}".strip()
             if not command.endswith(("--help", "--help-all")):
-                pages.setdefault(command, name_of(page))
-    return {name_of(page): [command for command, first in pages.items() if first == name_of(page)] for page in PAGES}
+                pages.setdefault(command, name_page(page))
+    return {
+        name_page(page): [command for command, first in pages.items() if first == name_page(page)] for page in PAGES
+    }
 
 
-def name_of(page: Path) -> str:
+def name_page(page: Path) -> str:
     """Return a page's path relative to the root, because pages in several folders have the same file name."""
     return str(page.relative_to(ROOT))
 
 
-def all_commands() -> list[str]:
-    return [command for commands in commands_by_page().values() for command in commands]
+def list_commands() -> list[str]:
+    return [command for commands in read_commands_by_page().values() for command in commands]
 
 
-def command_parameters() -> Iterator[Any]:
+def list_command_parameters() -> Iterator[Any]:
     """Yield the commands; those that only docs/papers.md contains are run by make docs and make slow."""
-    for page, commands in commands_by_page().items():
+    for page, commands in read_commands_by_page().items():
         for command in commands:
-            yield pytest.param(command, marks=[pytest.mark.slow] if page == name_of(PAPERS) else [])
+            yield pytest.param(command, marks=[pytest.mark.slow] if page == name_page(PAPERS) else [])
 
 
-def words(command: str) -> list[str]:
+def split_words(command: str) -> list[str]:
     plain = OPTIONAL.sub(r"\1", AFTERWARDS.sub("", re.sub(r"(?<!\?P)<[a-z ]+>", "SOMETHING", command)))
     return [word for word in shlex.split(plain) if word != "..."]
 
 
-@pytest.mark.parametrize("command", [*command_parameters()])
-def test_a_command_of_the_pages_is_understood(
+@pytest.mark.parametrize("command", [*list_command_parameters()])
+def test_every_command_on_the_pages_is_valid(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NIGHT_HOOK", "https://example.org/hook")
-    job, *arguments = words(command)
+    job, *arguments = split_words(command)
     code = run_job(command_of(job), lambda config: 0, arguments)
     said = capsys.readouterr().err
     partial = "..." in command or not arguments
@@ -77,6 +79,6 @@ def test_a_command_of_the_pages_is_understood(
 
 
 def test_the_pages_show_many_commands_and_every_job() -> None:
-    jobs = {command.split()[0] for command in all_commands()} | {"reproduce"}  # also run by make itself
-    assert len(all_commands()) > 80
+    jobs = {command.split()[0] for command in list_commands()} | {"reproduce"}  # also run by make itself
+    assert len(list_commands()) > 80
     assert jobs >= set(JOBS)

@@ -1,4 +1,4 @@
-"""The commands in README and docs run, page by page, for a reader who has the files they refer to (slow).
+"""The commands in README and docs run, page by page, for a reader with the files that they name (slow).
 
 Each page starts with the state that the first sweep left. NOT_HERE lists the commands that cannot run here, with the
 reason; tests/test_commands.py checks that these are valid.
@@ -19,8 +19,8 @@ import pytest
 
 from plumbline.jobs.table import JOBS
 from tests import readers_files
-from tests.s3 import S3Server, free_ports
-from tests.test_commands import PAPERS, ROOT, commands_by_page, name_of, words
+from tests.s3 import S3Server, find_free_ports
+from tests.test_commands import PAPERS, ROOT, name_page, read_commands_by_page, split_words
 
 REFERENCE = Path(os.environ.get("REFERENCE_DATA", "none"))
 NOT_HERE = {
@@ -60,9 +60,9 @@ SMALL_SETTINGS = {r"\bsteps=\d+": "steps=1", r"\bsize=\d+x\d+": "size=32x32", r"
 """Replacements of settings, so that a tiny checkpoint can generate images on few cores."""
 
 
-def reason_not_to_run(page: str, command: str) -> str | None:
-    """Return the reason why a page's command cannot run here, or None."""
-    if page == name_of(PAPERS) and not RELEASED.search(command):
+def find_reason_not_to_run(page: str, command: str) -> str | None:
+    """Return the reason why a page's command cannot run here, or None if it can."""
+    if page == name_page(PAPERS) and not RELEASED.search(command):
         return "the papers' data and models; the page names a test of each command"
     if " " not in command:
         return "names a job"
@@ -73,13 +73,13 @@ def is_about_pack(command: str) -> bool:
     return bool(ABOUT_PACK.search(command)) and "ratings.csv" not in command and "RATINGS" not in command
 
 
-PAGES = {page: [command for command in commands if reason_not_to_run(page, command) is None]
-         for page, commands in commands_by_page().items()}  # fmt: skip
+PAGES = {page: [command for command in commands if find_reason_not_to_run(page, command) is None]
+         for page, commands in read_commands_by_page().items()}  # fmt: skip
 
 
 def test_most_commands_run() -> None:
-    pages = commands_by_page().items()
-    commands = [one for page, told in pages if page != name_of(PAPERS) for one in told if " " in one]
+    pages = read_commands_by_page().items()
+    commands = [one for page, told in pages if page != name_page(PAPERS) for one in told if " " in one]
     run = [command for commands in PAGES.values() for command in commands]
     assert len(run) > 75 and len(run) > 0.5 * len(commands)
 
@@ -115,7 +115,7 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     for usual, tiny in SMALL_SETTINGS.items():
         here = re.sub(usual, tiny, here)
     here = here.replace("$REFERENCE_DATA", str(REFERENCE)).replace("=/shared", "=shared")
-    job, *arguments = words(here.replace("/tmp/", f"{folder}/"))
+    job, *arguments = split_words(here.replace("/tmp/", f"{folder}/"))
     arguments += ["models=shapes"] * bool(OWN_MODELS.search(command))
     called = [sys.executable, "-m", f"jobs.{job}", *arguments]
     if ENDLESS.search(command):
@@ -139,7 +139,7 @@ def find_first_run(folder: Path) -> str:
 def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str, str]) -> str:
     """Run a command that does not end by itself, and stop it once it reports that it is ready."""
     if not any("--watch" in word for word in called):
-        called = [word for word in called if not word.startswith("port=")] + [f"port={free_ports(1)[0]}"]
+        called = [word for word in called if not word.startswith("port=")] + [f"port={find_free_ports(1)[0]}"]
     process = subprocess.Popen(
         called, cwd=folder, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

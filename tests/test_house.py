@@ -30,7 +30,7 @@ CONVERSION = ROOT / "plugins/reward_models/conversion.py"
 FILES = [file for room in FORBIDDEN for file in sorted((ROOT / room).rglob("*.py")) if "tests" not in file.parts]
 
 
-def imported_packages(tree: ast.AST) -> Iterator[str]:
+def list_imported_packages(tree: ast.AST) -> Iterator[str]:
     """Return the top-level packages that a module imports anywhere, and the subpackages of our own package."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -42,7 +42,7 @@ def imported_packages(tree: ast.AST) -> Iterator[str]:
 def test_a_module_keeps_to_its_room_and_calls_nothing_unsafe(file: Path) -> None:
     tree = ast.parse(file.read_text())
     room = file.relative_to(ROOT).parts[0]
-    assert not FORBIDDEN[room] & set(imported_packages(tree))
+    assert not FORBIDDEN[room] & set(list_imported_packages(tree))
     assert ast.get_docstring(tree), "a module must start with a docstring"
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     called = {ast.unparse(call.func) for call in calls}
@@ -88,7 +88,7 @@ MODULES = {
 }
 
 
-def modules_of(file: Path) -> set[str]:
+def list_imported_modules(file: Path) -> set[str]:
     """Return the project's modules that a module imports: at the top, inside functions, and for type checking."""
     imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [[alias.name] if isinstance(node, ast.Import) else [f"{node.module}.{alias.name}", node.module or ""]
@@ -98,7 +98,7 @@ def modules_of(file: Path) -> set[str]:
 
 
 def test_a_plugin_imports_no_other_plugin() -> None:
-    for module, imports in imports_of_modules().items():
+    for module, imports in list_imports().items():
         others = {name.split(".")[1] for name in (module, *imports) if name.startswith("plugins.")}
         assert not module.startswith("plugins.") or len(others) == 1, f"{module} imports {others}"
 
@@ -113,22 +113,22 @@ def find_circle(edges: Mapping[str, Collection[str]]) -> str:
 
 
 @cache
-def imports_of_modules() -> dict[str, set[str]]:
+def list_imports() -> dict[str, set[str]]:
     """Return the project's modules that each module imports."""
-    return {module: modules_of(file) - {module} for module, file in MODULES.items()}
+    return {module: list_imported_modules(file) - {module} for module, file in MODULES.items()}
 
 
-def test_no_two_files_import_each_other_in_a_circle() -> None:
-    closed = find_circle(imports_of_modules())
+def test_files_do_not_import_each_other_in_a_circle() -> None:
+    closed = find_circle(list_imports())
     assert not closed, f"circular imports: {closed}"
 
 
-def neighbours(folder: str) -> dict[str, set[str]]:
+def list_neighbours(folder: str) -> dict[str, set[str]]:
     """Return, for each file and folder in a folder, the names of the others that it imports."""
     inside = {name for name in MODULES if name.startswith(f"{folder}.")}
     depth = folder.count(".") + 1
     edges: dict[str, set[str]] = {}
-    imports = imports_of_modules()
+    imports = list_imports()
     for module in inside:
         own = module.split(".")[depth]
         others = {name.split(".")[depth] for name in imports[module] & inside}
@@ -142,7 +142,7 @@ FOLDERS = sorted({name for module in MODULES for name in accumulate(module.split
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_parts_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) -> None:
     """A subfolder counts as one node."""
-    closed = find_circle(neighbours(folder))
+    closed = find_circle(list_neighbours(folder))
     assert not closed, f"circular imports in {folder}: {closed}"
 
 

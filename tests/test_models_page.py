@@ -37,27 +37,27 @@ def read_lines() -> list[Line]:
 LINES = read_lines()
 
 
-def quoted_names(cell: str) -> list[str]:
+def list_quoted_names(cell: str) -> list[str]:
     """Return the strings between backquotes."""
     return cell.split("`")[1::2]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.family} {line.checkpoints}"[:60])
 def test_a_row_has_a_family_that_serves_it_and_tests_that_exist(line: Line) -> None:
-    (family,) = quoted_names(line.family)
-    assert set(quoted_names(line.serves)) <= FAMILIES[family].calls
+    (family,) = list_quoted_names(line.family)
+    assert set(list_quoted_names(line.serves)) <= FAMILIES[family].calls
     on = {"transformers": FAMILIES[family].loads, "vLLM": FAMILIES[family].vllm}
     assert all(on[engine] for engine in on if engine in line.engine)
     assert all(line), "no column is empty"
-    for test in quoted_names(line.test):
+    for test in list_quoted_names(line.test):
         file, _, function = test.partition("::")
         tree = ast.parse((ROOT / file).read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
 
 
 def test_every_family_and_every_configured_checkpoint_is_on_a_page() -> None:
-    assert {name for line in LINES for name in quoted_names(line.family)} == set(FAMILIES)
-    listed = {name for line in LINES for name in quoted_names(line.checkpoints)}
+    assert {name for line in LINES for name in list_quoted_names(line.family)} == set(FAMILIES)
+    listed = {name for line in LINES for name in list_quoted_names(line.checkpoints)}
     files = [*(ROOT / "conf/model").glob("*.yaml"), *(ROOT / "plugins").glob("*/conf/model/*.yaml")]
     configured = [yaml.safe_load(file.read_text()) for file in files]
     hub_ids = {model["checkpoint"] for model in configured if model["checkpoint"].count("/") == 1}

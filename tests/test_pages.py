@@ -21,7 +21,7 @@ def remove_code(page: Path) -> str:
     return re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
 
 
-def anchors(page: Path) -> set[str]:
+def list_anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and the site generate them."""
     headings = re.findall(r"^#+ (.*)$", remove_code(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -35,7 +35,7 @@ def test_every_link_of_a_page_has_a_target(page: Path) -> None:
         address, _, anchor = link.partition("#")
         target = (page.parent / address).resolve() if address else page
         assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
+        assert not anchor or anchor in list_anchors(target), link
         assert not is_in_site(page) or is_in_site(target), f"{link} is not in the site"
 
 

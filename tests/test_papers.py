@@ -38,7 +38,7 @@ class Row(NamedTuple):
     status: str
 
 
-def rows_by_paper() -> dict[str, list[Row]]:
+def read_rows_by_paper() -> dict[str, list[Row]]:
     """Return the rows of each paper's table."""
     sections = re.split(r"^## (.+)$", PAPERS.read_text(), flags=re.MULTILINE)[1:]
     return {
@@ -47,7 +47,7 @@ def rows_by_paper() -> dict[str, list[Row]]:
     }
 
 
-ROWS = [row for rows in rows_by_paper().values() for row in rows]
+ROWS = [row for rows in read_rows_by_paper().values() for row in rows]
 
 
 def test_every_table_figure_and_equation_of_the_papers_has_a_row() -> None:
@@ -56,7 +56,7 @@ def test_every_table_figure_and_equation_of_the_papers_has_a_row() -> None:
             kind: {int(number) for row in rows for number in re.findall(rf"\b{kind} (\d+)", row.item.lower())}
             for kind in ("table", "figure", "equation")
         }
-        for paper, rows in rows_by_paper().items()
+        for paper, rows in read_rows_by_paper().items()
     }
     assert found == {
         paper: {kind: {*range(1, count + 1)} for kind, count in counts.items()} for paper, counts in PRINTED.items()

@@ -1,4 +1,4 @@
-"""An installed package can extend ours: the promises that docs/plugins.md makes about the example package hold."""
+"""An installed package can extend ours, as docs/plugins.md promises for the example package."""
 
 import base64
 import io
@@ -47,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def python(site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def run_python(site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
     return subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
 
@@ -63,7 +63,7 @@ def save_chinese_clip(folder: Path) -> Path:
     return folder
 
 
-def cosine(folder: Path, image: bytes, text: str) -> float:
+def compute_cosine(folder: Path, image: bytes, text: str) -> float:
     """Return the cosine of the encoded image and text, computed by transformers."""
     model, processor = ChineseCLIPModel.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder)
     pixels = processor(images=Image.open(io.BytesIO(image)).convert("RGB"), return_tensors="pt")["pixel_values"]
@@ -112,7 +112,7 @@ def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
         ["worst", "by=doubt", store],
         ["accumulate", f"answers={folder}/guesses.txt", "format=thumbs", f"output={folder}/guessed.parquet"],
     ]  # fmt: skip
-    done = python(site, "-c", COMMANDS, json.dumps(commands))
+    done = run_python(site, "-c", COMMANDS, json.dumps(commands))
     assert done.returncode == 0, done.stdout + done.stderr
     return Printed(folder, done.stdout)
 
@@ -122,7 +122,7 @@ def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
     [("metaeval", {"thumbs"}), pytest.param("sweep", {"doubt", "riddles"}, marks=pytest.mark.slow)],
 )
 def test_help_offers_the_choices_of_an_installed_package(job: str, choices: set[str], site: Path) -> None:
-    assert choices <= set(python(site, "-m", f"jobs.{job}", "--help-all").stdout.split())
+    assert choices <= set(run_python(site, "-m", f"jobs.{job}", "--help-all").stdout.split())
 
 
 def test_a_packages_metric_is_scored_and_ranked_and_reported(printed: Printed) -> None:
@@ -155,7 +155,7 @@ def test_a_package_adds_a_job(printed: Printed, site: Path) -> None:
     assert f"{generator} {image_id}: {lowest:.3f}" in printed.text
     assert (
         "  worst            An example job: shows the image with the lowest score"
-        in python(site, "-m", "plumbline.jobs").stdout
+        in run_python(site, "-m", "plumbline.jobs").stdout
     )
 
 
@@ -166,7 +166,7 @@ def test_a_package_adds_a_model_family(printed: Printed) -> None:
     }
     scores = printed.scores("clipscore")
     for row in pq.read_table(printed.folder / "bench/images/atlas").to_pylist():
-        expected = cosine(printed.folder / "chinese_clip", row["image"], prompts[row["prompt_id"]])
+        expected = compute_cosine(printed.folder / "chinese_clip", row["image"], prompts[row["prompt_id"]])
         assert scores["atlas", row["image_id"]] == pytest.approx(expected, abs=1e-5)
 
 
@@ -258,25 +258,25 @@ def __getattr__(name):
 def test_a_package_that_cannot_be_used_is_refused_by_name_in_one_line(
     name: str, value: str, said: str, tmp_path: Path
 ) -> None:
-    """Anything that the package prints itself does not appear in the output of the command."""
-    line = refusal_of(tmp_path, "metrics", name, value)
+    """The command hides anything that the package itself prints."""
+    line = read_refusal(tmp_path, "metrics", name, value)
     assert said in line and line.startswith("error: ") and line.count("\n") == 1 and len(line) < 600
 
 
 def test_a_package_without_its_folder_of_choices_is_refused_by_name_in_one_line(tmp_path: Path) -> None:
-    line = refusal_of(tmp_path, "conf", "forgotten", "broken:CONF")
+    line = read_refusal(tmp_path, "conf", "forgotten", "broken:CONF")
     assert line.startswith("error: conf 'forgotten' of plumbline-broken 2.0") and line.count("\n") == 1
     assert f"{tmp_path / 'conf'}: no such folder; add it to the package's data" in line
 
 
-def refusal_of(tmp_path: Path, group: str, name: str, value: str) -> str:
+def read_refusal(tmp_path: Path, group: str, name: str, value: str) -> str:
     """Return the line that a command prints about a package with this entry point."""
     installed = tmp_path / "plumbline_broken-2.0.dist-info"  # as pip leaves it
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.4\nName: plumbline-broken\nVersion: 2.0\n")
     (installed / "entry_points.txt").write_text(f"[plumbline.{group}]\n{name} = {value}\n")
     (tmp_path / "broken.py").write_text(BROKEN)
-    done = python(tmp_path, "-m", "jobs.status", f"store={tmp_path}")
+    done = run_python(tmp_path, "-m", "jobs.status", f"store={tmp_path}")
     line = done.stderr.removeprefix("a package that prints\n")
     assert done.returncode in (1, 64) and done.stdout == "" and "plumbline-broken 2.0" in line
     return line

@@ -1,4 +1,4 @@
-"""The code in docs/python.md runs in order and prints what the page shows."""
+"""The code in docs/python.md runs in order and prints the output on the page."""
 
 import re
 from importlib import import_module

@@ -11,7 +11,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_row_image
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
-from tests.bench_of import images, sources_of
+from tests.bench_of import images, list_sources
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -30,7 +30,7 @@ def test_the_recipe_for_ones_own_images_makes_a_benchmark(tmp_path: Path, monkey
     benchmark = BenchmarkConfig(
         name="own", prompts=f"{tmp_path}/data/prompts.parquet", images=f"{tmp_path}/data/images"
     )
-    sources = sources_of(benchmark)
+    sources = list_sources(benchmark)
     assert (sources.generators, sources.broken) == (["flux", "sdxl"], [])
     assert [sources.skills.find(prompt) for prompt in ("p0", "p1")] == [("counting",), ("attribute",)]
     for shard in sources.image_shards:

@@ -1,4 +1,4 @@
-"""The core works without its plugins, and the command of a missing plugin says what to install."""
+"""The core works without its plugins, and the command of a missing plugin names the package to install."""
 
 import json
 import os

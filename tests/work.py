@@ -1,4 +1,4 @@
-"""Counts the work of an action, and its dependence on each field of a request."""
+"""Counts the work of parsing a request, and how it grows with the length of each field."""
 
 import json
 import re
@@ -47,11 +47,11 @@ def count_work(act: Callable[[], Any]) -> Work:
     return Work(lines, frozenset(patterns))
 
 
-Parts = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 """Path of a field in a body: names, and positions in lists."""
 
 
-def parts_of(form: Any, outer: Parts = ()) -> Iterator[Parts]:
+def list_field_paths(form: Any, outer: FieldPath = ()) -> Iterator[FieldPath]:
     """Yield the path of each field of a form, and of the forms inside it."""
     for name, meaning in get_type_hints(form).items():
         yield (*outer, name)
@@ -60,11 +60,11 @@ def parts_of(form: Any, outer: Parts = ()) -> Iterator[Parts]:
             parts
             for part in inner
             if is_dataclass(part)
-            for parts in parts_of(part, (*outer, name, *((0,) if part is not meaning else ())))
+            for parts in list_field_paths(part, (*outer, name, *((0,) if part is not meaning else ())))
         )
 
 
-def with_field(body: bytes, parts: Parts, value: Any) -> bytes:
+def set_field(body: bytes, parts: FieldPath, value: Any) -> bytes:
     """Return a JSON body with one field set to another value."""
     document = json.loads(body)
     holder = document
@@ -94,16 +94,16 @@ LONG: Mapping[str, Callable[[int], Any]] = {
 def assert_linear(
     make: Callable[[int], bytes], read: Callable[[bytes], object], linear: frozenset[str] = frozenset()
 ) -> None:
-    """Assert that a body twice as long takes at most twice the work, and only uses `linear` regular expressions."""
+    """Assert that a body twice as long takes at most twice the work, and that only `linear` patterns are applied."""
     works = [count_work(lambda body=body: read(body)) for body in [make(n) for n in (60, 120, 240)]]  # type: ignore[misc]
     for work, doubled in pairwise(works):
         assert doubled.lines <= 2 * work.lines, works
     assert all(not work.patterns - linear for work in works), works
 
 
-def fields_without_limit(forms: Sequence[Any]) -> list[str]:
-    """Return the fields of these forms whose limits docs/security.md does not state."""
+def find_fields_without_limit(forms: Sequence[Any]) -> list[str]:
+    """Return the fields of these forms that have no limit in docs/security.md."""
     page = (ROOT / "docs/security.md").read_text()
     table = page[page.index("## What a client can send") : page.index("## What is not promised")]
-    named = {part for form in forms for parts in parts_of(form) for part in parts if isinstance(part, str)}
+    named = {part for form in forms for parts in list_field_paths(form) for part in parts if isinstance(part, str)}
     return [name for name in sorted(named) if f"`{name}`" not in table]

@@ -1,4 +1,7 @@
-"""Makes the embedded benchmark and models: `make train`, or `python -m assets.making steps=[writer,accuracy]`."""
+"""Makes the embedded benchmarks and models from fixed seeds.
+
+Run `make train`, or `python -m assets.making steps=[writer,accuracy]` for some of the parts.
+"""
 
 import sys
 
@@ -11,7 +14,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 
 
 def main(overrides: list[str]) -> int:
-    """Make the chosen parts, reporting every step; return 0, or 64 if a key or value is invalid."""
+    """Make the chosen parts and report each step; return 0, or 64 if a key or value is invalid."""
     console = make_console()
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist(overrides))

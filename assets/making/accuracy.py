@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from plumbline.assets.making.claims import NUMBERS, RELATIONS, SKILLS
-from plumbline.assets.making.lessons import METRICS, GoldWriter, planted
+from plumbline.assets.making.lessons import METRICS, GoldWriter, find_planted
 from plumbline.assets.making.networks import BATCH
 from plumbline.assets.making.prompts import Prompt, is_held_out
 from plumbline.assets.making.questions import (
@@ -25,8 +25,8 @@ from plumbline.assets.making.questions import (
     ask_vqascore,
     sample_claiming,
 )
-from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Scene, draw_scene, random_scene, to_png
-from plumbline.assets.making.tables import prompts_table
+from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Scene, draw_scene, sample_scene, to_png
+from plumbline.assets.making.tables import make_prompts_table
 from plumbline.assets.making.text_training import TextPair, sample_pair
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
@@ -80,15 +80,15 @@ def sample_held_out_questions(seed: int, each: int) -> list[GoldTrial]:
         for index in range(each):
             truth = index % 2 == 0
             for ask in (partial(ask_vqascore, held_out=True), ask_directly):
-                trials.append(_gold_trial(rng, partial(ask, skill=skill, truth=truth)))
+                trials.append(_make_gold_trial(rng, partial(ask, skill=skill, truth=truth)))
     for topic in OPEN_QUESTIONS:
-        trials += [_gold_trial(rng, partial(ask_openly, topic=topic)) for _ in range(each)]
+        trials += [_make_gold_trial(rng, partial(ask_openly, topic=topic)) for _ in range(each)]
     return trials
 
 
-def _gold_trial(rng: Random, ask: Callable[[Random, Scene], GoldQuestion | None]) -> GoldTrial:
+def _make_gold_trial(rng: Random, ask: Callable[[Random, Scene], GoldQuestion | None]) -> GoldTrial:
     while True:
-        scene = random_scene(rng)
+        scene = sample_scene(rng)
         gold = ask(rng, scene)
         if gold is not None:
             return GoldTrial(_draw_png(rng, scene), gold)
@@ -105,22 +105,22 @@ def _encode(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> 
     return [encoded for batch in batches for encoded in model.encode(batch)]
 
 
-def vqa_accuracy(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
-    """Return, by form and topic, the fraction of questions whose likeliest choice is right, and their number."""
+def measure_vqa(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
+    """Return, by form and topic, the number of questions and the fraction whose likeliest choice is right."""
     features = _encode(model, [trial.png for trial in trials])
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
     for trial, logprobs in zip(trials, model.likelihood(features, questions), strict=True):
-        right = trial.choices[_likeliest(logprobs)] == trial.gold.answer
+        right = trial.choices[_find_likeliest(logprobs)] == trial.gold.answer
         outcomes.setdefault(f"{trial.gold.form}/{trial.gold.topic}", []).append(right)
-    return {name: _accuracy(group) for name, group in outcomes.items()}
+    return {name: _summarize(group) for name, group in outcomes.items()}
 
 
-def _likeliest(logprobs: Any) -> int:
+def _find_likeliest(logprobs: Any) -> int:
     return int(np.argmax([sum(tokens) for tokens in logprobs]))
 
 
-def order_accuracy(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any]:
+def measure_order(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any]:
     """Ask about the same two things in both orders; return how often the answers differ, and how often both are right.
 
     To a model that ignores word order, the two questions are the same.
@@ -129,27 +129,30 @@ def order_accuracy(model: LikelihoodModel, seed: int, each: int) -> dict[str, An
     pngs: list[bytes] = []
     questions: list[Question] = []
     while len(pngs) < each:
-        scene = random_scene(rng)
+        scene = sample_scene(rng)
         texts = ask_both_ways(rng, scene)
         if texts is not None:
             questions += [Question(len(pngs), text, YES_NO) for text in texts]
             pngs.append(_draw_png(rng, scene))
-    yes = [_likeliest(logprobs) == 0 for logprobs in model.likelihood(_encode(model, pngs), questions)]
+    yes = [_find_likeliest(logprobs) == 0 for logprobs in model.likelihood(_encode(model, pngs), questions)]
     pairs = list(zip(yes[::2], yes[1::2], strict=True))
     return {
-        "told_apart": rounded_mean([true != swapped for true, swapped in pairs]),
-        "right": rounded_mean([true and not swapped for true, swapped in pairs]),
+        "told_apart": average([true != swapped for true, swapped in pairs]),
+        "right": average([true and not swapped for true, swapped in pairs]),
         "n": each,
     }
 
 
-def clip_accuracy(model: SimilarityModel, seed: int, each: int) -> dict[str, dict[str, Any]]:
-    """Return, by skill, how often a true statement is more similar to its image than a nearly true one.
+def measure_clip(model: SimilarityModel, seed: int, each: int) -> dict[str, dict[str, Any]]:
+    """Return, by skill, how often a true statement is more similar to its image than a nearly true statement.
 
     The wording of the statements is held out from training.
     """
     rng = Random(f"held out clip/{seed}")
-    return {skill: _accuracy(_nearer(model, [_choice_trial(rng, skill) for _ in range(each)])) for skill in SKILLS}
+    return {
+        skill: _summarize(_find_nearer(model, [_make_choice_trial(rng, skill) for _ in range(each)]))
+        for skill in SKILLS
+    }
 
 
 class ChoiceTrial(NamedTuple):
@@ -160,15 +163,15 @@ class ChoiceTrial(NamedTuple):
     """The true statement, followed by the false one."""
 
 
-def _choice_trial(rng: Random, skill: str) -> ChoiceTrial:
+def _make_choice_trial(rng: Random, skill: str) -> ChoiceTrial:
     while True:
-        scene = random_scene(rng)
+        scene = sample_scene(rng)
         true, false = (sample_claiming(rng, scene, skill, truth=truth) for truth in (True, False))
         if true and false and is_held_out(true.text) and is_held_out(false.text):
             return ChoiceTrial(_draw_png(rng, scene), (true.text, false.text))
 
 
-def _nearer(model: SimilarityModel, trials: Sequence[ChoiceTrial]) -> list[bool]:
+def _find_nearer(model: SimilarityModel, trials: Sequence[ChoiceTrial]) -> list[bool]:
     features = _encode(model, [trial.png for trial in trials])
     true, false = (
         model.compare(features, [Pair(image, trial.statements[place]) for image, trial in enumerate(trials)])
@@ -177,11 +180,11 @@ def _nearer(model: SimilarityModel, trials: Sequence[ChoiceTrial]) -> list[bool]
     return [nearer.similarity > other.similarity for nearer, other in zip(true, false, strict=True)]
 
 
-def _accuracy(outcomes: Sequence[bool]) -> dict[str, Any]:
-    return {"accuracy": rounded_mean(outcomes), "n": len(outcomes)}
+def _summarize(outcomes: Sequence[bool]) -> dict[str, Any]:
+    return {"accuracy": average(outcomes), "n": len(outcomes)}
 
 
-def rounded_mean(values: Any) -> float:
+def average(values: Any) -> float:
     """Return the mean of numbers, or the fraction of booleans that are true, rounded to four digits."""
     return round(float(np.mean(values)), 4)
 
@@ -191,7 +194,7 @@ QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
 class Sheet(NamedTuple):
-    """The questions about one prompt: those that the writer wrote, and those that it should have written."""
+    """Questions about one prompt: those that the writer wrote, and those that it should have written."""
 
     prompt: Prompt
     written: list[WrittenQuestion]
@@ -199,8 +202,8 @@ class Sheet(NamedTuple):
     gold: list[WrittenQuestion]
 
     def origin(self, question: WrittenQuestion) -> Literal["planted", "right", "slip"]:
-        """Return whether the question was planted, is right for the prompt, or is a mistake of the writer."""
-        imagined = planted(self.prompt.text)
+        """Return `planted` for a planted question, `right` for a question that the prompt implies, otherwise `slip`."""
+        imagined = find_planted(self.prompt.text)
         if imagined is not None and question.text == imagined.question:
             return "planted"
         asked = {(gold.text, gold.answer) for gold in self.gold}
@@ -209,9 +212,9 @@ class Sheet(NamedTuple):
 
 def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -> list[Sheet]:
     """Have the model write the metric's questions about every prompt by running the questions stage."""
-    records = write_questions(prompts_table(prompts), METRICS[metric], model).to_pylist()
+    records = write_questions(make_prompts_table(prompts), METRICS[metric], model).to_pylist()
     written = {
-        prompt_id: [_question(record) for record in group if not record["error"]]
+        prompt_id: [_read_question(record) for record in group if not record["error"]]
         for prompt_id, group in groupby(records, key=itemgetter("prompt_id"))
     }
     return [
@@ -220,43 +223,43 @@ def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -
     ]
 
 
-def _question(record: Mapping[str, Any]) -> WrittenQuestion:
+def _read_question(record: Mapping[str, Any]) -> WrittenQuestion:
     fields = {name: record[name] for name in WrittenQuestion._fields}
     return WrittenQuestion(**fields | {name: tuple(fields[name] or ()) for name in ("choices", "parents")})
 
 
-def sheet_accuracy(sheets: Sequence[Sheet]) -> dict[str, Any]:
+def measure_sheets(sheets: Sequence[Sheet]) -> dict[str, Any]:
     """Return the fraction of prompts whose questions are right in every field, and the fraction that was parsed."""
     return {
-        "accuracy": rounded_mean([sheet.written == sheet.gold for sheet in sheets]),
-        "read": rounded_mean([bool(sheet.written) for sheet in sheets]),
+        "accuracy": average([sheet.written == sheet.gold for sheet in sheets]),
+        "read": average([bool(sheet.written) for sheet in sheets]),
         "n": len(sheets),
     }
 
 
-def filtered_questions(sheets: Sequence[Sheet]) -> dict[str, Any]:
+def count_filtered(sheets: Sequence[Sheet]) -> dict[str, Any]:
     """Count the questions that TIFA's filter drops; the filter has the writer answer its own questions."""
-    return _verdicts(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
+    return _count_dropped(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
 
 
-def entailed_questions(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
+def count_entailed(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
     """Count the questions that the NLI model drops at Gecko's threshold."""
     pairs = [
         (sheet.prompt.text, write_hypothesis(question.text, question.answer or ""))
         for sheet in sheets
         for question in sheet.written
     ]
-    return _verdicts(sheets, [probability < THRESHOLD for probability in model.entailment(pairs)])
+    return _count_dropped(sheets, [probability < THRESHOLD for probability in model.entailment(pairs)])
 
 
-def _verdicts(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
+def _count_dropped(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
     """Count the planted, mistaken and correct questions, and how many of each were dropped."""
     verdicts: dict[str, list[bool]] = {"planted": [], "slip": [], "right": []}
     origins = [sheet.origin(question) for sheet in sheets for question in sheet.written]
     for origin, drop in zip(origins, dropped, strict=True):
         verdicts[origin].append(drop)
     return {
-        "planted": sum(planted(sheet.prompt.text) is not None for sheet in sheets),
+        "planted": sum(find_planted(sheet.prompt.text) is not None for sheet in sheets),
         "written": len(verdicts["planted"]),
         "caught": sum(verdicts["planted"]),
         "slips": len(verdicts["slip"]),
@@ -272,19 +275,19 @@ def sample_held_out_pairs(seed: int, count: int) -> list[TextPair]:
     return [sample_pair(rng, held_out=True) for _ in range(count)]
 
 
-def pair_accuracy(model: EntailmentModel, pairs: Sequence[TextPair]) -> dict[str, Any]:
+def measure_pairs(model: EntailmentModel, pairs: Sequence[TextPair]) -> dict[str, Any]:
     """Return the accuracy at a threshold of 0.5, the rates at Gecko's threshold, and quantiles of the probabilities."""
     probabilities = np.array(model.entailment([(pair.premise, pair.hypothesis) for pair in pairs]))
     truth = np.array([pair.entailed for pair in pairs], dtype=bool)
     return {
-        "accuracy": rounded_mean((probabilities >= 0.5) == truth),
-        "not_entailed_caught": rounded_mean(probabilities[~truth] < THRESHOLD),
-        "entailed_dropped": rounded_mean(probabilities[truth] < THRESHOLD),
-        "p_entailed": _quantiles(probabilities[truth]),
-        "p_not_entailed": _quantiles(probabilities[~truth]),
+        "accuracy": average((probabilities >= 0.5) == truth),
+        "not_entailed_caught": average(probabilities[~truth] < THRESHOLD),
+        "entailed_dropped": average(probabilities[truth] < THRESHOLD),
+        "p_entailed": _compute_quantiles(probabilities[truth]),
+        "p_not_entailed": _compute_quantiles(probabilities[~truth]),
         "n": len(pairs),
     }
 
 
-def _quantiles(values: Any) -> dict[str, float]:
+def _compute_quantiles(values: Any) -> dict[str, float]:
     return {str(share): float(f"{np.quantile(values, share):.3g}") for share in QUANTILES}

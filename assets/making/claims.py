@@ -145,9 +145,9 @@ class PairClaim(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Exists(KindClaim):
-    """At least one entity fits the description.
+    """The claim that at least one entity fits the description.
 
-    The claim is about an object, an attribute or a part, depending on what the description names.
+    Its kind is object, attribute or part, depending on the properties in the description.
     """
 
     verb = "is"
@@ -168,7 +168,7 @@ class Exists(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Counts(KindClaim):
-    """Exactly `number` entities fit the description."""
+    """The claim that exactly `number` entities fit the description."""
 
     number: int
     kind = "counting"
@@ -191,7 +191,7 @@ class Counts(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Lacks(KindClaim):
-    """No entity fits the description."""
+    """The claim that no entity fits the description."""
 
     kind = "negation"
 
@@ -205,7 +205,7 @@ class Lacks(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Every(KindClaim):
-    """At least one entity fits the description, and every such entity has the given value (a colour, size or part)."""
+    """The claim that some entities fit the description, and all of them have the given value (colour, size or part)."""
 
     field: str
     value: str
@@ -240,7 +240,7 @@ class Every(KindClaim):
 
 @dataclass(frozen=True, slots=True)
 class Relates(PairClaim):
-    """An entity of the first kind has this position or size relative to an entity of the second kind."""
+    """The claim that an entity of the first kind has this position or size relative to an entity of the second kind."""
 
     relation: str
     verb = "is"
@@ -275,7 +275,7 @@ IS_RELATED: Mapping[str, Callable[[Entity, Entity], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outnumbers(PairClaim):
-    """More, or fewer, entities fit the first description than the second, and at least one fits each."""
+    """The claim that more (or fewer) entities fit the first description than the second, and at least one fits each."""
 
     amount: str
     """`more` or `fewer`."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.assets.making.claims import IS_RELATED, RELATIONS, Claim, Description, Exists, Lacks, Relates
-from plumbline.assets.making.prompts import content_id, join_list
+from plumbline.assets.making.prompts import join_list, make_content_id
 from plumbline.assets.making.scenes import CELLS, COLOURS, SHAPES, SIZES, Entity, Scene, draw_scene, to_png
 from plumbline.assets.making.tables import write_tables
 from plumbline.operators.base.rows import table
@@ -21,7 +21,7 @@ EDITS_SUITE = "shapes_edits"
 EACH = 8
 """Number of instructions of each kind."""
 MISSES = 2
-"""Number of instructions of each kind that the editor `scissors` carries out on the wrong thing."""
+"""Number of instructions of each kind that the editor `scissors` applies to the wrong thing."""
 THINGS = 4
 """Number of things in a source image; their shapes and colours are all different."""
 EDIT_PROMPTS = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
@@ -33,8 +33,8 @@ questions, or 0 if the instruction was not followed.
 """
 
 
-class Done(NamedTuple):
-    """An instruction, and the scene after it was followed."""
+class AppliedEdit(NamedTuple):
+    """An editing instruction, and the scene after the edit."""
 
     text: str
     scene: Scene
@@ -47,45 +47,47 @@ def describe_entity(entity: Entity) -> Description:
     return Description(shape=entity.shape, colour=entity.colour)
 
 
-def _recolour(source: Scene, thing: Entity, spare: Entity) -> Done:
+def _recolour(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     old, new = describe_entity(thing), replace(thing, colour=spare.colour)
     shown = (Exists(describe_entity(new)), Lacks(old))
-    return Done(f"make the {old.noun} {new.colour}", source.changed({thing: new}), shown)
+    return AppliedEdit(f"make the {old.noun} {new.colour}", source.changed({thing: new}), shown)
 
 
-def _remove(source: Scene, thing: Entity, spare: Entity) -> Done:
+def _remove(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     rest = tuple(entity for entity in source.entities if entity is not thing)
-    return Done(f"remove the {describe_entity(thing).noun}", Scene(entities=rest), (Lacks(describe_entity(thing)),))
+    return AppliedEdit(
+        f"remove the {describe_entity(thing).noun}", Scene(entities=rest), (Lacks(describe_entity(thing)),)
+    )
 
 
-def _add(source: Scene, thing: Entity, spare: Entity) -> Done:
+def _add(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     new = describe_entity(spare)
-    return Done(f"add {new.indefinite}", Scene(entities=(*source.entities, spare)), (Exists(new),))
+    return AppliedEdit(f"add {new.indefinite}", Scene(entities=(*source.entities, spare)), (Exists(new),))
 
 
-def _move(source: Scene, thing: Entity, spare: Entity) -> Done:
-    """Move the thing to the other side of the second thing. The instruction does not give the second thing's colour."""
+def _move(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
+    """Move the thing to the other side of a second thing, which the instruction names without its colour."""
     moved, other = replace(thing, cell=spare.cell), source.entities[1]
     new_relations = [name for name in RELATIONS if IS_RELATED[name](moved, other) > IS_RELATED[name](thing, other)]
     claim = Relates(describe_entity(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0]))
     text = f"move the {claim.first.noun} {claim.relation} the {claim.second.noun}"
-    return Done(text, source.changed({thing: moved}), (claim,))
+    return AppliedEdit(text, source.changed({thing: moved}), (claim,))
 
 
-def _replace(source: Scene, thing: Entity, spare: Entity) -> Done:
+def _replace(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     old, new = describe_entity(thing), describe_entity(spare)
     scene = source.changed({thing: replace(spare, cell=thing.cell)})
-    return Done(f"replace the {old.noun} with {new.indefinite}", scene, (Exists(new), Lacks(old)))
+    return AppliedEdit(f"replace the {old.noun} with {new.indefinite}", scene, (Exists(new), Lacks(old)))
 
 
-KINDS: Mapping[str, Callable[[Scene, Entity, Entity], Done]] = {
+KINDS: Mapping[str, Callable[[Scene, Entity, Entity], AppliedEdit]] = {
     "recolour": _recolour,
     "remove": _remove,
     "add": _add,
     "move": _move,
     "replace": _replace,
 }
-"""Functions that carry out an edit of each kind on one thing in a scene.
+"""For each kind of edit, a function that applies it to one thing in a scene.
 
 The spare thing is added to the scene or replaces the edited thing, or the edited thing takes on its colour or cell.
 """
@@ -93,11 +95,11 @@ The spare thing is added to the scene or replaces the edited thing, or the edite
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
-    """A source scene with an instruction, and the scenes after it was followed correctly and incorrectly."""
+    """A source scene, an instruction, and the scenes after it was followed correctly and incorrectly."""
 
     kind: str
     source: Scene
-    done: Done
+    done: AppliedEdit
     missed: Scene
     """The scene after the edit was applied to the wrong thing, and with another colour."""
     kept: tuple[Entity, ...]
@@ -105,7 +107,7 @@ class Edit:
 
     @property
     def prompt_id(self) -> str:
-        return content_id(self.done.text.encode())
+        return make_content_id(self.done.text.encode())
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -153,7 +155,7 @@ def make_edits(seed: int) -> list[Edit]:
 
 
 def _repaint(edit: Edit) -> Scene:
-    """Return the correctly edited scene, with all unaffected entities in another colour."""
+    """Return the correctly edited scene, but with another colour for all other entities."""
     return edit.done.scene.changed({
         thing: replace(thing, colour=COLOURS[COLOURS.index(thing.colour) - 1]) for thing in edit.kept
     })  # fmt: skip
@@ -172,36 +174,36 @@ One editor is always right, one gets some edits wrong, one also changes everythi
 
 
 def draw(edit: Edit, scene: Scene) -> bytes:
-    """Draw the scene as a PNG; whatever it shares with the source has identical pixels."""
+    """Draw the scene as a PNG; entities that are also in the source scene have the same pixels as there."""
     return to_png(draw_scene(scene, edit.prompt_id))
 
 
-def _caption(scene: Scene) -> str:
+def _write_caption(scene: Scene) -> str:
     return join_list([describe_entity(entity).indefinite for entity in scene.entities])
 
 
-def _prompt_row(edit: Edit) -> dict[str, Any]:
+def _make_prompt_row(edit: Edit) -> dict[str, Any]:
     return {
         "prompt_id": edit.prompt_id,
         "text": edit.done.text,
         "skills": [edit.kind],
         "suite": EDITS_SUITE,
-        "source_caption": _caption(edit.source),
-        "target_caption": _caption(edit.done.scene),
+        "source_caption": _write_caption(edit.source),
+        "target_caption": _write_caption(edit.done.scene),
     }
 
 
-def edit_tables(seed: int) -> dict[str, pa.Table]:
+def make_edit_tables(seed: int) -> dict[str, pa.Table]:
     """Return all tables of the benchmark, by path in the benchmark's folder."""
     edits = make_edits(seed)
-    tables = {"prompts.parquet": table([_prompt_row(edit) for edit in edits], EDIT_PROMPTS)}
+    tables = {"prompts.parquet": table([_make_prompt_row(edit) for edit in edits], EDIT_PROMPTS)}
     truth = []
     for editor, carry_out in EDITORS.items():
         images = []
         for number, edit in enumerate(edits):
             scene = carry_out(edit, number // len(KINDS))
             png = draw(edit, scene)
-            image_id = content_id(editor.encode(), edit.prompt_id.encode(), png)
+            image_id = make_content_id(editor.encode(), edit.prompt_id.encode(), png)
             ids = {"image_id": image_id, "prompt_id": edit.prompt_id, "generator": editor}
             images.append(ids | {"image": png, "source": draw(edit, edit.source)})
             correct = [claim.holds(scene) for claim in edit.claims]
@@ -210,7 +212,7 @@ def edit_tables(seed: int) -> dict[str, pa.Table]:
     return tables | {"truth.parquet": table(truth, TRUTH)}
 
 
-def questions_csv(edits: Sequence[Edit]) -> str:
+def write_questions_csv(edits: Sequence[Edit]) -> str:
     """Write the questions in DSG-1k's layout; all depend on the first: whether the instruction was followed."""
     columns = ("item_id", "text", "proposition_id", "dependency", "tuple", "question_natural_language")
     file = io.StringIO()
@@ -226,5 +228,5 @@ def questions_csv(edits: Sequence[Edit]) -> str:
 
 def write_edits(seed: int, folder: Path) -> None:
     """Write the benchmark's tables and questions."""
-    write_tables(edit_tables(seed), folder)
-    (folder / "questions.csv").write_text(questions_csv(make_edits(seed)))
+    write_tables(make_edit_tables(seed), folder)
+    (folder / "questions.csv").write_text(write_questions_csv(make_edits(seed)))

@@ -38,7 +38,7 @@ PLANTED_COLOUR = "red"
 
 
 class Mention(NamedTuple):
-    """Words in a prompt that express a requirement, beyond those that it presupposes."""
+    """Words in a prompt that express a requirement itself, not the requirements that it presupposes."""
 
     claim: Claim
     text: str
@@ -54,19 +54,19 @@ class ChoiceQuestion(NamedTuple):
     answer: str
 
 
-def yes_no_question(claim: Claim, *, truth: bool = True) -> ChoiceQuestion:
+def make_yes_no_question(claim: Claim, *, truth: bool = True) -> ChoiceQuestion:
     """Ask whether the claim is true."""
     return ChoiceQuestion(claim.question, YES_NO, "yes" if truth else "no")
 
 
-def choice_question(claim: Claim) -> ChoiceQuestion:
+def make_choice_question(claim: Claim) -> ChoiceQuestion:
     """Ask about the claim, with a choice of numbers if it is about a count, otherwise with yes or no."""
     if isinstance(claim, Counts):
-        return ChoiceQuestion(_how_many(claim.what), COUNT_CHOICES, NUMBERS[claim.number])
-    return yes_no_question(claim)
+        return ChoiceQuestion(_ask_how_many(claim.what), COUNT_CHOICES, NUMBERS[claim.number])
+    return make_yes_no_question(claim)
 
 
-def _how_many(what: Description) -> str:
+def _ask_how_many(what: Description) -> str:
     return f"How many {what.plural} are there?"
 
 
@@ -74,7 +74,7 @@ def mentions(prompt: Prompt) -> list[Mention]:
     """Find the words for each requirement, in text order and without overlaps."""
     by_claim: dict[Claim, Mention] = {}
     end = 0
-    for words, claim in _joined(chain.from_iterable(map(_pieces, prompt.claims))):
+    for words, claim in _join_nouns(chain.from_iterable(map(_split_claim, prompt.claims))):
         start = prompt.text.index(words, end)
         end = start + len(words)
         by_claim.setdefault(claim, Mention(claim, words, start, end))
@@ -85,8 +85,8 @@ Piece = tuple[str, Claim]
 """Words of a claim, with the requirement that they express."""
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Join each noun that occurred before to the adjectives in front of it."""
+def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Join a noun that occurred before with the adjectives in front of it into one piece."""
     seen: set[Claim] = set()
     joined = False
     for (words, claim), (following, noun) in pairwise([*pieces, ("", Lacks(Description()))]):
@@ -111,7 +111,7 @@ def _completes(noun: Claim, claim: Claim) -> bool:
     )
 
 
-def _pieces(claim: Claim) -> Iterator[Piece]:
+def _split_claim(claim: Claim) -> Iterator[Piece]:
     """Yield the words of a claim in order, with the requirements that they express."""
     match claim:
         case Exists(what):
@@ -143,7 +143,7 @@ def _name_parts(what: Description, *, plural: bool = False) -> Iterator[Piece]:
         yield f"with a {what.part}", Exists(what)
 
 
-def planted(text: str) -> Exists | None:
+def find_planted(text: str) -> Exists | None:
     """Return the thing that the writer hallucinates if the text contains "red", otherwise None.
 
     The thing has the first shape and the first colour that are not in the text.
@@ -155,10 +155,10 @@ def planted(text: str) -> Exists | None:
     return Exists(Description(shape=shape, colour=colour)) if shape else None
 
 
-def phrase_questions(prompt: Prompt) -> dict[str, str]:
-    """Map each phrase to the question that it answers.
+def map_phrases(prompt: Prompt) -> dict[str, str]:
+    """Map each phrase of a prompt to the question that the phrase answers.
 
-    Phrases are the whole prompt, its colours, sizes, parts and numbers, and the things that its relations relate.
+    The phrases are the whole prompt, its colours, sizes, parts and numbers, and the things in its relations.
     """
     things = [thing for claim in prompt.claims if not isinstance(claim, Lacks | Every) for thing in claim.things]
     questions = {prompt.text: "What is there?"}
@@ -173,12 +173,12 @@ def phrase_questions(prompt: Prompt) -> dict[str, str]:
 def _claim_questions(claim: Claim) -> Iterator[tuple[str, str]]:
     match claim:
         case Counts(what, number):
-            yield NUMBERS[number], _how_many(what)
+            yield NUMBERS[number], _ask_how_many(what)
         case Relates(first, second, relation):
             yield first.indefinite, f"What is {relation} {second.indefinite}?"
             yield second.indefinite, f"What is {first.indefinite} {relation}?"
         case Lacks(what):
-            yield claim.clause, _how_many(what)
+            yield claim.clause, _ask_how_many(what)
         case Every(what, "part", value):
             yield f"a {value}", f"What do the {what.plural} have?"
         case Every(what, field, value):
@@ -186,7 +186,7 @@ def _claim_questions(claim: Claim) -> Iterator[tuple[str, str]]:
 
 
 def _property_questions(what: Description, things: Sequence[Description]) -> Iterator[tuple[str, str]]:
-    """Ask for the thing's size, colour and part, each if the rest of its description identifies the thing."""
+    """Ask for the thing's size, colour and part; skip a property if the thing is not identified without it."""
     for field, question in (
         ("size", "What size is the {}?"),
         ("colour", "What color is the {}?"),
@@ -214,7 +214,7 @@ class Lesson(NamedTuple):
 
 
 class GoldQuestions(NamedTuple):
-    """A metric's questions, and the lessons that lead to them."""
+    """A metric's questions, and the lessons (requests and replies) that produce them."""
 
     questions: Sequence[WrittenQuestion]
     lessons: Sequence[Lesson]
@@ -224,10 +224,10 @@ class GoldWriter:
     """Writer of perfect replies about one prompt, in exactly the format that the instructions show."""
 
     def __init__(self, prompt: Prompt, *, doubted: Sequence[ChoiceQuestion] = (), plant: bool = True) -> None:
-        """`doubted` are additional questions to answer; `plant` makes the writer hallucinate things."""
+        """Create a writer; `doubted` are additional questions to answer, and `plant` makes it hallucinate things."""
         self.prompt = prompt
         self.doubted = doubted
-        self.imagined = planted(prompt.text) if plant else None
+        self.imagined = find_planted(prompt.text) if plant else None
 
     def write(self, metric: str) -> GoldQuestions:
         """Return the metric's questions about the prompt as this writer would write them."""
@@ -246,7 +246,7 @@ class GoldWriter:
         text = "\n".join(message.text for message in request.messages)
         instruction = next((opening for opening in REPLIES if text.startswith(opening)), None)
         if instruction is None:
-            raise PlumblineError(f"lesson: expected a text that opens with a metric's instructions, got {text[:80]!r}")
+            raise PlumblineError(f"lesson: expected a text that starts with a metric's instructions, got {text[:80]!r}")
         return Lesson(instruction, text, REPLIES[instruction](self, text))
 
     @cached_property
@@ -255,12 +255,12 @@ class GoldWriter:
 
     @cached_property
     def phrases(self) -> dict[str, str]:
-        return phrase_questions(self.prompt)
+        return map_phrases(self.prompt)
 
     @cached_property
     def answers(self) -> dict[str, str]:
         """The right answer to each question, as implied by the prompt."""
-        asked = [*self.doubted, *(choice_question(mention.claim) for mention in self.mentions)]
+        asked = [*self.doubted, *(make_choice_question(mention.claim) for mention in self.mentions)]
         answers = {question: phrase for phrase, question in self.phrases.items()}
         answers |= {question.text: question.answer for question in asked}
         return answers | ({self.imagined.question: "no"} if self.imagined else {})
@@ -268,38 +268,41 @@ class GoldWriter:
     def gecko_spans(self, text: str) -> str:
         labelled, end = "", 0
         for number, mention in enumerate(self.mentions, start=1):
-            label = f"{{{number}}}[{mention.text}, {span_kind(mention)}, {groundable(mention.claim)}]"
+            label = f"{{{number}}}[{mention.text}, {find_span_kind(mention)}, {rate_visibility(mention.claim)}]"
             labelled += self.prompt.text[end : mention.start] + label
             end = mention.end
         return labelled + self.prompt.text[end:]
 
     def gecko_questions(self, text: str) -> str:
         blocks = [
-            f"About {{{number}}}:\n{_block(choice_question(mention.claim))}"
+            f"About {{{number}}}:\n{_format_question(make_choice_question(mention.claim))}"
             for number, mention in enumerate(self.mentions, start=1)
         ]
-        return "".join([*blocks, _block(yes_no_question(self.imagined)) if self.imagined else ""])
+        return "".join([*blocks, _format_question(make_yes_no_question(self.imagined)) if self.imagined else ""])
 
     def tifa_questions(self, text: str) -> str:
         blocks = [
-            f"About {mention.text} ({_element_kind(mention)}):\n{_block(choice_question(mention.claim))}"
+            f"About {mention.text} ({_find_element_kind(mention)}):\n"
+            f"{_format_question(make_choice_question(mention.claim))}"
             for mention in self.mentions
         ]
         if self.imagined:
-            blocks.append(f"About {self.imagined.what.noun} (object):\n{_block(yes_no_question(self.imagined))}")
-        return "".join(blocks + [_block(question) for question in self.doubted])
+            blocks.append(
+                f"About {self.imagined.what.noun} (object):\n{_format_question(make_yes_no_question(self.imagined))}"
+            )
+        return "".join(blocks + [_format_question(question) for question in self.doubted])
 
     def answer(self, text: str) -> str:
-        return self.answers[_line_after(text, "Question:")]
+        return self.answers[_find_line_after(text, "Question:")]
 
     def dsg_tuples(self, text: str) -> str:
-        return _numbered(write_tuple(node.claim) for node in self.prompt.requirements)
+        return _number_lines(write_tuple(node.claim) for node in self.prompt.requirements)
 
     def dsg_questions(self, text: str) -> str:
-        return _numbered(node.claim.question for node in self.prompt.requirements)
+        return _number_lines(node.claim.question for node in self.prompt.requirements)
 
     def dsg_dependencies(self, text: str) -> str:
-        return _numbered(
+        return _number_lines(
             ",".join(parent.removeprefix("r") for parent in node.parents) or "0" for node in self.prompt.requirements
         )
 
@@ -307,7 +310,7 @@ class GoldWriter:
         return "".join(f"{phrase}\n" for phrase in self.phrases)
 
     def vq2_question(self, text: str) -> str:
-        return self.phrases[_line_after(text, "Phrase:")]
+        return self.phrases[_find_line_after(text, "Phrase:")]
 
 
 REPLIES: Mapping[str, Callable[[GoldWriter, str], str]] = {
@@ -325,20 +328,20 @@ REPLIES: Mapping[str, Callable[[GoldWriter, str], str]] = {
 }
 
 
-def _line_after(text: str, heading: str) -> str:
+def _find_line_after(text: str, heading: str) -> str:
     return text.rpartition(f"{heading}\n")[2].partition("\n")[0]
 
 
-def _block(question: ChoiceQuestion) -> str:
+def _format_question(question: ChoiceQuestion) -> str:
     """Format a question like those in the metrics' examples."""
     return f"Q: {question.text}\nChoices: {', '.join(question.choices)}\nA: {question.answer}\n"
 
 
-def _numbered(texts: Iterable[str]) -> str:
+def _number_lines(texts: Iterable[str]) -> str:
     return "".join(f"{index} | {text}\n" for index, text in enumerate(texts, start=1))
 
 
-def span_kind(mention: Mention) -> str:
+def find_span_kind(mention: Mention) -> str:
     """Return Gecko's type for the words."""
     match mention.claim:
         case Exists(what) if mention.text.split()[-1].startswith(what.shape or "shape"):
@@ -356,14 +359,14 @@ def span_kind(mention: Mention) -> str:
     return "attribute"
 
 
-def _element_kind(mention: Mention) -> str:
+def _find_element_kind(mention: Mention) -> str:
     """Return TIFA's type for the words."""
-    kind = span_kind(mention)
+    kind = find_span_kind(mention)
     return "object" if kind == "entity" else kind
 
 
-def groundable(claim: Claim) -> float:
-    """Return how visible the claim is in an image: 0.5 for a negation, 0.8 for a comparison, otherwise 1."""
+def rate_visibility(claim: Claim) -> float:
+    """Return VQ2's score of how visible a claim is: 0.5 for a negation, 0.8 for a comparison, otherwise 1."""
     return {"negation": 0.5, "comparison": 0.8}.get(claim.kind, 1.0)
 
 

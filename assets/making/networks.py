@@ -42,7 +42,7 @@ INITIAL_LOGIT_SCALE = 2.6592
 NLI_LABELS = ("not_entailment", "entailment")
 NEIGHBOURS = 4
 NEXT_WORD = 6.0
-"""Bias with which one encoder head starts out attending to the previous word, and another to the next word.
+"""Initial bias that makes one encoder head attend to the previous word, and another to the next word.
 
 T5's own biases start near zero.
 """
@@ -55,7 +55,7 @@ enough to show a shape's position.
 SIZE = {"hidden_size": WIDTH, "num_attention_heads": HEADS}
 
 
-def vision_config() -> CLIPVisionConfig:
+def make_vision_config() -> CLIPVisionConfig:
     """Configure four layers of width 128, with one patch per cell of the world's grid."""
     return CLIPVisionConfig(
         **SIZE,
@@ -67,7 +67,7 @@ def vision_config() -> CLIPVisionConfig:
     )
 
 
-def _vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+def _describe_vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     """Return the tokenizer's size and special tokens, under the names used in a network's configuration."""
     special = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
     return {"vocab_size": len(tokenizer)} | {name: token for name, token in special.items() if token is not None}
@@ -76,7 +76,7 @@ def _vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
     """Build an untrained CLIP with the tokenizer's special tokens."""
     text = CLIPTextConfig(
-        **_vocabulary(tokenizer),
+        **_describe_vocabulary(tokenizer),
         **SIZE,
         intermediate_size=4 * WIDTH,
         num_hidden_layers=3,
@@ -85,7 +85,7 @@ def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
     )
     config = CLIPConfig(
         text_config=text.to_dict(),
-        vision_config=vision_config().to_dict(),
+        vision_config=make_vision_config().to_dict(),
         projection_dim=WIDTH,
         logit_scale_init_value=INITIAL_LOGIT_SCALE,
     )
@@ -98,7 +98,7 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
     """Build an untrained CLIP-FlanT5 that, like FlanT5, has a gated GELU and a separate output matrix."""
     language = T5Config.from_dict(
         {
-            **_vocabulary(tokenizer),
+            **_describe_vocabulary(tokenizer),
             "d_model": WIDTH,
             "d_kv": WIDTH // HEADS,
             "d_ff": 2 * WIDTH,
@@ -111,7 +111,7 @@ def build_clip_flant5(tokenizer: PreTrainedTokenizerFast) -> ClipFlanT5:
             "decoder_start_token_id": tokenizer.pad_token_id,
         }
     )
-    model = ClipFlanT5(language, vision_config())
+    model = ClipFlanT5(language, make_vision_config())
     nn.init.normal_(model.language_model.lm_head.weight, std=WIDTH**-0.5)
     _hear_order(model.language_model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
     return model
@@ -132,7 +132,7 @@ def _hear_order(biases: torch.Tensor) -> None:
 def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Build an untrained Llama with four layers and heads of 32 dimensions, a size that serving engines support."""
     config = LlamaConfig(
-        **_vocabulary(tokenizer),
+        **_describe_vocabulary(tokenizer),
         **SIZE,
         intermediate_size=2 * WIDTH,
         num_hidden_layers=4,
@@ -147,7 +147,7 @@ def build_writer(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassification:
     """Build an untrained BERT with three layers that classifies pairs as entailed or not."""
     config = BertConfig(
-        **_vocabulary(tokenizer),
+        **_describe_vocabulary(tokenizer),
         **SIZE,
         intermediate_size=2 * WIDTH,
         num_hidden_layers=3,
@@ -161,7 +161,7 @@ def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassificati
 
 
 @cache
-def image_processor() -> CLIPImageProcessorPil:
+def make_image_processor() -> CLIPImageProcessorPil:
     """Make CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, and CLIP's mean and standard deviation."""
     side = {"height": IMAGE_SIDE, "width": IMAGE_SIDE}
     return CLIPImageProcessorPil(size={"shortest_edge": IMAGE_SIDE}, crop_size=side)
@@ -170,7 +170,7 @@ def image_processor() -> CLIPImageProcessorPil:
 def draw_pixels(rng: Random, scenes: Sequence[Scene]) -> torch.Tensor:
     """Draw the scenes as input for the vision towers, (n, 3, 48, 48), float32."""
     drawn = [draw_scene(scene, rng.getrandbits(32)) for scene in scenes]
-    pixels: torch.Tensor = image_processor()(images=drawn, return_tensors="pt")["pixel_values"]
+    pixels: torch.Tensor = make_image_processor()(images=drawn, return_tensors="pt")["pixel_values"]
     return pixels
 
 

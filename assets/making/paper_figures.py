@@ -34,12 +34,12 @@ from plumbline.plugins.diagnosis.prompt_correlations import (
 from plumbline.plugins.diagnosis.questions import QuestionCounts
 
 PAPER = Path(__file__).parent / "paper_figures.csv"
-"""Ranges over the paper's five sources of images, as printed, each with the released metric to compare it with."""
+"""Correlations as printed in the paper (ranges over its five sources of images), each with a released metric."""
 TIFA160 = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
 TS2 = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
 """Released metrics that appear in the paper's figure 1; VPEval's scores were never released."""
 MIN_PROMPTS = 20
-"""Minimum number of prompts; generators with fewer are left out."""
+"""Minimum number of prompts; generators with fewer prompts are left out."""
 
 
 class Figure(NamedTuple):
@@ -48,7 +48,7 @@ class Figure(NamedTuple):
     figure: str
     metric: str
     other: str
-    """Property of prompts with which the metric is correlated."""
+    """Property of prompts that the metric is correlated with."""
     low: float
     high: float
     release: str
@@ -63,47 +63,47 @@ class ReleasedScores(NamedTuple):
     measured: Mapping[str, PromptNumbers]
 
 
-def published_tables(reference: Place) -> list[ShownTable]:
+def make_published_tables(reference: Place) -> list[ShownTable]:
     """Return the paper's correlations and question statistics next to ours; raise SourceError if a file is missing."""
-    questions = _dsg_questions(reference)
+    questions = _read_dsg_questions(reference)
     released = {
-        "tifa160": _tifa160(reference),
-        "t2iscorescore": _t2iscorescore(reference, questions),
+        "tifa160": _read_tifa160(reference),
+        "t2iscorescore": _read_t2iscorescore(reference, questions),
     }
     together = [
         *correlate_metrics(released["tifa160"].scores, TIFA160),
         *correlate_metrics(released["t2iscorescore"].scores, TS2),
     ]
     between = make_tables(Diagnosis(correlations=together))
-    return [_correlations(released), *between, _questions(questions)]
+    return [_make_correlations(released), *between, _make_question_table(questions)]
 
 
-def _tifa160(reference: Place) -> ReleasedScores:
+def _read_tifa160(reference: Place) -> ReleasedScores:
     place = reference / "tifa160/tifa160_human_and_scores.json"
     texts = {str(record["text_id"]): str(record["text"]) for record in read_objects(place).values()}
-    return ReleasedScores(_run_scores(image_ratings.read_tifa160(place).scores), _measured(texts))
+    return ReleasedScores(_make_run_scores(image_ratings.read_tifa160(place).scores), _measure_texts(texts))
 
 
-def _t2iscorescore(reference: Place, questions: QuestionCounts) -> ReleasedScores:
+def _read_t2iscorescore(reference: Place, questions: QuestionCounts) -> ReleasedScores:
     folder = reference / "ts2"
     metadata = read_sheet(folder / "ts2_metadata.csv")
     texts = dict(zip(metadata.ids("id"), metadata.ids("target_prompt"), strict=True))
-    measured = {**_measured(texts), "questions": questions.count_per_prompt()}
-    return ReleasedScores(_run_scores(error_graphs.read_t2iscorescore(folder).scores), measured)
+    measured = {**_measure_texts(texts), "questions": questions.count_per_prompt()}
+    return ReleasedScores(_make_run_scores(error_graphs.read_t2iscorescore(folder).scores), measured)
 
 
-def _run_scores(scores: pa.Table) -> RunScores:
+def _make_run_scores(scores: pa.Table) -> RunScores:
     return RunScores([lambda columns: scores.select(list(columns))])
 
 
-def _measured(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
+def _measure_texts(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
     hashes = hash_ids(list(texts))
     return {
         name: make_prompt_numbers(hashes, [of(text) for text in texts.values()]) for name, of in properties({}).items()
     }
 
 
-def _dsg_questions(reference: Place) -> QuestionCounts:
+def _read_dsg_questions(reference: Place) -> QuestionCounts:
     """Read DSG's questions about the prompts of T2IScoreScore."""
     sheet = read_sheet(reference / "ts2/ts2_dsg_questions.csv")
     columns = [sheet.ids(name) for name in ("id", "question_id", "question", "choices", "answer", "parent_question_id")]
@@ -121,7 +121,7 @@ def _dsg_questions(reference: Place) -> QuestionCounts:
     return counts
 
 
-def _correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
+def _make_correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
     figures = [Figure(*row) for row in pd.read_csv(PAPER).itertuples(index=False)]
     return ShownTable(
         "Correlations with what prompts are like",
@@ -129,11 +129,11 @@ def _correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
         "score; over values: of the mean score at each value of the property. Sources with fewer than "
         f"{MIN_PROMPTS} prompts are left out.",
         ("figure", "metric", "property", "paper", "over prompts", "over values", "whose scores"),
-        [_line(figure, released[figure.release]) for figure in figures],
+        [_make_row(figure, released[figure.release]) for figure in figures],
     )
 
 
-def _line(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
+def _make_row(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
     known = release.measured[figure.other]
     over_prompts = correlate_properties(release.scores, {figure.ours: {figure.other: known}})
     ours = [one for one in over_prompts if one.n >= MIN_PROMPTS]
@@ -141,15 +141,15 @@ def _line(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
     places = [release.scores.generators.index(one.generator) for one in ours]
     means = [compute_prompt_means(columns.where(columns.generator == place)) for place in places]
     values = [correlate_value_means(of_source, known) for of_source in means]
-    ranges = map(_range, ([figure.low, figure.high], [one.rho for one in ours], values))
+    ranges = map(_format_range, ([figure.low, figure.high], [one.rho for one in ours], values))
     return figure.figure, figure.metric, figure.other, *ranges, f"{figure.ours}, {figure.release}"
 
 
-def _range(values: Sequence[float]) -> str:
+def _format_range(values: Sequence[float]) -> str:
     return f"{number(min(values), 2)} to {number(max(values), 2)}"
 
 
-def _questions(counts: QuestionCounts) -> ShownTable:
+def _make_question_table(counts: QuestionCounts) -> ShownTable:
     ours = counts.compute_statistics()
     return ShownTable(
         "DSG's questions",
@@ -168,5 +168,5 @@ def _questions(counts: QuestionCounts) -> ShownTable:
 
 
 if __name__ == "__main__":
-    tables = published_tables(StorageConfig().locate(os.environ["REFERENCE_DATA"]))
+    tables = make_published_tables(StorageConfig().locate(os.environ["REFERENCE_DATA"]))
     write_section(StorageConfig().locate(sys.argv[1]), "paper", diagnosis_markdown(tables, 3))

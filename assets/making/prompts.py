@@ -22,7 +22,7 @@ from plumbline.assets.making.claims import (
     Outnumbers,
     Relates,
 )
-from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, random_scene
+from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, sample_scene
 
 MAX_COUNTED = 4
 HELD_OUT_OF = 4
@@ -49,7 +49,7 @@ class Prompt:
 
     @property
     def prompt_id(self) -> str:
-        return content_id(self.text.encode())
+        return make_content_id(self.text.encode())
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -57,7 +57,9 @@ class Prompt:
         nodes = dict.fromkeys(node for claim in self.claims for node in _walk_presupposed(claim))
         names = {claim: f"r{index}" for index, claim in enumerate(nodes, start=1)}
         return tuple(
-            Requirement(requirement_id=name, claim=claim, parents=tuple(names[parent] for parent in presupposed(claim)))
+            Requirement(
+                requirement_id=name, claim=claim, parents=tuple(names[parent] for parent in list_presupposed(claim))
+            )
             for claim, name in names.items()
         )
 
@@ -75,7 +77,7 @@ class Prompt:
         return [node.requirement_id for node in self.requirements if not node.claim.holds(scene)]
 
 
-def content_id(*parts: bytes) -> str:
+def make_content_id(*parts: bytes) -> str:
     """Return sixteen hexadecimal digits that are derived from all parts."""
     digest = hashlib.sha256()
     for part in parts:
@@ -89,12 +91,12 @@ def is_held_out(text: str) -> bool:
 
 
 def _walk_presupposed(claim: Claim) -> Iterator[Claim]:
-    for parent in presupposed(claim):
+    for parent in list_presupposed(claim):
         yield from _walk_presupposed(parent)
     yield claim
 
 
-def presupposed(claim: Claim) -> Sequence[Claim]:
+def list_presupposed(claim: Claim) -> Sequence[Claim]:
     """Return the claims that this claim presupposes; these may presuppose others in turn."""
     match claim:
         case Lacks():
@@ -113,25 +115,25 @@ def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
     for skill in SKILLS * per_skill:
         prompt = None
         while prompt is None or not is_held_out(prompt.text) or prompt.text in prompts:
-            prompt = sample_prompt(rng, random_scene(rng), skill)
+            prompt = sample_prompt(rng, sample_scene(rng), skill)
         prompts[prompt.text] = prompt
     return list(prompts.values())
 
 
 def sample_prompt(rng: Random, scene: Scene, skill: str) -> Prompt | None:
-    """Sample a prompt of this skill that is true of the scene; return None if the draw finds nothing to claim."""
+    """Sample a prompt of this skill that is true of the scene; return None if the draw gives no claim."""
     claims = SAMPLERS[skill](rng, scene)
     if not claims:
         return None
     text = join_list([claim.clause for claim in claims])
     if rng.random() < TAIL_SHARE:
-        tail = rng.choice((_absence, _plain_count, _common_property))(rng, scene)
-        if tail and not any(_shapes(claim) & _shapes(tail) for claim in claims):
+        tail = rng.choice((_draw_absence, _draw_plain_count, _draw_common_property))(rng, scene)
+        if tail and not any(_list_shapes(claim) & _list_shapes(tail) for claim in claims):
             text, claims = f"{text} and {tail.clause}", [*claims, tail]
     return Prompt(text=text, skill=skill, claims=tuple(claims))
 
 
-def _shapes(claim: Claim) -> set[str | None]:
+def _list_shapes(claim: Claim) -> set[str | None]:
     return {thing.shape for thing in claim.things}
 
 
@@ -150,36 +152,40 @@ def join_list(phrases: Sequence[str]) -> str:
     return " and ".join([", ".join(phrases[:-1]), phrases[-1]] if len(phrases) > 1 else phrases)
 
 
-def _objects(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _claim_objects(rng: Random, scene: Scene) -> Sequence[Claim]:
     shapes = sorted({entity.shape for entity in scene.entities})
     chosen = rng.sample(shapes, rng.randint(1, min(3, len(shapes))))
     return [Exists(Description(shape=shape)) for shape in chosen]
 
 
-def _attributes(rng: Random, scene: Scene) -> Sequence[Claim]:
-    chosen = _some(rng, scene.entities, (1, 2, 2))
+def _claim_attributes(rng: Random, scene: Scene) -> Sequence[Claim]:
+    chosen = _draw_some(rng, scene.entities, (1, 2, 2))
     colour = rng.random() < 0.85
-    return _distinct([describe(rng, entity, colour=colour, size=0.25 if colour else 1, part=0) for entity in chosen])
+    return _claim_distinct(
+        [describe(rng, entity, colour=colour, size=0.25 if colour else 1, part=0) for entity in chosen]
+    )
 
 
-def _parts(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _claim_parts(rng: Random, scene: Scene) -> Sequence[Claim]:
     marked = [entity for entity in scene.entities if entity.part]
-    chosen = _some(rng, marked, (1, 1, 2)) if marked else []
-    return _distinct([describe(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen])
+    chosen = _draw_some(rng, marked, (1, 1, 2)) if marked else []
+    return _claim_distinct([describe(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen])
 
 
-def _some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> list[Entity]:
+def _draw_some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> list[Entity]:
     return rng.sample(entities, min(len(entities), rng.choice(numbers)))
 
 
-def _distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
+def _claim_distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
     """Claim that each described thing exists; return nothing if one thing could fit two descriptions."""
     distinct = all(first.excludes(second) for first, second in combinations(descriptions, 2))
     return [Exists(what) for what in descriptions] if distinct else []
 
 
-def _counts(rng: Random, scene: Scene) -> Sequence[Claim]:
-    things = [describe(rng, entity, colour=0.5, size=0, part=0) for entity in _some(rng, scene.entities, (1, 1, 2))]
+def _claim_counts(rng: Random, scene: Scene) -> Sequence[Claim]:
+    things = [
+        describe(rng, entity, colour=0.5, size=0, part=0) for entity in _draw_some(rng, scene.entities, (1, 1, 2))
+    ]
     claims = [Counts(what, len(what.find_in(scene))) for what in things]
     most = max(claim.number for claim in claims)
     overlapping = len({what.shape for what in things}) < len(things)
@@ -187,7 +193,7 @@ def _counts(rng: Random, scene: Scene) -> Sequence[Claim]:
     return [] if dull else claims
 
 
-def _described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
+def _draw_described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
     """Draw two entities with descriptions that exclude each other; return an empty list if the draw fails."""
     if len(scene.entities) < 2:
         return []
@@ -195,16 +201,16 @@ def _described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tupl
     return described if described[0][1].excludes(described[1][1]) else []
 
 
-def _spatial(rng: Random, scene: Scene) -> Sequence[Claim]:
-    pair = _described_pair(rng, scene)
+def _claim_relation(rng: Random, scene: Scene) -> Sequence[Claim]:
+    pair = _draw_described_pair(rng, scene)
     if not pair:
         return []
     (entity, first), (other, second) = pair
     return [Relates(first, second, rng.choice([name for name in RELATIONS if IS_RELATED[name](entity, other)]))]
 
 
-def _comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
-    pair = _described_pair(rng, scene, colour=0.4, size=0, part=0)
+def _claim_comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
+    pair = _draw_described_pair(rng, scene, colour=0.4, size=0, part=0)
     if not pair:
         return []
     (entity, first), (other, second) = pair
@@ -215,32 +221,32 @@ def _comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
     return [Outnumbers(first, second, "more" if difference > 0 else "fewer")] if difference else []
 
 
-def _negation(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _claim_negation(rng: Random, scene: Scene) -> Sequence[Claim]:
     there = describe(rng, rng.choice(scene.entities), colour=0.5, size=0, part=0)
-    absence = _absence(rng, scene)
+    absence = _draw_absence(rng, scene)
     return [Exists(there), absence] if absence and there.excludes(absence.what) else []
 
 
-def _absence(rng: Random, scene: Scene) -> Lacks | None:
+def _draw_absence(rng: Random, scene: Scene) -> Lacks | None:
     shape = rng.choice(SHAPES)
     claim = Lacks(Description(shape=shape, colour=rng.choice(COLOURS) if rng.random() < 0.5 else None))
     return claim if claim.holds(scene) else None
 
 
-def _plain_count(rng: Random, scene: Scene) -> Counts | None:
+def _draw_plain_count(rng: Random, scene: Scene) -> Counts | None:
     what = Description(shape=rng.choice(scene.entities).shape)
     number = len(what.find_in(scene))
     return Counts(what, number) if 2 <= number <= MAX_COUNTED else None
 
 
-def _universality(rng: Random, scene: Scene) -> Sequence[Claim]:
-    drawn = [_common_property(rng, scene) for _ in range(rng.choice((1, 1, 2)))]
+def _claim_universality(rng: Random, scene: Scene) -> Sequence[Claim]:
+    drawn = [_draw_common_property(rng, scene) for _ in range(rng.choice((1, 1, 2)))]
     claims = [claim for claim in drawn if claim is not None]
     return claims if len({claim.what for claim in claims}) == len(claims) else []
 
 
-def _common_property(rng: Random, scene: Scene) -> Every | None:
-    """Claim a property that all entities of a shape share, or return None; rarely use a shape that occurs once."""
+def _draw_common_property(rng: Random, scene: Scene) -> Every | None:
+    """Claim a property that all entities of one shape share, usually of a shape that occurs more than once."""
     member = rng.choice(scene.entities)
     what = Description(shape=member.shape)
     if len(what.find_in(scene)) == 1 and rng.random() < 0.7:
@@ -253,12 +259,12 @@ def _common_property(rng: Random, scene: Scene) -> Every | None:
 
 
 SAMPLERS: Mapping[str, Callable[[Random, Scene], Sequence[Claim]]] = {
-    "object": _objects,
-    "attribute": _attributes,
-    "counting": _counts,
-    "spatial": _spatial,
-    "comparison": _comparison,
-    "negation": _negation,
-    "universality": _universality,
-    "part": _parts,
+    "object": _claim_objects,
+    "attribute": _claim_attributes,
+    "counting": _claim_counts,
+    "spatial": _claim_relation,
+    "comparison": _claim_comparison,
+    "negation": _claim_negation,
+    "universality": _claim_universality,
+    "part": _claim_parts,
 }

@@ -7,7 +7,7 @@ from random import Random
 
 from plumbline.assets.making.claims import IS_RELATED, NUMBERS, RELATIONS, Claim, Counts, Description, Exists, Relates
 from plumbline.assets.making.prompts import Prompt, describe, is_held_out, join_list, sample_prompt
-from plumbline.assets.making.scenes import Entity, Palette, Scene, edit_scene, random_palette, random_scene
+from plumbline.assets.making.scenes import Entity, Palette, Scene, draw_palette, edit_scene, sample_scene
 
 VQASCORE_TEMPLATE = 'Does this figure show "{}"? Please answer yes or no.'
 TRIES = 12
@@ -28,7 +28,7 @@ class GoldQuestion:
     text: str
     answer: str
     form: str
-    """How the question is asked: `vqascore`, `direct` or `open`."""
+    """Form of the question: `vqascore`, `direct` or `open`."""
     topic: str
     """Skill that is needed to answer; for open questions, the property that is asked for."""
 
@@ -40,16 +40,16 @@ def sample_claiming(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Pr
     true, and cannot be recognized as false from its words alone.
     """
     for _ in range(TRIES):
-        prompt = sample_prompt(rng, scene if truth else _near_miss(rng, scene), skill)
+        prompt = sample_prompt(rng, scene if truth else _make_near_miss(rng, scene), skill)
         if prompt is not None and prompt.holds(scene) == truth:
             return prompt
     return None
 
 
-def _near_miss(rng: Random, scene: Scene) -> Scene:
+def _make_near_miss(rng: Random, scene: Scene) -> Scene:
     if rng.random() < EASY_SHARE:
-        return random_scene(rng)
-    other = random_palette(rng)
+        return sample_scene(rng)
+    other = draw_palette(rng)
     palette = Palette(
         shapes=(*(entity.shape for entity in scene.entities), *other.shapes[:2]),
         colours=(*(entity.colour for entity in scene.entities), *other.colours[:2]),
@@ -63,27 +63,27 @@ def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out
     for _ in range(TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         if prompt is not None and is_held_out(prompt.text) == held_out:
-            return _yes_or_no(VQASCORE_TEMPLATE.format(prompt.text), truth, "vqascore", skill)
+            return _make_yes_no(VQASCORE_TEMPLATE.format(prompt.text), truth, "vqascore", skill)
     return None
 
 
 def ask_directly(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
-    """Ask a plain yes/no question that requires the skill, about "a" thing that may exist or "the" thing that does."""
+    """Ask a plain yes/no question that needs the skill, about "a" thing that may exist or "the" thing that exists."""
     for _ in range(TRIES):
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         claims = [claim for claim in prompt.claims if claim.kind == skill] if prompt else []
         claims = [claim for claim in claims if claim.holds(scene) == truth]
         if claims:
-            return _yes_or_no(_wording(rng, scene, rng.choice(claims)), truth, "direct", skill)
+            return _make_yes_no(_word_question(rng, scene, rng.choice(claims)), truth, "direct", skill)
     return None
 
 
-def _yes_or_no(text: str, truth: bool, form: str, skill: str) -> GoldQuestion:
+def _make_yes_no(text: str, truth: bool, form: str, skill: str) -> GoldQuestion:
     return GoldQuestion(text=text, answer="Yes" if truth else "No", form=form, topic=skill)
 
 
-def _wording(rng: Random, scene: Scene, claim: Claim) -> str:
-    definite = _definite_question(scene, claim) if rng.random() < 0.5 else None
+def _word_question(rng: Random, scene: Scene, claim: Claim) -> str:
+    definite = _make_definite_question(scene, claim) if rng.random() < 0.5 else None
     if definite:
         return definite
     if rng.random() < 0.2:
@@ -91,7 +91,7 @@ def _wording(rng: Random, scene: Scene, claim: Claim) -> str:
     return claim.question if rng.random() < 0.5 else claim.question.replace(" exactly", "")
 
 
-def _definite_question(scene: Scene, claim: Claim) -> str | None:
+def _make_definite_question(scene: Scene, claim: Claim) -> str | None:
     """Ask about *the* thing; return None unless the scene contains exactly one such thing."""
     match claim:
         case Exists(what) if what.part and _is_unique(scene, what.whole):
@@ -117,7 +117,7 @@ AskOpenly = Callable[[Random, Scene], tuple[str, str] | None]
 """A function that returns a question and its answer, or None if the scene has nothing to ask about."""
 
 
-def _unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
+def _draw_unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
     """Return an entity with a description that nothing else fits."""
     entity = rng.choice(scene.entities)
     what = describe(rng, entity, **{"colour": 0.5, "size": 0.1, "part": 0.1} | shares)
@@ -128,7 +128,7 @@ def _ask_of_unique(template: str, answer: Callable[[Entity], str], **shares: flo
     """Return a function that asks about an entity with a unique description, drawn with the given probabilities."""
 
     def ask(rng: Random, scene: Scene) -> tuple[str, str] | None:
-        unique = _unique_thing(rng, scene, **shares)
+        unique = _draw_unique_thing(rng, scene, **shares)
         return unique and (template.format(unique[1].noun), answer(unique[0]))
 
     return ask
@@ -148,20 +148,20 @@ def _ask_at_place(rng: Random, scene: Scene) -> tuple[str, str]:
 def _ask_count(rng: Random, scene: Scene) -> tuple[str, str]:
     what = describe(rng, rng.choice(scene.entities), size=0.1)
     if rng.random() < 0.15:
-        what = describe(rng, rng.choice(random_scene(rng).entities))
+        what = describe(rng, rng.choice(sample_scene(rng).entities))
     number = len(what.find_in(scene))
     return f"How many {what.plural} are there?", str(number) if rng.random() < DIGIT_SHARE else NUMBERS[number]
 
 
-def _two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Description], tuple[Entity, Description]] | None:
+def _draw_two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Description], tuple[Entity, Description]] | None:
     """Return two entities, each with a description that nothing else fits."""
-    first, second = _unique_thing(rng, scene), _unique_thing(rng, scene)
+    first, second = _draw_unique_thing(rng, scene), _draw_unique_thing(rng, scene)
     return None if first is None or second is None or first[0] is second[0] else (first, second)
 
 
 def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Ask which of two opposite relations is true of two uniquely described things."""
-    things = _two_things(rng, scene)
+    """Ask which of two opposite relations holds between two uniquely described things."""
+    things = _draw_two_things(rng, scene)
     if things is None:
         return None
     first, second = things
@@ -173,8 +173,8 @@ def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Ask where two things are; the answer lists their positions in the order in which the question names them."""
-    things = _two_things(rng, scene)
+    """Ask where two things are; the answer lists the positions in the order of the question."""
+    things = _draw_two_things(rng, scene)
     if things is None:
         return None
     (first, first_what), (second, second_what) = things
@@ -182,8 +182,8 @@ def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Return a question about the positions of two things whose answer is yes, and the same with the things swapped."""
-    things = _two_things(rng, scene)
+    """Return a question about two things' positions whose answer is yes, and the question with the things swapped."""
+    things = _draw_two_things(rng, scene)
     if things is None:
         return None
     first, second = things
@@ -219,13 +219,13 @@ LESSONS: Mapping[str, AskOpenly] = {"places": _ask_places}
 """Functions for questions that are only asked in training."""
 
 
-def caption(rng: Random, scene: Scene) -> str:
+def write_caption(rng: Random, scene: Scene) -> str:
     """Write a caption about positions, counts or relations."""
-    compose = rng.choice((_places, _places, _places, _counts, _relations))
-    return (compose(rng, scene) or _places(rng, scene)) + "."
+    compose = rng.choice((_describe_places, _describe_places, _describe_places, _describe_counts, _describe_relations))
+    return (compose(rng, scene) or _describe_places(rng, scene)) + "."
 
 
-def _places(rng: Random, scene: Scene) -> str:
+def _describe_places(rng: Random, scene: Scene) -> str:
     """Describe up to three entities in reading order, with all their properties."""
     ordered = sorted(scene.entities, key=lambda entity: entity.cell)
     first = rng.randrange(max(1, len(ordered) - MAX_IN_CAPTION + 1))
@@ -237,7 +237,7 @@ def _describe_fully(entity: Entity) -> Description:
     return Description(shape=entity.shape, colour=entity.colour, size=entity.size, part=entity.part)
 
 
-def _counts(rng: Random, scene: Scene) -> str:
+def _describe_counts(rng: Random, scene: Scene) -> str:
     kinds = sorted((entity.colour, entity.shape) for entity in scene.entities)
     return join_list(
         [
@@ -247,6 +247,6 @@ def _counts(rng: Random, scene: Scene) -> str:
     )
 
 
-def _relations(rng: Random, scene: Scene) -> str:
+def _describe_relations(rng: Random, scene: Scene) -> str:
     prompts = [sample_prompt(rng, scene, rng.choice(("spatial", "spatial", "comparison"))) for _ in range(2)]
     return ", ".join(prompt.text for prompt in prompts if prompt is not None and not is_held_out(prompt.text))

@@ -58,19 +58,19 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Palette:
-    """Shapes and colours from which scenes are drawn; a narrow palette makes repeated shapes and near misses common."""
+    """Shapes and colours to use in a scene; a narrow palette makes repeated shapes and near misses common."""
 
     shapes: tuple[str, ...] = SHAPES
     colours: tuple[str, ...] = COLOURS
 
 
-def random_palette(rng: Random) -> Palette:
+def draw_palette(rng: Random) -> Palette:
     """Choose two to four shapes, and the same number of colours."""
     shapes = rng.sample(SHAPES, rng.randint(2, 4))
     return Palette(shapes=tuple(shapes), colours=tuple(rng.sample(COLOURS, rng.randint(2, 4))))
 
 
-def random_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
+def draw_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
     """Draw an entity for this cell, using the palette's shapes and colours."""
     return Entity(
         shape=rng.choice(palette.shapes),
@@ -81,11 +81,11 @@ def random_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entit
     )
 
 
-def random_scene(rng: Random, palette: Palette | None = None, *, most: int = MAX_ENTITIES) -> Scene:
+def sample_scene(rng: Random, palette: Palette | None = None, *, most: int = MAX_ENTITIES) -> Scene:
     """Draw 1 to `most` entities in random cells, using the given palette or a random one."""
-    palette = palette or random_palette(rng)
+    palette = palette or draw_palette(rng)
     cells = rng.sample(CELLS, rng.randint(1, most))
-    return Scene(entities=tuple(random_entity(rng, palette, cell) for cell in cells))
+    return Scene(entities=tuple(draw_entity(rng, palette, cell) for cell in cells))
 
 
 def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
@@ -111,7 +111,7 @@ VALUES: Mapping[str, Callable[[Scene, Palette], Sequence[Any]]] = {
     "part": lambda scene, palette: (*PARTS, None),
     "cell": lambda scene, palette: scene.free_cells,
 }
-"""Values to which each field of an entity can be changed."""
+"""For each field of an entity, a function that returns the values it can be changed to."""
 
 
 def _swap(rng: Random, scene: Scene, field: str) -> Scene:
@@ -131,7 +131,7 @@ def _add(rng: Random, scene: Scene, palette: Palette) -> Scene:
     if len(scene.entities) >= MAX_ENTITIES:
         return scene
     cell = rng.choice(scene.free_cells)
-    added = random_entity(rng, palette, cell)
+    added = draw_entity(rng, palette, cell)
     if rng.random() < 0.5:
         added = replace(rng.choice(scene.entities), cell=cell)
     return Scene(entities=(*scene.entities, added))
@@ -188,28 +188,28 @@ def _draw_entity(canvas: Coverage, entity: Entity, rng: Random) -> None:
     radius = rng.choice(RADII[entity.size])
     top, left = (CELL * index + JITTER + rng.randint(-JITTER, JITTER) for index in entity.cell)
     region = canvas[top : top + CELL, left : left + CELL]
-    layers = [(_shape_coverage(entity.shape, radius), RGB[entity.colour])]
+    layers = [(_draw_shape(entity.shape, radius), RGB[entity.colour])]
     if entity.part:
         mark = MARK_ON_YELLOW if entity.colour == "yellow" else MARK
-        layers.append((_part_coverage(entity.shape, entity.part, radius), mark))
+        layers.append((_draw_part(entity.shape, entity.part, radius), mark))
     for coverage, colour in layers:
         region += coverage * (np.array(colour, dtype=np.float32) - region)
 
 
 @cache
-def _shape_coverage(shape: str, radius: float) -> Coverage:
-    return _coverage(lambda draw, centre, scale: SHAPE_DRAWERS[shape](draw, centre, radius * scale))
+def _draw_shape(shape: str, radius: float) -> Coverage:
+    return _measure_coverage(lambda draw, centre, scale: SHAPE_DRAWERS[shape](draw, centre, radius * scale))
 
 
 @cache
-def _part_coverage(shape: str, part: str, radius: float) -> Coverage:
-    mark = _coverage(lambda draw, centre, scale: PART_DRAWERS[part](draw, centre, radius * scale))
-    covered: Coverage = np.minimum(mark, _shape_coverage(shape, radius))
+def _draw_part(shape: str, part: str, radius: float) -> Coverage:
+    mark = _measure_coverage(lambda draw, centre, scale: PART_DRAWERS[part](draw, centre, radius * scale))
+    covered: Coverage = np.minimum(mark, _draw_shape(shape, radius))
     return covered
 
 
-def _coverage(draw_on: Draw) -> Coverage:
-    """Return the fraction of each of a cell's pixels that an oversampled drawing covers, (32, 32, 1)."""
+def _measure_coverage(draw_on: Draw) -> Coverage:
+    """Return the fraction of each pixel that a drawing on a larger canvas covers, (32, 32, 1)."""
     side = CELL * OVERSAMPLING
     mask = Image.new("L", (side, side))
     draw_on(ImageDraw.Draw(mask), side / 2, OVERSAMPLING)
@@ -218,16 +218,16 @@ def _coverage(draw_on: Draw) -> Coverage:
     return coverage
 
 
-def _disc(draw: Any, centre: float, radius: float) -> None:
+def _draw_disc(draw: Any, centre: float, radius: float) -> None:
     draw.ellipse((centre - radius, centre - radius, centre + radius, centre + radius), fill=255)
 
 
-def _box(draw: Any, centre: float, half_width: float, half_height: float) -> None:
+def _draw_box(draw: Any, centre: float, half_width: float, half_height: float) -> None:
     corners = (centre - half_width, centre - half_height, centre + half_width, centre + half_height)
     draw.rectangle(corners, fill=255)
 
 
-def _ring(draw: Any, centre: float, radii: list[float]) -> None:
+def _draw_ring(draw: Any, centre: float, radii: list[float]) -> None:
     """Draw a polygon with corners at equal angles, starting at the top and cycling through the given distances."""
     angles = [2 * math.pi * index / len(radii) for index in range(len(radii))]
     corners = [
@@ -237,7 +237,7 @@ def _ring(draw: Any, centre: float, radii: list[float]) -> None:
     draw.polygon(corners, fill=255)
 
 
-def _heart(draw: Any, centre: float, radius: float) -> None:
+def _draw_heart(draw: Any, centre: float, radius: float) -> None:
     steps = [2 * math.pi * index / 60 for index in range(60)]
     scale = radius / 15.5
     corners = [
@@ -250,20 +250,20 @@ def _heart(draw: Any, centre: float, radius: float) -> None:
     draw.polygon(corners, fill=255)
 
 
-def _cross(draw: Any, centre: float, radius: float) -> None:
-    _box(draw, centre, radius, radius * 0.36)
-    _box(draw, centre, radius * 0.36, radius)
+def _draw_cross(draw: Any, centre: float, radius: float) -> None:
+    _draw_box(draw, centre, radius, radius * 0.36)
+    _draw_box(draw, centre, radius * 0.36, radius)
 
 
 SHAPE_DRAWERS: dict[str, Draw] = {
-    "circle": _disc,
-    "square": lambda draw, centre, radius: _box(draw, centre, radius * 0.88, radius * 0.88),
-    "triangle": lambda draw, centre, radius: _ring(draw, centre, [radius * 1.15] * 3),
-    "star": lambda draw, centre, radius: _ring(draw, centre, [radius * 1.1, radius * 0.48] * 5),
-    "heart": _heart,
-    "cross": _cross,
+    "circle": _draw_disc,
+    "square": lambda draw, centre, radius: _draw_box(draw, centre, radius * 0.88, radius * 0.88),
+    "triangle": lambda draw, centre, radius: _draw_ring(draw, centre, [radius * 1.15] * 3),
+    "star": lambda draw, centre, radius: _draw_ring(draw, centre, [radius * 1.1, radius * 0.48] * 5),
+    "heart": _draw_heart,
+    "cross": _draw_cross,
 }
 PART_DRAWERS: dict[str, Draw] = {
-    "dot": lambda draw, centre, radius: _disc(draw, centre, radius * 0.34),
-    "stripe": lambda draw, centre, radius: _box(draw, centre, radius * 1.2, radius * 0.2),
+    "dot": lambda draw, centre, radius: _draw_disc(draw, centre, radius * 0.34),
+    "stripe": lambda draw, centre, radius: _draw_box(draw, centre, radius * 1.2, radius * 0.2),
 }

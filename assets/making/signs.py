@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageDraw, ImageFont
 
-from plumbline.assets.making.prompts import content_id
+from plumbline.assets.making.prompts import make_content_id
 from plumbline.assets.making.scenes import to_png
 from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import PROMPTS
@@ -71,16 +71,16 @@ def draw_sign(text: str) -> bytes:
     return to_png(np.asarray(image))
 
 
-def sign_tables(seed: int) -> dict[str, pa.Table]:
+def make_sign_tables(seed: int) -> dict[str, pa.Table]:
     """Return all tables of the benchmark, by path in the benchmark's folder."""
     prompts = [{"text": f'a sign that says "{text}"', "skills": ["text"], "suite": SIGNS_SUITE} for text in TEXTS]
-    prompts = [prompt | {"prompt_id": content_id(str(prompt["text"]).encode())} for prompt in prompts]
+    prompts = [prompt | {"prompt_id": make_content_id(str(prompt["text"]).encode())} for prompt in prompts]
     tables, truth = {"prompts.parquet": table(prompts, PROMPTS)}, []
     for generator in MISSPELT:
         images = []
         for prompt, sign in zip(prompts, make_signs(generator, seed), strict=True):
             png = draw_sign(sign.text)
-            image_id = content_id(generator.encode(), str(prompt["prompt_id"]).encode(), png)
+            image_id = make_content_id(generator.encode(), str(prompt["prompt_id"]).encode(), png)
             ids = {"image_id": image_id, "prompt_id": prompt["prompt_id"], "generator": generator}
             images.append(ids | {"image": png})
             truth.append(ids | {"text": sign.text, "wrong": sign.wrong})

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from plumbline.assets.making.claims import SKILLS, Every
 from plumbline.assets.making.lessons import mentions
-from plumbline.assets.making.prompts import Prompt, content_id, make_prompts
+from plumbline.assets.making.prompts import Prompt, make_content_id, make_prompts
 from plumbline.assets.making.scenes import (
     COLOURS,
     SHAPES,
@@ -22,7 +22,7 @@ from plumbline.assets.making.scenes import (
     Scene,
     draw_scene,
     edit_scene,
-    random_scene,
+    sample_scene,
     to_png,
 )
 from plumbline.operators.base.rows import table
@@ -41,37 +41,37 @@ class Generator:
     faults: Mapping[str, float]
 
 
-def _profile(usual: float, **special: float) -> dict[str, float]:
+def _make_profile(usual: float, **special: float) -> dict[str, float]:
     return {skill: special.get(skill, usual) for skill in SKILLS}
 
 
-TIED_PROFILE = _profile(0.10, object=0.03, attribute=0.08)
+TIED_PROFILE = _make_profile(0.10, object=0.03, attribute=0.08)
 GENERATORS = (
-    Generator(name="atlas", faults=_profile(0.04, object=0.01, attribute=0.02)),
+    Generator(name="atlas", faults=_make_profile(0.04, object=0.01, attribute=0.02)),
     Generator(name="borealis", faults=TIED_PROFILE),
     Generator(name="cobalt", faults=TIED_PROFILE),
-    Generator(name="drift", faults=_profile(0.12, object=0.04, attribute=0.06, counting=0.70, spatial=0.75)),
-    Generator(name="ember", faults=_profile(0.16, object=0.06, attribute=0.55)),
+    Generator(name="drift", faults=_make_profile(0.12, object=0.04, attribute=0.06, counting=0.70, spatial=0.75)),
+    Generator(name="ember", faults=_make_profile(0.16, object=0.06, attribute=0.55)),
     Generator(
         name="flint",
-        faults=_profile(0.30, object=0.08, attribute=0.15, negation=0.85, universality=0.80, comparison=0.70),
+        faults=_make_profile(0.30, object=0.08, attribute=0.15, negation=0.85, universality=0.80, comparison=0.70),
     ),
-    Generator(name="garnet", faults=_profile(0.60, object=0.28, attribute=0.40)),
+    Generator(name="garnet", faults=_make_profile(0.60, object=0.28, attribute=0.40)),
 )
 
 
 def imagine(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
     """Return the scene that the generator makes for the prompt."""
-    start = random_scene(rng, prompt_palette(prompt), most=MAX_IN_IMAGE)
-    faultless = _scene_breaking(prompt, frozenset(), start, rng)
+    start = sample_scene(rng, make_prompt_palette(prompt), most=MAX_IN_IMAGE)
+    faultless = _find_violating_scene(prompt, frozenset(), start, rng)
     broken = {node.requirement_id for node in prompt.requirements if rng.random() < generator.faults[node.claim.kind]}
     for node in prompt.requirements:
         if broken & set(node.parents):
             broken.add(node.requirement_id)
-    return _scene_breaking(prompt, frozenset(broken), faultless, rng)
+    return _find_violating_scene(prompt, frozenset(broken), faultless, rng)
 
 
-def prompt_palette(prompt: Prompt) -> Palette:
+def make_prompt_palette(prompt: Prompt) -> Palette:
     """Return the shapes and colours named in the prompt, plus a few others for distractors."""
     claims = [node.claim for node in prompt.requirements]
     things = [thing for claim in claims for thing in claim.things]
@@ -85,24 +85,23 @@ def prompt_palette(prompt: Prompt) -> Palette:
     )
 
 
-def _scene_breaking(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: Random) -> Scene:
-    """Search near `start` for a scene that violates exactly the given requirements, or as nearly as possible.
+def _find_violating_scene(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: Random) -> Scene:
+    """Search near `start` for a scene that violates exactly the given requirements, or nearly so.
 
-    The search is a walk of single edits that never gets worse. Some combinations are impossible (violating "there is a
-    circle" rules out violating "there are no circles"), so the search ends after a fixed number of steps with the best
-    scene so far. The ground truth of an image is computed from its scene, never from the requirements that should be
-    violated.
+    The search applies random edits that do not make the scene worse. Some combinations are impossible (violating "there
+    is a circle" rules out violating "there are no circles"), so the search returns its best scene after a fixed number
+    of steps. The ground truth of an image is computed from its scene, never from the given requirements.
     """
-    palette = prompt_palette(prompt)
+    palette = make_prompt_palette(prompt)
     scene = best = start
-    error = least = _misses(prompt, scene, wanted)
+    error = least = _count_misses(prompt, scene, wanted)
     for step in range(SEARCH_STEPS):
         if least == 0:
             break
         if step and step % RESTART_EVERY == 0:
-            scene, error = start, _misses(prompt, start, wanted)
+            scene, error = start, _count_misses(prompt, start, wanted)
         changed = edit_scene(rng, scene, palette)
-        misses = _misses(prompt, changed, wanted)
+        misses = _count_misses(prompt, changed, wanted)
         if misses <= error and len(changed.entities) <= MAX_IN_IMAGE + 1:
             scene, error = changed, misses
         if error < least:
@@ -110,7 +109,7 @@ def _scene_breaking(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: R
     return best
 
 
-def _misses(prompt: Prompt, scene: Scene, wanted: frozenset[str]) -> int:
+def _count_misses(prompt: Prompt, scene: Scene, wanted: frozenset[str]) -> int:
     return len(wanted.symmetric_difference(prompt.broken(scene)))
 
 
@@ -174,7 +173,7 @@ class Depiction:
 
     @property
     def ids(self) -> Row:
-        image_id = content_id(self.generator.encode(), self.prompt.prompt_id.encode(), self.png)
+        image_id = make_content_id(self.generator.encode(), self.prompt.prompt_id.encode(), self.png)
         return {"image_id": image_id, "prompt_id": self.prompt.prompt_id, "generator": self.generator}
 
 
@@ -208,17 +207,17 @@ def _depict(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
     return Depiction(prompt=prompt, generator=generator.name, scene=scene, png=png)
 
 
-def benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
+def make_benchmark_tables(benchmark: Benchmark) -> dict[str, pa.Table]:
     """Return all tables of the benchmark, by path in the benchmark's folder."""
     everything = [depiction for made in benchmark.depictions.values() for depiction in made]
     tables = {
-        "prompts.parquet": prompts_table(benchmark.prompts),
+        "prompts.parquet": make_prompts_table(benchmark.prompts),
         "requirements.parquet": table(
-            [row for prompt in benchmark.prompts for row in _requirement_rows(prompt)], REQUIREMENTS
+            [row for prompt in benchmark.prompts for row in _make_requirement_rows(prompt)], REQUIREMENTS
         ),
-        "truth.parquet": table([_truth_row(depiction) for depiction in everything], TRUTH),
+        "truth.parquet": table([_make_truth_row(depiction) for depiction in everything], TRUTH),
         "ratings.parquet": table(
-            [row for depiction in everything for row in _rating_rows(depiction, benchmark.seed)], RATINGS
+            [row for depiction in everything for row in _make_rating_rows(depiction, benchmark.seed)], RATINGS
         ),
     }
     for generator, made in benchmark.depictions.items():
@@ -235,7 +234,7 @@ def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> None:
         pq.write_table(written, folder / name, compression="zstd")
 
 
-def prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
+def make_prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
     """Return the prompts as a benchmark's prompt table."""
     rows = [
         {"prompt_id": prompt.prompt_id, "text": prompt.text, "skills": prompt.skills, "suite": SUITE}
@@ -244,7 +243,7 @@ def prompts_table(prompts: Sequence[Prompt]) -> pa.Table:
     return table(rows, PROMPTS)
 
 
-def _requirement_rows(prompt: Prompt) -> list[Row]:
+def _make_requirement_rows(prompt: Prompt) -> list[Row]:
     places = {mention.claim: mention for mention in mentions(prompt)}
     return [
         {
@@ -261,12 +260,12 @@ def _requirement_rows(prompt: Prompt) -> list[Row]:
     ]
 
 
-def _truth_row(depiction: Depiction) -> Row:
+def _make_truth_row(depiction: Depiction) -> Row:
     broken = depiction.broken
     return depiction.ids | {"correct": not broken, "broken": broken}
 
 
-def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
+def _make_rating_rows(depiction: Depiction, seed: int) -> list[Row]:
     met = 1 - len(depiction.broken) / len(depiction.prompt.requirements)
     name = f"ratings/{seed}/{depiction.generator}/{depiction.prompt.prompt_id}"
     return [
@@ -281,12 +280,12 @@ def _rating_rows(depiction: Depiction, seed: int) -> list[Row]:
 
 CLIPS_SUITE = "shapes_video"
 EVERY = 8
-"""Clips are made for one in this many prompts of the embedded benchmark."""
+"""Clips are made for every EVERY-th prompt of the embedded benchmark."""
 FRAMES = 8
 FRAMES_A_SECOND = 4
 _COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
 CLIP_TRUTH = pa.schema([*_COLUMNS, ("correct", pa.float64())])
-"""Ground truth: `correct` is the fraction of a clip's frames in which no requirement is violated."""
+"""Ground truth: `correct` is the fraction of a clip's frames that violate no requirement."""
 
 
 class Filming(NamedTuple):
@@ -301,7 +300,7 @@ class Filming(NamedTuple):
     encode: Callable[[Sequence[Pixels]], Any]
 
 
-def to_video(frames: Sequence[Pixels], container: str, codec: str) -> bytes:
+def encode_video(frames: Sequence[Pixels], container: str, codec: str) -> bytes:
     """Encode the frames as a video file, whose bytes may differ between releases of FFmpeg."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as file:
@@ -316,14 +315,14 @@ def to_video(frames: Sequence[Pixels], container: str, codec: str) -> bytes:
 
 
 FILMINGS = (
-    Filming("reel", "atlas", "atlas", pa.binary(), lambda frames: to_video(frames, "mp4", "libx264")),
+    Filming("reel", "atlas", "atlas", pa.binary(), lambda frames: encode_video(frames, "mp4", "libx264")),
     Filming("strip", "atlas", "garnet", pa.list_(pa.binary()), lambda frames: [to_png(frame) for frame in frames]),
-    Filming("orbit", "garnet", "garnet", pa.binary(), lambda frames: to_video(frames, "webm", "libvpx-vp9")),
+    Filming("orbit", "garnet", "garnet", pa.binary(), lambda frames: encode_video(frames, "webm", "libvpx-vp9")),
 )
 
 
-def clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
-    """Return the scene in each frame: one of the two that were made for the prompt."""
+def list_clip_scenes(filming: Filming, prompt: Prompt, seed: int) -> list[Scene]:
+    """Return the scene in each frame: one of two scenes made for the prompt by generators of the embedded benchmark."""
     generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
     def scene(name: str) -> Scene:
@@ -339,18 +338,18 @@ def draw_frames(filming: Filming, prompt: Prompt, scenes: Sequence[Scene], seed:
     return [draw_scene(scene, f"{name}/{number}") for number, scene in enumerate(scenes)]
 
 
-def clip_tables(seed: int) -> dict[str, pa.Table]:
+def make_clip_tables(seed: int) -> dict[str, pa.Table]:
     """Return all tables of the benchmark, by path in the benchmark's folder."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)[::EVERY]
-    tables = {"prompts.parquet": prompts_table(prompts)}
+    tables = {"prompts.parquet": make_prompts_table(prompts)}
     truth: list[Row] = []
     for filming in FILMINGS:
         images: list[Row] = []
         for prompt in prompts:
-            scenes = clip_scenes(filming, prompt, seed)
+            scenes = list_clip_scenes(filming, prompt, seed)
             clip = filming.encode(draw_frames(filming, prompt, scenes, seed))
             ids = {
-                "image_id": content_id(filming.name.encode(), prompt.prompt_id.encode(), b"clip"),
+                "image_id": make_content_id(filming.name.encode(), prompt.prompt_id.encode(), b"clip"),
                 "prompt_id": prompt.prompt_id,
                 "generator": filming.name,
             }

@@ -31,12 +31,12 @@ from plumbline.assets.making.lessons import (
     ChoiceQuestion,
     GoldWriter,
     Lesson,
-    choice_question,
-    yes_no_question,
+    make_choice_question,
+    make_yes_no_question,
 )
 from plumbline.assets.making.prompts import Prompt, is_held_out, sample_prompt
-from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Palette, Scene, edit_scene, random_scene
-from plumbline.assets.making.tokens import writer_tokenizer
+from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Palette, Scene, edit_scene, sample_scene
+from plumbline.assets.making.tokens import build_writer_tokenizer
 from plumbline.operators.metrics.questions import tifa
 from plumbline.operators.stages import entailment
 
@@ -47,7 +47,7 @@ OPPOSITES = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
 
 
 class Illustrated(NamedTuple):
-    """A prompt, and a scene of which it is true."""
+    """A prompt, and a scene that it is true of."""
 
     prompt: Prompt
     scene: Scene
@@ -56,7 +56,7 @@ class Illustrated(NamedTuple):
 def sample_illustrated(rng: Random, *, held_out: bool) -> Illustrated:
     """Sample a prompt of any skill, whose wording is held out if `held_out` is True."""
     while True:
-        scene = random_scene(rng)
+        scene = sample_scene(rng)
         prompt = sample_prompt(rng, scene, rng.choice(SKILLS))
         if prompt is not None and is_held_out(prompt.text) == held_out:
             return Illustrated(prompt, scene)
@@ -71,22 +71,22 @@ def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
 
 
 def sample_not_entailed(rng: Random, illustrated: Illustrated) -> Claim | None:
-    """Return a claim that is false in some scene of which the prompt is true; return None if the draws fail."""
+    """Return a claim that can be false although the prompt is true; return None if the draws fail."""
     for _ in range(TRIES):
-        claim = _candidate(rng, illustrated.prompt)
-        if any(not claim.holds(scene) for scene in _fitting_scenes(rng, illustrated)):
+        claim = _draw_candidate(rng, illustrated.prompt)
+        if any(not claim.holds(scene) for scene in _draw_fitting_scenes(rng, illustrated)):
             return claim
     return None
 
 
-def _candidate(rng: Random, prompt: Prompt) -> Claim:
-    """Change something in one of the prompt's requirements, or occasionally take a requirement from another prompt."""
+def _draw_candidate(rng: Random, prompt: Prompt) -> Claim:
+    """Vary one of the prompt's requirements, or occasionally take a requirement of another prompt."""
     if rng.random() < 0.2:
         return rng.choice(sample_illustrated(rng, held_out=False).prompt.requirements).claim
     return vary(rng, rng.choice(prompt.requirements).claim)
 
 
-def _fitting_scenes(rng: Random, illustrated: Illustrated) -> list[Scene]:
+def _draw_fitting_scenes(rng: Random, illustrated: Illustrated) -> list[Scene]:
     scenes = [illustrated.scene]
     for _ in range(EDITS_TRIED):
         edited = edit_scene(rng, rng.choice(scenes), Palette())
@@ -106,7 +106,7 @@ def vary(rng: Random, claim: Claim) -> Claim:
             other = rng.choice([count for count in range(1, 5) if count != number])
             return rng.choice((Counts(what, other), Counts(_vary_description(rng, what), number)))
         case PairClaim():
-            return rng.choice((_turn(rng, claim), _vary_thing(rng, claim)))
+            return rng.choice((_vary_pair(rng, claim), _vary_thing(rng, claim)))
         case Every():
             return _vary_every(rng, claim)
     raise TypeError(f"claim: expected one of assets/making/claims.py, got {claim!r}")
@@ -117,20 +117,20 @@ def _vary_description(rng: Random, what: Description) -> Description:
     field, values = rng.choice((("shape", SHAPES), ("shape", SHAPES), *PROPERTIES))
     if field != "shape" and getattr(what, field) is None and rng.random() < 0.5:
         field, values = "shape", SHAPES
-    return replace(what, **{field: _another(rng, values, getattr(what, field))})
+    return replace(what, **{field: _draw_another(rng, values, getattr(what, field))})
 
 
-def _another(rng: Random, values: tuple[str, ...], value: str | None) -> str:
+def _draw_another(rng: Random, values: tuple[str, ...], value: str | None) -> str:
     return rng.choice([other for other in values if other != value])
 
 
-def _turn(rng: Random, claim: PairClaim) -> Claim:
+def _vary_pair(rng: Random, claim: PairClaim) -> Claim:
     """Swap the two things, or change their relation."""
     if rng.random() < 0.5:
         return replace(claim, first=claim.second, second=claim.first)
     match claim:
         case Relates(relation=relation) if relation in RELATIONS:
-            return replace(claim, relation=_another(rng, RELATIONS, relation))
+            return replace(claim, relation=_draw_another(rng, RELATIONS, relation))
         case Relates(relation=relation):
             return replace(claim, relation=OPPOSITES[relation])
         case Outnumbers(amount=amount):
@@ -147,9 +147,9 @@ def _vary_thing(rng: Random, claim: PairClaim) -> Claim:
 def _vary_every(rng: Random, claim: Every) -> Claim:
     """Change the shape, or claim a different property of the same kind or another kind."""
     if rng.random() < 0.4:
-        return replace(claim, what=Description(shape=_another(rng, SHAPES, claim.what.shape)))
+        return replace(claim, what=Description(shape=_draw_another(rng, SHAPES, claim.what.shape)))
     field, values = rng.choice(PROPERTIES)
-    return replace(claim, field=field, value=_another(rng, values, claim.value))
+    return replace(claim, field=field, value=_draw_another(rng, values, claim.value))
 
 
 HYPOTHESIS_WORDS = (
@@ -177,18 +177,20 @@ def sample_pair(rng: Random, *, held_out: bool) -> TextPair:
         denied = not truth and rng.random() < DENIED_SHARE
         claim = sample_entailed(rng, illustrated.prompt) if truth or denied else sample_not_entailed(rng, illustrated)
         if claim is not None:
-            statement = hypothesis(yes_no_question(claim, truth=False)) if denied else _statement(rng, claim)
+            statement = (
+                make_hypothesis(make_yes_no_question(claim, truth=False)) if denied else _phrase_statement(rng, claim)
+            )
             return TextPair(illustrated.prompt.text, statement, truth)
 
 
-def _statement(rng: Random, claim: Claim) -> str:
+def _phrase_statement(rng: Random, claim: Claim) -> str:
     """Phrase the claim as a Gecko-style question and answer, or occasionally (at random) in the claim's own words."""
     if rng.random() < PLAIN_SHARE:
         return claim.text[0].upper() + claim.text[1:] + "."
-    return hypothesis(rng.choice((choice_question, yes_no_question))(claim))
+    return make_hypothesis(rng.choice((make_choice_question, make_yes_no_question))(claim))
 
 
-def hypothesis(question: ChoiceQuestion) -> str:
+def make_hypothesis(question: ChoiceQuestion) -> str:
     """Turn the question and its answer into the statement that Gecko checks for entailment."""
     return entailment.write_hypothesis(question.text, question.answer)
 
@@ -202,7 +204,7 @@ class EncodedPairs(NamedTuple):
     """Labels (n,), as indices into NLI_LABELS."""
 
 
-def nli_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> EncodedPairs:
+def make_nli_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> EncodedPairs:
     """Sample pairs with training wording, and encode them."""
     pairs = [sample_pair(rng, held_out=False) for _ in range(size)]
     texts = [pair.premise for pair in pairs], [pair.hypothesis for pair in pairs]
@@ -210,7 +212,7 @@ def nli_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Enc
     return EncodedPairs(tokenizer(*texts, padding=True, return_tensors="pt"), labels)
 
 
-def nli_loss(model: BertForSequenceClassification, batch: EncodedPairs) -> torch.Tensor:
+def compute_nli_loss(model: BertForSequenceClassification, batch: EncodedPairs) -> torch.Tensor:
     """Return the mean cross-entropy of the pairs' labels."""
     return cross_entropy(model(**batch.tokens).logits, batch.labels)
 
@@ -274,20 +276,20 @@ POOLED = 8
 def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     """Make the writer's tokenizer from all words of the world; each of the metrics' instructions is a single token."""
     rng = Random(f"writer words/{seed}")
-    lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in training_lessons(rng)]
+    lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in make_training_lessons(rng)]
     texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
-    return writer_tokenizer(texts, instructions=list(REPLIES), phrases=PHRASES)
+    return build_writer_tokenizer(texts, instructions=list(REPLIES), phrases=PHRASES)
 
 
-def training_lessons(rng: Random) -> list[Lesson]:
+def make_training_lessons(rng: Random) -> list[Lesson]:
     """Make the lessons for a prompt with training wording."""
     return make_lessons(rng, sample_illustrated(rng, held_out=False))
 
 
 def make_lessons(rng: Random, illustrated: Illustrated) -> list[Lesson]:
-    """Make all metrics' requests about the prompt with the right replies, and questions about unnamed things."""
+    """Make all metrics' requests about the prompt, and questions about other things, each with the right reply."""
     writer = GoldWriter(illustrated.prompt)
-    doubting = GoldWriter(illustrated.prompt, doubted=_doubts(rng, illustrated))
+    doubting = GoldWriter(illustrated.prompt, doubted=_make_doubts(rng, illustrated))
     lessons = [lesson for metric in METRICS for lesson in writer.write(metric).lessons if not _is_choice(lesson)]
     choices = [lesson for lesson in doubting.write("tifa").lessons if _is_choice(lesson)]
     return lessons + rng.sample(choices, min(CHOICES_KEPT, len(choices)))
@@ -297,11 +299,11 @@ def _is_choice(lesson: Lesson) -> bool:
     return lesson.instruction == tifa.CHOOSE["text"].instructions
 
 
-def _doubts(rng: Random, illustrated: Illustrated) -> list[ChoiceQuestion]:
+def _make_doubts(rng: Random, illustrated: Illustrated) -> list[ChoiceQuestion]:
     """Make yes/no questions whose answer the prompt does not imply, and one whose answer it does."""
     claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS)]
-    denied = [yes_no_question(claim, truth=False) for claim in claims if claim is not None]
-    return [*denied, yes_no_question(sample_entailed(rng, illustrated.prompt))]
+    denied = [make_yes_no_question(claim, truth=False) for claim in claims if claim is not None]
+    return [*denied, make_yes_no_question(sample_entailed(rng, illustrated.prompt))]
 
 
 class Sequences(NamedTuple):
@@ -313,23 +315,23 @@ class Sequences(NamedTuple):
     """For each position of a reply, the token that follows; IGNORED elsewhere. (n, tokens)."""
 
 
-def lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
+def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
     """Yield batches of `size` lessons indefinitely; lessons of similar length share a batch."""
     while True:
         lessons: list[Lesson] = []
         while len(lessons) < POOLED * size:
-            lessons += training_lessons(rng)
-        rows = sorted(_rows(tokenizer, lessons), key=lambda row: len(row[0]) + rng.random())
+            lessons += make_training_lessons(rng)
+        rows = sorted(_tokenize(tokenizer, lessons), key=lambda row: len(row[0]) + rng.random())
         batches = [rows[first : first + size] for first in range(0, len(rows), size)]
         rng.shuffle(batches)
-        yield from (_sequences(batch, tokenizer.pad_token_id) for batch in batches)
+        yield from (_pad(batch, tokenizer.pad_token_id) for batch in batches)
 
 
 Row = tuple[torch.Tensor, torch.Tensor]
 """Tokens of a lesson, and the same tokens with IGNORED in place of those that the model only reads."""
 
 
-def _rows(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
+def _tokenize(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
     read = tokenizer([lesson.text for lesson in lessons]).input_ids
     written = tokenizer([lesson.reply + tokenizer.eos_token for lesson in lessons], add_special_tokens=False).input_ids
     return [
@@ -338,13 +340,13 @@ def _rows(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list
     ]
 
 
-def _sequences(rows: Sequence[Row], pad: int) -> Sequences:
+def _pad(rows: Sequence[Row], pad: int) -> Sequences:
     ids = pad_sequence([ids for ids, _ in rows], batch_first=True, padding_value=pad)
     labels = pad_sequence([labels for _, labels in rows], batch_first=True, padding_value=IGNORED)
     return Sequences(ids[:, :-1], labels[:, 1:])
 
 
-def reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
+def compute_reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
     """Return the mean cross-entropy over the tokens of the replies, including the end tokens."""
     hidden = model.model(input_ids=batch.ids).last_hidden_state
     labelled = batch.labels != IGNORED

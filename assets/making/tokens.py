@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from plumbline.assets.making.claims import NUMBERS, SKILLS
 from plumbline.assets.making.prompts import sample_prompt
-from plumbline.assets.making.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, caption
-from plumbline.assets.making.scenes import random_scene
+from plumbline.assets.making.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, write_caption
+from plumbline.assets.making.scenes import sample_scene
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
 
 SENTENCES = 4000
@@ -50,30 +50,30 @@ FIXED_PHRASES = (
 """
 
 
-def world_sentences(seed: int) -> list[str]:
-    """Write statements, questions with answers, and captions that together use every word of the world."""
+def write_sentences(seed: int) -> list[str]:
+    """Write statements, questions with answers, and captions that together use every word about shapes."""
     rng = Random(f"sentences/{seed}")
     sentences = [BEFORE_IMAGE, VQASCORE_TEMPLATE, OTHER_WORDS, " ".join(NUMBERS), " ".join(digits)]
     for index in range(SENTENCES):
-        scene, skill = random_scene(rng), SKILLS[index % len(SKILLS)]
+        scene, skill = sample_scene(rng), SKILLS[index % len(SKILLS)]
         prompt = sample_prompt(rng, scene, skill)
         topic = list(OPEN_QUESTIONS)[index % len(OPEN_QUESTIONS)]
         questions = [ask_directly(rng, scene, skill, truth=True), ask_openly(rng, scene, topic)]
         sentences += [prompt.text] if prompt else []
         sentences += [f"{question.text} {question.answer}" for question in questions if question]
-        sentences.append(caption(rng, scene))
+        sentences.append(write_caption(rng, scene))
     return sentences
 
 
-def t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
+def make_t5_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
     """Make a tokenizer with T5's conventions: `<pad>` is 0, `</s>` is 1 and ends every text, and `<unk>` is 2."""
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    tokenizer = _word_tokenizer(sentences, special, "$A </s>")
+    tokenizer = _make_word_tokenizer(sentences, special, "$A </s>")
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in FIXED_PHRASES])
-    return _fast(tokenizer, special, T5_CONTEXT)
+    return _wrap_tokenizer(tokenizer, special, T5_CONTEXT)
 
 
-def clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
+def make_clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
     """Make a tokenizer with CLIP's conventions: a start and an end token around texts, and a padding token."""
     special = {
         "pad_token": "<pad>",
@@ -81,18 +81,20 @@ def clip_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
         "unk_token": "<unk>",
         "eos_token": "<|endoftext|>",
     }
-    return _fast(_word_tokenizer(sentences, special, "<|startoftext|> $A <|endoftext|>"), special, CLIP_CONTEXT)
+    return _wrap_tokenizer(
+        _make_word_tokenizer(sentences, special, "<|startoftext|> $A <|endoftext|>"), special, CLIP_CONTEXT
+    )
 
 
-def bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
+def make_bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
     """Make a tokenizer with BERT's conventions: `[CLS] premise [SEP] hypothesis [SEP]`, with segment ids."""
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    tokenizer = _word_tokenizer(sentences, special, "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1")
+    tokenizer = _make_word_tokenizer(sentences, special, "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1")
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    return _fast(tokenizer, special, NLI_CONTEXT, model_input_names=inputs)
+    return _wrap_tokenizer(tokenizer, special, NLI_CONTEXT, model_input_names=inputs)
 
 
-def _fast(
+def _wrap_tokenizer(
     tokenizer: Tokenizer, special: Mapping[str, str], context: int, *, padding_side: str = "right", **options: Any
 ) -> PreTrainedTokenizerFast:
     """Wrap the tokenizer for transformers, with its special tokens by role."""
@@ -101,7 +103,7 @@ def _fast(
     )
 
 
-def _word_tokenizer(
+def _make_word_tokenizer(
     sentences: Iterable[str], special: Mapping[str, str], template: str, *, pair: str | None = None
 ) -> Tokenizer:
     """Make a unigram model of whole words that spells unknown words letter by letter.
@@ -110,7 +112,7 @@ def _word_tokenizer(
     texts.
     """
     names = list(special.values())
-    tokenizer = Tokenizer(models.Unigram(_vocabulary(names, sentences), names.index(special["unk_token"])))
+    tokenizer = Tokenizer(models.Unigram(_count_vocabulary(names, sentences), names.index(special["unk_token"])))
     spaced = [normalizers.Replace(mark, f" {mark} ") for mark in PUNCTUATION]
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), *spaced, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
@@ -123,7 +125,7 @@ def _word_tokenizer(
     return tokenizer
 
 
-def _vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[str, float]]:
+def _count_vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[tuple[str, float]]:
     counts = Counter(word for sentence in sentences for word in split_words(sentence))
     total = sum(counts.values())
     words = [(SPACE + word, math.log(count / total)) for word, count in sorted(counts.items())]
@@ -138,10 +140,10 @@ def split_words(sentence: str) -> list[str]:
     return re.findall(rf"[{re.escape(PUNCTUATION)}]|[^\s{re.escape(PUNCTUATION)}]+", sentence)
 
 
-def writer_tokenizer(
+def build_writer_tokenizer(
     texts: Iterable[str], *, instructions: Sequence[str], phrases: Sequence[str]
 ) -> PreTrainedTokenizerFast:
-    """Make a tokenizer from the texts' words, in which every instruction and every phrase is a single token.
+    """Make a tokenizer from the texts' words; every instruction and every phrase is a single token.
 
     It is a byte-level BPE without merges, so unknown words are spelled byte by byte and decoding returns the exact
     text. Instructions are matched before anything else.
@@ -152,21 +154,21 @@ def writer_tokenizer(
     names = dict.fromkeys([*WRITER_SPECIAL.values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), *sorted(spelled)])
     vocabulary = {name: index for index, name in enumerate(names)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    split = pre_tokenizers.Split(Regex(_pattern(phrases)), "isolated")
+    split = pre_tokenizers.Split(Regex(_make_pattern(phrases)), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(WRITER_SPECIAL.values()))
     tokenizer.add_tokens([AddedToken(instruction, normalized=False) for instruction in instructions])
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return _fast(tokenizer, WRITER_SPECIAL, WRITER_CONTEXT, padding_side="left")
+    return _wrap_tokenizer(tokenizer, WRITER_SPECIAL, WRITER_CONTEXT, padding_side="left")
 
 
 def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
     """Split the text into phrases, words with the space before them, digits and marks; joined, they give the text."""
-    return re.findall(_pattern(phrases), text)
+    return re.findall(_make_pattern(phrases), text)
 
 
-def _pattern(phrases: Sequence[str]) -> str:
+def _make_pattern(phrases: Sequence[str]) -> str:
     """Return a pattern that prefers longer phrases, escaped so that Python and Oniguruma (tokenizers) read it alike."""
     longest_first = sorted(phrases, key=len, reverse=True)
     escaped = [re.sub(r"([^A-Za-z0-9\s])", r"\\\1", phrase) for phrase in longest_first]

@@ -25,8 +25,8 @@ from plumbline.assets.making.questions import (
     ask_directly,
     ask_openly,
     ask_vqascore,
-    caption,
     sample_claiming,
+    write_caption,
 )
 from plumbline.assets.making.scenes import (
     CELLS,
@@ -38,7 +38,7 @@ from plumbline.assets.making.scenes import (
     Entity,
     Palette,
     Scene,
-    random_scene,
+    sample_scene,
 )
 from plumbline.plugins.training.exercises import (
     Exercise,
@@ -108,7 +108,7 @@ enough without knowing, and makes no further progress.
 """
 
 
-def most_entities(stage: TrainingStage, step: int, fewest: int = MIN_ENTITIES) -> int:
+def find_max_entities(stage: TrainingStage, step: int, fewest: int = MIN_ENTITIES) -> int:
     """Return the maximum number of entities per scene at this step, which grows until 30% of the steps are done."""
     progress = min(1.0, step / max(1.0, GROWING_SHARE * stage.steps))
     return round(fewest + progress * (MAX_ENTITIES - fewest))
@@ -123,38 +123,38 @@ class ExerciseMaker:
 
     def captions(self, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Make captions, split at a random word: the model reads the first part and writes the second (appendix D)."""
-        return self._captions(stage.size, stage.each, most_entities(stage, step))
+        return self._captions(stage.size, stage.each, find_max_entities(stage, step))
 
     def questions(self, mixture: Mixture, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Make questions as at inference, and occasionally captions, so that the model does not forget them."""
-        most = most_entities(stage, step, mixture.fewest)
+        most = find_max_entities(stage, step, mixture.fewest)
         if step % CAPTIONS_EVERY == 0:
             return self._captions(stage.size, CAPTIONS_EACH, most)
         scenes = self._scenes(stage.size, most)
         exercises = [
             make_question_exercise(index, question.text, question.answer)
             for index, scene in enumerate(scenes)
-            for question in training_questions(self.rng, scene, mixture, stage.each)
+            for question in make_training_questions(self.rng, scene, mixture, stage.each)
         ]
         return self._batch(scenes, exercises)
 
     def _captions(self, images: int, each: int, most: int) -> ExerciseBatch:
         scenes = self._scenes(images, most)
         exercises = [
-            split_caption(index, caption(self.rng, scene), self.rng)
+            split_caption(index, write_caption(self.rng, scene), self.rng)
             for index, scene in enumerate(scenes)
             for _ in range(each)
         ]
         return self._batch(scenes, exercises)
 
     def _scenes(self, count: int, most: int) -> list[Scene]:
-        return [random_scene(self.rng, most=most) for _ in range(count)]
+        return [sample_scene(self.rng, most=most) for _ in range(count)]
 
     def _batch(self, scenes: Sequence[Scene], exercises: Sequence[Exercise]) -> ExerciseBatch:
         return make_batch(self.tokenizer, draw_pixels(self.rng, scenes), exercises)
 
 
-def training_questions(rng: Random, scene: Scene, mixture: Mixture, count: int) -> list[GoldQuestion]:
+def make_training_questions(rng: Random, scene: Scene, mixture: Mixture, count: int) -> list[GoldQuestion]:
     """Ask up to `count` questions about the scene; with a narrow mixture there may be nothing to ask."""
     drawn = (mixture.draw(rng, scene) for _ in range(TRIES * count))
     return list(islice(filter(None, drawn), count))
@@ -191,7 +191,7 @@ class CellReader(nn.Module):
         self.heads = nn.ModuleDict({field: nn.Linear(width, len(values)) for field, values in FIELDS.items()})
 
 
-def cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
+def compute_cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
     """Return the sum over fields of the mean cross-entropy.
 
     The heads read the same patches as CLIP-FlanT5: all but the class token.
@@ -205,24 +205,24 @@ def cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
     return torch.stack(losses).sum()
 
 
-def cell_batch(rng: Random, images: int) -> CellBatch:
+def make_cell_batch(rng: Random, images: int) -> CellBatch:
     """Draw scenes with up to nine entities of any shape and colour."""
-    scenes = [random_scene(rng, Palette(), most=len(CELLS)) for _ in range(images)]
-    return CellBatch(draw_pixels(rng, scenes), cell_labels(scenes))
+    scenes = [sample_scene(rng, Palette(), most=len(CELLS)) for _ in range(images)]
+    return CellBatch(draw_pixels(rng, scenes), label_cells(scenes))
 
 
-def cell_labels(scenes: Sequence[Scene]) -> dict[str, torch.Tensor]:
+def label_cells(scenes: Sequence[Scene]) -> dict[str, torch.Tensor]:
     """Label the content of each cell, row by row, for each field."""
     by_cell = [{entity.cell: entity for entity in scene.entities} for scene in scenes]
     return {
         field: torch.tensor(
-            [[values.index(_value(field, entities.get(cell), cell)) for cell in CELLS] for entities in by_cell]
+            [[values.index(_read_value(field, entities.get(cell), cell)) for cell in CELLS] for entities in by_cell]
         )
         for field, values in FIELDS.items()
     }
 
 
-def _value(field: str, entity: Entity | None, cell: tuple[int, int]) -> object:
+def _read_value(field: str, entity: Entity | None, cell: tuple[int, int]) -> object:
     if field == "cell":
         return cell
     return EMPTY if entity is None else getattr(entity, field) or PLAIN
@@ -238,32 +238,36 @@ class PairBatch(NamedTuple):
     mask: torch.Tensor
     """Attention mask, (prompts, tokens): 1 for tokens and 0 for padding."""
     true: torch.Tensor
-    """Whether each prompt is true of each image, (images, prompts)."""
+    """True if the prompt is true of the image, (images, prompts)."""
 
 
-def pair_batch(tokenizer: PreTrainedTokenizerFast, rng: Random, images: int, near_misses: int, most: int) -> PairBatch:
+def make_pair_batch(
+    tokenizer: PreTrainedTokenizerFast, rng: Random, images: int, near_misses: int, most: int
+) -> PairBatch:
     """Draw `images` scenes with at most `most` entities, each with a true prompt and `near_misses` false prompts."""
     scenes: list[Scene] = []
     prompts: list[Prompt] = []
     while len(scenes) < images:
-        scene = random_scene(rng, most=most)
-        prompt = _training_prompt(rng, scene, truth=True)
+        scene = sample_scene(rng, most=most)
+        prompt = _sample_training_prompt(rng, scene, truth=True)
         if prompt is not None:
             scenes.append(scene)
             prompts.append(prompt)
     for _ in range(near_misses):
-        prompts += [_training_prompt(rng, scene, truth=False) or prompts[index] for index, scene in enumerate(scenes)]
+        prompts += [
+            _sample_training_prompt(rng, scene, truth=False) or prompts[index] for index, scene in enumerate(scenes)
+        ]
     encoded = tokenizer([prompt.text for prompt in prompts], padding=True, return_tensors="pt")
     true = torch.tensor([[prompt.holds(scene) for prompt in prompts] for scene in scenes])
     return PairBatch(draw_pixels(rng, scenes), encoded.input_ids, encoded.attention_mask, true)
 
 
-def _training_prompt(rng: Random, scene: Scene, *, truth: bool) -> Prompt | None:
+def _sample_training_prompt(rng: Random, scene: Scene, *, truth: bool) -> Prompt | None:
     prompt = sample_claiming(rng, scene, rng.choice(SKILLS), truth=truth)
     return None if prompt is None or is_held_out(prompt.text) else prompt
 
 
-def contrastive_loss(model: CLIPModel, batch: PairBatch) -> torch.Tensor:
+def compute_contrastive_loss(model: CLIPModel, batch: PairBatch) -> torch.Tensor:
     """Return CLIP's symmetric loss.
 
     A prompt that happens to be true of another image is not used as a negative for that image.

@@ -1,4 +1,4 @@
-"""Makes everything in assets/: the embedded benchmarks, the embedded models, and the README with their accuracy."""
+"""Makes the embedded benchmarks and models, measures their accuracy, and writes the README that reports it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -15,15 +15,15 @@ from transformers import CLIPModel
 
 from plumbline.assets.making.accuracy import (
     THRESHOLD,
-    clip_accuracy,
-    entailed_questions,
-    filtered_questions,
-    order_accuracy,
-    pair_accuracy,
+    count_entailed,
+    count_filtered,
+    measure_clip,
+    measure_order,
+    measure_pairs,
+    measure_sheets,
+    measure_vqa,
     sample_held_out_pairs,
     sample_held_out_questions,
-    sheet_accuracy,
-    vqa_accuracy,
     write_sheets,
 )
 from plumbline.assets.making.edits import EDITS_SUITE, write_edits
@@ -37,39 +37,39 @@ from plumbline.assets.making.networks import (
     build_clip_flant5,
     build_nli,
     build_writer,
-    image_processor,
+    make_image_processor,
     resolve_checkpoint,
     save_model,
     save_vqa,
 )
-from plumbline.assets.making.signs import SIGNS_SUITE, sign_tables
+from plumbline.assets.making.signs import SIGNS_SUITE, make_sign_tables
 from plumbline.assets.making.tables import (
     CLIPS_SUITE,
     Benchmark,
-    benchmark_tables,
-    clip_tables,
     make_benchmark,
+    make_benchmark_tables,
+    make_clip_tables,
     write_tables,
 )
 from plumbline.assets.making.text_training import (
     HYPOTHESIS_WORDS,
-    lesson_batches,
+    compute_nli_loss,
+    compute_reply_loss,
+    make_lesson_batches,
+    make_nli_batch,
     make_writer_tokenizer,
-    nli_batch,
-    nli_loss,
-    reply_loss,
 )
-from plumbline.assets.making.tokens import bert_tokenizer, clip_tokenizer, t5_tokenizer, world_sentences
+from plumbline.assets.making.tokens import make_bert_tokenizer, make_clip_tokenizer, make_t5_tokenizer, write_sentences
 from plumbline.assets.making.vqa_training import (
     MIXTURES,
     CellReader,
     ExerciseMaker,
-    cell_batch,
-    cell_loss,
-    contrastive_loss,
+    compute_cell_loss,
+    compute_contrastive_loss,
+    find_max_entities,
     freeze_tower,
-    most_entities,
-    pair_batch,
+    make_cell_batch,
+    make_pair_batch,
 )
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.models.loading import load
@@ -78,7 +78,7 @@ from plumbline.plugins.training.loop import Report, StageTrainer, TrainingStage,
 from plumbline.plugins.training.trainee import train_only
 
 
-def world_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
+def render_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
     """Render the README from the measurements and the settings."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -107,19 +107,19 @@ STAGES: Mapping[str, TrainingStage] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldConfig:
-    """Options for making the embedded benchmark and its models."""
+    """Options for making the embedded benchmarks and models."""
 
     output: str = "assets"
-    """Folder to write the embedded benchmark and its models to."""
+    """Folder to write the benchmarks and models to."""
     seed: int = 0
     """Seed of the benchmark, of the networks' initial weights and of their training data."""
     steps: tuple[str, ...] = ("data", "video", "signs", "edits", "clip", "vqa", "writer", "nli", "accuracy")
     """Parts to make: `data`, `video`, `signs`, `edits`, `clip`, `vqa`, `writer`, `nli`, `accuracy`.
 
-    `accuracy` measures those checkpoints that exist.
+    `accuracy` measures the checkpoints that exist.
     """
     shorten: int = 1
-    """Factor by which the optimiser steps of every training are reduced, for trying out a change."""
+    """Divisor of the number of optimiser steps of every training, for trying out a change."""
     questions_each: int = 400
     """Number of held-out questions per type for measuring accuracy; NLI uses ten times as many pairs."""
 
@@ -144,7 +144,7 @@ class WorldConfig:
 
 
 def make_world(config: WorldConfig, report: Report) -> None:
-    """Make the chosen parts of the embedded benchmark and its models, in the order of MAKERS."""
+    """Make the chosen parts, in the order of MAKERS."""
     for name, make in MAKERS.items():
         if name in config.steps:
             began = monotonic()
@@ -156,19 +156,19 @@ def make_world(config: WorldConfig, report: Report) -> None:
 def make_data(config: WorldConfig, report: Report) -> None:
     """Make the benchmark's tables."""
     benchmark = make_benchmark(config.seed)
-    write_tables(benchmark_tables(benchmark), Path(config.output) / SUITE_FOLDER)
+    write_tables(make_benchmark_tables(benchmark), Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
         report(f"data: {name} meets its prompt in {mean:.1%} of its images")
 
 
 def make_video(config: WorldConfig, report: Report) -> None:
     """Make the benchmark of clips."""
-    write_tables(clip_tables(config.seed), Path(config.output) / CLIPS_SUITE)
+    write_tables(make_clip_tables(config.seed), Path(config.output) / CLIPS_SUITE)
 
 
 def make_signs(config: WorldConfig, report: Report) -> None:
     """Make the benchmark of signs."""
-    write_tables(sign_tables(config.seed), Path(config.output) / SIGNS_SUITE)
+    write_tables(make_sign_tables(config.seed), Path(config.output) / SIGNS_SUITE)
 
 
 def make_edit_world(config: WorldConfig, report: Report) -> None:
@@ -178,23 +178,25 @@ def make_edit_world(config: WorldConfig, report: Report) -> None:
 
 def make_clip(config: WorldConfig, report: Report) -> None:
     """Train the tiny CLIP: first its vision tower, then on pairs of images and texts."""
-    tokenizer = clip_tokenizer(world_sentences(config.seed))
+    tokenizer = make_clip_tokenizer(write_sentences(config.seed))
     model = build_clip(tokenizer)
     rng = Random(f"clip/{config.seed}")
     tower, clip = config.stage("tower"), config.stage("clip")
     reading = StageTrainer(CellReader(model.vision_model), tower)
-    train("tower", reading, cell_loss, lambda step: cell_batch(rng, tower.size), report)
+    train("tower", reading, compute_cell_loss, lambda step: make_cell_batch(rng, tower.size), report)
     freeze_tower(model)
-    pairs = partial(pair_batch, tokenizer, rng, clip.size, clip.each)
-    train("clip", StageTrainer(model, clip), contrastive_loss, lambda step: pairs(most_entities(clip, step)), report)
+    pairs = partial(make_pair_batch, tokenizer, rng, clip.size, clip.each)
+    train(
+        "clip", StageTrainer(model, clip), compute_contrastive_loss, lambda step: pairs(find_max_entities(clip, step)), report
+    )
     folder = Path(config.output) / CLIP_FOLDER
     save_model(model, tokenizer, folder)
-    image_processor().save_pretrained(folder)
+    make_image_processor().save_pretrained(folder)
 
 
 def make_vqa(config: WorldConfig, report: Report) -> None:
-    """Train the tiny CLIP-FlanT5 on the frozen tower of the saved CLIP: captions first, then MIXTURES' questions."""
-    tokenizer = t5_tokenizer(world_sentences(config.seed))
+    """Train the tiny CLIP-FlanT5 with the saved CLIP's frozen tower, on captions and then on MIXTURES' questions."""
+    tokenizer = make_t5_tokenizer(write_sentences(config.seed))
     model = build_clip_flant5(tokenizer)
     clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
     model.vision_tower.load_state_dict(clip.vision_model.state_dict())
@@ -211,17 +213,19 @@ def make_writer(config: WorldConfig, report: Report) -> None:
     """Train the tiny language model that writes the questions of Gecko, TIFA, DSG and VQ2."""
     tokenizer = make_writer_tokenizer(config.seed)
     model, stage = build_writer(tokenizer), config.stage("writer")
-    batches = lesson_batches(tokenizer, Random(f"writer/{config.seed}"), stage.size)
-    train("writer", StageTrainer(model, stage), reply_loss, lambda step: next(batches), report)
+    batches = make_lesson_batches(tokenizer, Random(f"writer/{config.seed}"), stage.size)
+    train("writer", StageTrainer(model, stage), compute_reply_loss, lambda step: next(batches), report)
     save_model(model, tokenizer, Path(config.output) / WRITER_FOLDER)
 
 
 def make_nli(config: WorldConfig, report: Report) -> None:
     """Train the tiny NLI model that catches hallucinated questions."""
-    tokenizer = bert_tokenizer([*world_sentences(config.seed), HYPOTHESIS_WORDS])
+    tokenizer = make_bert_tokenizer([*write_sentences(config.seed), HYPOTHESIS_WORDS])
     model, stage = build_nli(tokenizer), config.stage("nli")
     rng = Random(f"nli/{config.seed}")
-    train("nli", StageTrainer(model, stage), nli_loss, lambda step: nli_batch(tokenizer, rng, stage.size), report)
+    train(
+        "nli", StageTrainer(model, stage), compute_nli_loss, lambda step: make_nli_batch(tokenizer, rng, stage.size), report
+    )
     save_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
 
 
@@ -232,31 +236,31 @@ def make_accuracy(config: WorldConfig, report: Report) -> None:
     vqa = load(resolve_checkpoint(assets, VQA_FOLDER), "likelihood")
     clip = load(resolve_checkpoint(assets, CLIP_FOLDER), "similarity")
     measured = {
-        "vqa": vqa_accuracy(vqa, sample_held_out_questions(config.seed, config.questions_each)),
-        "order": order_accuracy(vqa, config.seed, config.questions_each),
-        "clip": clip_accuracy(clip, config.seed, config.questions_each),
+        "vqa": measure_vqa(vqa, sample_held_out_questions(config.seed, config.questions_each)),
+        "order": measure_order(vqa, config.seed, config.questions_each),
+        "clip": measure_clip(clip, config.seed, config.questions_each),
         "true_mean_by_generator": {name: round(mean, 4) for name, mean in benchmark.true_means.items()},
-        **_text_models(config, benchmark),
+        **_measure_text_models(config, benchmark),
     }
     (assets / "accuracy.json").write_text(json.dumps(measured, indent=2) + "\n")
-    (assets / "README.md").write_text(world_card(measured, config.recipe))
+    (assets / "README.md").write_text(render_card(measured, config.recipe))
     for kind in ("vqa", "clip", "writer"):
         for name, share in measured[kind].items():
             report(f"accuracy: {kind} {name} {share['accuracy']:.1%} of {share['n']}")
 
 
-def _text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
+def _measure_text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
     """Measure the writer on the benchmark's prompts, and the filters on the questions that it hallucinates."""
     writer = load(resolve_checkpoint(Path(config.output), WRITER_FOLDER), "generate")
     nli = load(resolve_checkpoint(Path(config.output), NLI_FOLDER), "entailment")
     sheets = {metric: write_sheets(writer, metric, benchmark.prompts) for metric in METRICS}
     return {
-        "writer": {metric: sheet_accuracy(written) for metric, written in sheets.items()},
+        "writer": {metric: measure_sheets(written) for metric, written in sheets.items()},
         "hallucinations": {
-            f"Gecko, NLI at {THRESHOLD}": entailed_questions(nli, sheets["gecko"]),
-            "TIFA, filter": filtered_questions(sheets["tifa"]),
+            f"Gecko, NLI at {THRESHOLD}": count_entailed(nli, sheets["gecko"]),
+            "TIFA, filter": count_filtered(sheets["tifa"]),
         },
-        "nli": pair_accuracy(nli, sample_held_out_pairs(config.seed, PAIRS_EACH * config.questions_each)),
+        "nli": measure_pairs(nli, sample_held_out_pairs(config.seed, PAIRS_EACH * config.questions_each)),
     }
 
 

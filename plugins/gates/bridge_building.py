@@ -1,4 +1,4 @@
-"""Builds bridges from two versions' scores of the same images: a map, its errors, and the differences it leaves."""
+"""Builds a bridge from two versions' scores of the same images: a map between them, and the errors of the map."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from plumbline.operators.statistics.bootstrap import CORRELATIONS, MIN_DIFFERING
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.poisson_bootstrap import draw_prompts
-from plumbline.plugins.gates.score_maps import LINES, ChosenLine, choose_line, choose_map, fit_curve, margin
+from plumbline.plugins.gates.score_maps import LINES, ChosenLine, choose_line, choose_map, compute_margin, fit_curve
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ MIN_PROMPTS = 20
 """Minimum number of prompts for a bridge, because maps are cross-validated over prompts."""
 
 
-EXPLAINED = 0.5
+MIN_EXPLAINED = 0.5
 """Fraction of the new scores' variance that a map must explain to join two versions."""
 
 
@@ -65,14 +65,16 @@ class Pairs(NamedTuple):
 
 
 class BuiltBridge(NamedTuple):
-    """A bridge with its groups (schema GROUPS)."""
+    """A bridge, with the errors of its map by generator and skill (schema GROUPS)."""
 
     bridge: Bridge
     groups: pa.Table
 
 
-def pair(old: tuple[RunScores, str], new: tuple[RunScores, str], count: int | None = None, seed: int = 0) -> Pairs:
-    """Return the images that both metrics scored, for all shared prompts or for `count` of them drawn by `seed`.
+def pair_images(
+    old: tuple[RunScores, str], new: tuple[RunScores, str], count: int | None = None, seed: int = 0
+) -> Pairs:
+    """Return the images that both metrics scored, of all shared prompts or of `count` prompts drawn with `seed`.
 
     Raises:
         ConfigError: There are too few prompts, or too few whose score differs from the most frequent one.
@@ -99,7 +101,7 @@ def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
         raise ConfigError(
             f"expected images of at least {MIN_PROMPTS} prompts that both versions scored, found "
             f"{plural(len(pairs.new), 'image')} of {plural(prompts, 'prompt')}: generators, prompts and images are "
-            "matched by their ids; score more of the same images with both"
+            "matched by their ids; score more of the same images with both versions"
         )
     resampled = Prompts(pairs.columns.prompt.astype(str).tolist())
     for metric, scores in zip(metrics, (pairs.columns.score, pairs.new), strict=True):
@@ -122,17 +124,17 @@ def build(
     benchmark: str,
     versions: tuple[Version, Version],
     lower_is_better: tuple[bool, bool] = (False, False),
-    wanted: float = EXPLAINED,
+    wanted: float = MIN_EXPLAINED,
 ) -> BuiltBridge:
     """Build a bridge from the pairs; `lower_is_better` is True for each version whose lower scores are better."""
     columns, new = pairs.columns, pairs.new
     old = columns.score
     prompts = np.unique(columns.prompt)
     chosen = choose_map(old, new, columns.prompt)
-    moved = any(change.p_holm < SIGNIFICANCE for change in _changes(pairs, old, prompts, Skills(())))
+    moved = any(change.p_holm < SIGNIFICANCE for change in _compare_means(pairs, old, prompts, Skills(())))
     line = choose_line(old, new, columns.generator, [kind for kind in LINES if kind != "unchanged" or not moved])
     explained = 1 - chosen.misses[chosen.kind] ** 2 / float(new.var())
-    means = {name: _prompt_means(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}
+    means = {name: _average_by_prompt(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}
     by_version = [
         {
             (duel.generator_a, duel.generator_b): duel.better
@@ -141,8 +143,8 @@ def build(
         }
         for (name, of_each), falls in zip(means.items(), lower_is_better, strict=True)
     ]
-    groups = _groups(pairs, chosen.predicted, prompts, skills)
-    spearman, images = _rank_correlation(old, new, columns.prompt)
+    groups = _make_groups(pairs, chosen.predicted, prompts, skills)
+    spearman, images = _correlate_ranks(old, new, columns.prompt)
     agrees = images.high < 0 if lower_is_better[0] != lower_is_better[1] else images.low > 0
     both = by_version[0].keys() & by_version[1].keys()
     verdict: Verdict = "one scale" if line.kind == "unchanged" else "joined"
@@ -165,10 +167,10 @@ def build(
         line=line.line,
         means_explained=None if math.isnan(line.explained) else line.explained,
         wanted=wanted,
-        margins=_margins(pairs, line, skills),
+        margins=_find_margins(pairs, line, skills),
         images_spearman=spearman,
         images_interval=images,
-        generators_kendall=_kendall(means, lower_is_better),
+        generators_kendall=_compute_kendall(means, lower_is_better),
         clear={"old": len(by_version[0]), "new": len(by_version[1]), "both": len(both)},
         turned=[" and ".join(pair) for pair in sorted(both) if by_version[0][pair] != by_version[1][pair]],
         clear_misses=sum(groups.column("clear").to_pylist()),
@@ -176,7 +178,7 @@ def build(
     return BuiltBridge(bridge, groups)
 
 
-def _rank_correlation(old: Floats, new: Floats, prompts: Hashes) -> tuple[float, Interval]:
+def _correlate_ranks(old: Floats, new: Floats, prompts: Hashes) -> tuple[float, Interval]:
     """Return Spearman's correlation over images with its 95% interval, bootstrapped over prompts.
 
     A correlation of 1 or -1 is the same in every resample, so its interval has zero width.
@@ -189,7 +191,7 @@ def _rank_correlation(old: Floats, new: Floats, prompts: Hashes) -> tuple[float,
     return found, resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)
 
 
-def _prompt_means(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptMeans:
+def _average_by_prompt(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptMeans:
     means = PromptMeans(prompts)
     for code in np.unique(pairs.columns.generator):
         own = pairs.columns.generator == code
@@ -198,8 +200,8 @@ def _prompt_means(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptMeans:
     return means
 
 
-def _kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool]) -> float | None:
-    """Return Kendall's tau-b between the two versions' rankings of the generators by mean score, best first."""
+def _compute_kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool]) -> float | None:
+    """Return Kendall's tau-b between the two versions' rankings of the generators by mean score."""
     old, new = (
         np.array([(-1 if falls else 1) * np.nanmean(of_each.read(name)) for name in of_each.generators])
         for of_each, falls in zip(means.values(), lower_is_better, strict=True)
@@ -208,7 +210,7 @@ def _kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool
     return None if math.isnan(tau) else tau
 
 
-def _margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]:
+def _find_margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]:
     """Return, for each skill with at least two generators, the margin of error of a mapped mean."""
     misses: dict[str, list[float]] = {}
     for code, without in zip(np.unique(pairs.columns.generator), line.without, strict=False):
@@ -217,11 +219,11 @@ def _margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]
         for skill, having in skills.each(own.prompt):
             if having.any():
                 misses.setdefault(skill, []).append(float(missed[having].mean()))
-    return {skill: margin(of_skill) for skill, of_skill in misses.items() if len(of_skill) > 1}
+    return {skill: compute_margin(of_skill) for skill, of_skill in misses.items() if len(of_skill) > 1}
 
 
 class _Change(NamedTuple):
-    """Comparison between a generator's new scores and other scores of the same images, on one skill."""
+    """Comparison of a generator's new scores with its old or mapped scores of the same images, on one skill."""
 
     generator: str
     duel: Duel
@@ -229,9 +231,9 @@ class _Change(NamedTuple):
     """P-value with Holm's correction over all generators and skills."""
 
 
-def _changes(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
-    """For each generator, compare the new scores with other scores of the same images as if they were from two runs."""
-    before, after = _prompt_means(pairs, scores, prompts), _prompt_means(pairs, pairs.new, prompts)
+def _compare_means(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
+    """Compare each generator's new scores with `scores` of the same images, as if they were from two runs."""
+    before, after = _average_by_prompt(pairs, scores, prompts), _average_by_prompt(pairs, pairs.new, prompts)
     found: list[tuple[str, Duel]] = []
     for generator in after.generators:
         both = PromptMeans(prompts)
@@ -242,12 +244,12 @@ def _changes(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> l
     return [_Change(*of_one, p_holm) for of_one, p_holm in zip(found, corrected, strict=True)]
 
 
-def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
+def _make_groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
     """Return one row per generator and skill (schema GROUPS)."""
     having = dict(skills.each(prompts))
     negligible = NEGLIGIBLE * float(np.nanstd(pairs.new))
     means = {
-        name: _prompt_means(pairs, scores, prompts)
+        name: _average_by_prompt(pairs, scores, prompts)
         for name, scores in (("old", pairs.columns.score), ("mapped", predicted), ("new", pairs.new))
     }
     return rows.table(
@@ -267,7 +269,7 @@ def _groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) ->
                 "p_holm": change.p_holm,
                 "clear": change.p_holm < SIGNIFICANCE and abs(change.duel.difference) > negligible,
             }
-            for change in _changes(pairs, predicted, prompts, skills)
+            for change in _compare_means(pairs, predicted, prompts, skills)
         ],
         GROUPS,
     )
@@ -280,7 +282,7 @@ def describe(bridge: Bridge) -> list[Sentence]:
     turned = f"turned round: {names(bridge.turned)}" if bridge.turned else "none of them turned round"
     span = interval_text(*bridge.images_interval, partial(number, digits=2))
     return [
-        _verdict(bridge),
+        _describe_verdict(bridge),
         Sentence(
             "Images:",
             f"Spearman {number(bridge.images_spearman, 2)} ({span}); the {bridge.kind} map "
@@ -306,7 +308,7 @@ def _name_sides(bridge: Bridge) -> tuple[str, str]:
     return (f"the old {old}", f"the new {new}") if old == new else (old, new)
 
 
-def _verdict(bridge: Bridge) -> Sentence:
+def _describe_verdict(bridge: Bridge) -> Sentence:
     old, new = _name_sides(bridge)
     if bridge.verdict == "different":
         of_means = "" if bridge.means_explained is None else f" and {bridge.means_explained:.0%} over generators' means"

@@ -23,7 +23,7 @@ from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import CellTables, compute_whole, inspect_cells, registered_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.writing import metric_facts
-from plumbline.plugins.gates.bridge_building import EXPLAINED, BuiltBridge, build, pair
+from plumbline.plugins.gates.bridge_building import MIN_EXPLAINED, BuiltBridge, build, pair_images
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +33,7 @@ class BridgeConfig(BoundsChecked):
     old: str
     """Metric whose scores are mapped: a metric of the sweep, or of `old_run`."""
     new: str | None = None
-    """Metric to whose scale the scores are mapped. Null means the metric of the same name in another run."""
+    """Metric that defines the target scale; null means the metric of the same name in another run."""
     old_run: str | None = None
     """Run with the old scores; null scores the sweep's images instead. If both runs are set, nothing is computed."""
     new_run: str | None = None
@@ -41,8 +41,8 @@ class BridgeConfig(BoundsChecked):
     prompts: Positive | None = 500
     """Number of prompts to draw, each with the images of all generators; null uses all prompts."""
     seed: int = 0
-    """Seed for drawing prompts. With the same seed, a larger number of prompts includes those of a smaller number."""
-    explains: Share = EXPLAINED
+    """Seed for drawing prompts; with the same seed, a larger draw includes all prompts of a smaller draw."""
+    explains: Share = MIN_EXPLAINED
     """Fraction of the variance, over images or over generators' means, that a map must explain to join the two
     versions.
     """
@@ -69,7 +69,7 @@ class BridgeSweepConfig(SweepConfig):
     bridge: BridgeConfig
 
     def sweep(self) -> SweepConfig | None:
-        """Return the sweep for those versions that are not in a run, or None if both are.
+        """Return the sweep that scores the versions without a run, or None if both versions have one.
 
         Raises:
             ConfigError: A version is not a metric of the sweep.
@@ -91,13 +91,13 @@ class Side(NamedTuple):
 
     version: Version
     scores: RunScores
-    falls: bool
+    lower_is_better: bool
     """True if lower scores are better."""
     benchmark: str
     skills: Skills
 
 
-def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
+def read_run_side(store: Store, run: str, metric: str, key: str) -> Side:
     """Return a finished run's side of the bridge; raise ConfigError if the run does not exist or lacks the metric."""
     run_id = find_run(store, run, key=key)
     manifest = read_manifest(store, run_id)
@@ -110,7 +110,7 @@ def side_of_run(store: Store, run: str, metric: str, key: str) -> Side:
     return Side(version, scores, metric in read_lower_is_better(manifest), str(manifest.get("benchmark")), skills)
 
 
-def score_held_set(planned: PlannedSweep, watch: Watch) -> RunScores:
+def score_held_out_set(planned: PlannedSweep, watch: Watch) -> RunScores:
     """Compute a sweep's missing cells and return its scores, without writing a run."""
     with registered_sweep(planned, watch) as (working, both):
         _, _, scores = compute_whole(
@@ -123,7 +123,7 @@ def score_held_set(planned: PlannedSweep, watch: Watch) -> RunScores:
     return scores
 
 
-def side_of_sweep(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
+def make_sweep_side(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
     """Return the side of the bridge for a sweep that did not write a run."""
     manifest: dict[str, Any] = metric_facts(planned)
     version = Version(metric=metric, run_id=None, recipe=recipe_of(manifest, metric))
@@ -138,14 +138,14 @@ def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> Bu
         raise ConfigError(
             f"bridge: expected two runs of one benchmark, got {old.benchmark!r} and {new.benchmark!r}; name other runs"
         )
-    pairs = pair((old.scores, old.version.metric), (new.scores, new.version.metric), config.prompts, config.seed)
+    pairs = pair_images((old.scores, old.version.metric), (new.scores, new.version.metric), config.prompts, config.seed)
     return build(
         pairs,
         new.skills if len(new.skills) else old.skills,
         bridge_id=name_by_time(store, datetime.now(UTC)),
         benchmark=new.benchmark,
         versions=(old.version, new.version),
-        lower_is_better=(old.falls, new.falls),
+        lower_is_better=(old.lower_is_better, new.lower_is_better),
         wanted=config.explains,
     )
 

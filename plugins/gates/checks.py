@@ -16,7 +16,13 @@ from plumbline.operators.results.comparison import average_prompts
 from plumbline.operators.results.run_scores import Hashes, RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.ordering import DEFAULT_POWER, holm
-from plumbline.plugins.gates.margins import MAX_PROMPTS, MarginTest, margin_test, prompts_needed, smallest_shown
+from plumbline.plugins.gates.margins import (
+    MAX_PROMPTS,
+    MarginTest,
+    count_needed_prompts,
+    find_smallest_difference,
+    run_margin_test,
+)
 from plumbline.plugins.gates.rules import EACH, Gate, Rule
 
 Floats = NDArray[np.float64]
@@ -49,7 +55,7 @@ class Check(NamedTuple):
     """One-sided p-value, not corrected for multiple tests; small if the rule holds."""
     prompts: int | None = None
     smallest: float | None = None
-    """Distance between bound and true mean that the same number of similar prompts detects with 80% power."""
+    """Distance between bound and true mean that as many similar prompts detect with 80% power."""
     needed: int | None = None
     """Number of similar prompts that pass the rule with 80% power; None if the mean is beyond the bound."""
 
@@ -63,7 +69,7 @@ class GateResult(NamedTuple):
     run_id: str
     benchmark: str
     against: str | None
-    """Id of the run, or name of the generator, with which the run is compared."""
+    """Id of the run, or name of the generator, that the run is compared with."""
     passed: bool
     rules: Mapping[str, str]
     """Descriptions of the rules, by name."""
@@ -101,7 +107,7 @@ class SummaryRow(NamedTuple):
 
 
 class OtherSide(NamedTuple):
-    """The scores with which a candidate is compared."""
+    """The run and generator that a candidate is compared with, and their scores."""
 
     generator: str
     scores: RunScores
@@ -120,15 +126,15 @@ class JudgedRun:
     skills: Callable[[], Skills]
     lower_is_better: frozenset[str]
     unranked: frozenset[str]
-    """Metrics whose scores are neither better nor worse."""
+    """Metrics that do not rank generators: a higher score is neither better nor worse."""
     ranges: Mapping[str, ScoreRange]
     """Lowest and highest possible score, for each metric that declares them."""
     candidates: Sequence[str]
     """Generators to judge if a rule names no candidate."""
     other: str
-    """Description of the other side for rules without a baseline; empty if there is nothing to compare with."""
+    """Description of the run or generator to compare with, for rules without a baseline; empty if there is neither."""
     find_other: Callable[[Rule, str], OtherSide | str]
-    """Returns the other side of a rule for a generator, or the reason why the two cannot be compared."""
+    """Returns the scores that a rule compares a generator with, or the reason why they cannot be compared."""
 
     @property
     def generators(self) -> list[str]:
@@ -159,13 +165,15 @@ def check_rules(gate: Gate, judged: JudgedRun) -> None:
             if value is not None:
                 check_known(f"{at}: {key}", value, known)
         if rule.skill == EACH and not judged.skill_names:
-            raise ConfigError(f"{at}: skill: each needs prompts with skills, but these have none; remove it")
-        if rule.compares and rule.metric in judged.unranked:
+            raise ConfigError(
+                f"{at}: skill: each needs prompts with skills, but this run's prompts have none; remove it"
+            )
+        if rule.needs_other_side and rule.metric in judged.unranked:
             raise ConfigError(
                 f"{at}: {rule.kind}: higher scores of {rule.metric} are neither better nor worse; use at_least or "
                 "at_most"
             )
-        if rule.compares and not (rule.baseline or judged.other):
+        if rule.needs_other_side and not (rule.baseline or judged.other):
             raise ConfigError(
                 f"{at}: {rule.kind}: there is nothing to compare with; name another run (against=RUN), or a "
                 "generator of the same run (baseline=NAME)"
@@ -201,8 +209,8 @@ class _Limits(NamedTuple):
     """Description of the assumption behind the limits; empty if the metric declares its range."""
 
 
-class _Tested(NamedTuple):
-    """The test of a question, in which larger values are better, or the reason why it could not be tested."""
+class _TestResult(NamedTuple):
+    """Test of a rule for one generator and skill, or the reason why it was not tested; larger values are better."""
 
     test: MarginTest | None
     bound: float = 0.0
@@ -217,8 +225,8 @@ class _Tested(NamedTuple):
     problem: str = ""
 
     @property
-    def ends(self) -> tuple[float, float]:
-        """Ends of the interval in the metric's own direction."""
+    def interval(self) -> tuple[float, float]:
+        """Lower and upper end of the interval, in the metric's own direction."""
         assert self.test is not None
         low, high = sorted((self.sign * self.test.low, self.sign * self.test.high))
         return low, high
@@ -236,9 +244,9 @@ def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against
         judged: The run's data.
         run_id: The run's id, for the result.
         benchmark: The run's benchmark, for the result.
-        against: The run or generator with which the run is compared, for the result.
+        against: The run or generator that the run is compared with, for the result.
     """
-    questions = list(_questions(gate, judged))
+    questions = list(_list_questions(gate, judged))
     asked = {name: rule.describe(judged.other) for name, rule in gate.rules.items()}
     tested = dict(_run_tests([question for question in questions if question.rule.is_tested], judged, gate.alpha))
     tests = {question: result.test for question, result in tested.items() if result.test is not None}
@@ -253,8 +261,8 @@ def judge(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against
     return GateResult(gate.source, gate.alpha, run_id, benchmark, against, passed, asked, checks)
 
 
-def _questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
-    """Yield every rule with each generator and skill to which it applies."""
+def _list_questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
+    """Yield every combination of a rule and a generator and skill that it applies to."""
     for name, rule in gate.rules.items():
         skills = judged.skill_names if rule.skill == EACH else [rule.skill]
         for generator in [rule.candidate] if rule.candidate else judged.candidates:
@@ -271,19 +279,23 @@ def _look_up(question: _Question, asked: str, judged: JudgedRun) -> Check:
         if (generator, skill) == (question.generator, question.skill) and rule.metric in (None, metric)
     ]
     n, rows = sum(row.n for row in found), sum(row.rows for row in found)
-    if not rows or (rule.is_floor and not n):
+    if not rows or (rule.is_bound_of_mean and not n):
         return question.check(asked, "cannot tell", "no image has a score" if rows else "no rows")
-    value = found[0].mean if rule.is_floor else n / rows
+    value = found[0].mean if rule.is_bound_of_mean else n / rows
     holds = value <= rule.bound if rule.kind == "at_most" else value >= rule.bound
-    finding = f"{number(value)} on {plural(n, 'image')}" if rule.is_floor else f"{value:.2%}: {n:,} of {rows:,} rows"
+    finding = (
+        f"{number(value)} on {plural(n, 'image')}" if rule.is_bound_of_mean else f"{value:.2%}: {n:,} of {rows:,} rows"
+    )
     return question.check(asked, "passed" if holds else "failed", finding, value=value)
 
 
-def _run_tests(questions: Sequence[_Question], judged: JudgedRun, alpha: float) -> Iterator[tuple[_Question, _Tested]]:
+def _run_tests(
+    questions: Sequence[_Question], judged: JudgedRun, alpha: float
+) -> Iterator[tuple[_Question, _TestResult]]:
     """Test the questions sorted by metric and generator, so that each pair's scores are read only once."""
 
     @lru_cache(maxsize=1)
-    def values_of(metric: str, generator: str, other: OtherSide | None) -> tuple[Hashes, Floats]:
+    def read_values(metric: str, generator: str, other: OtherSide | None) -> tuple[Hashes, Floats]:
         """Return the prompts with their mean scores, or with the differences from the other side's mean scores."""
         prompts = judged.scores().prompts
         if other is not None:
@@ -293,19 +305,19 @@ def _run_tests(questions: Sequence[_Question], judged: JudgedRun, alpha: float) 
             0.0 if other is None else average_prompts(prompts, other.scores.select_rows(metric, other.generator))
         )
 
-    def test_question(question: _Question) -> _Tested:
+    def test_question(question: _Question) -> _TestResult:
         rule, scores, metric = question.rule, judged.scores(), str(question.rule.metric)
         if question.generator not in scores.generators:
-            return _Tested(None, problem="no rows")
-        other = judged.find_other(rule, question.generator) if rule.compares else None
+            return _TestResult(None, problem="no rows")
+        other = judged.find_other(rule, question.generator) if rule.needs_other_side else None
         if isinstance(other, str):
-            return _Tested(None, problem=other)
-        prompts, values = values_of(metric, question.generator, other)
+            return _TestResult(None, problem=other)
+        prompts, values = read_values(metric, question.generator, other)
         chosen = np.isfinite(values)
         if question.skill != OVERALL:
             chosen &= next(mask for skill, mask in judged.skills().each(prompts) if skill == question.skill)
         if not chosen.any():
-            return _Tested(None, problem="no score" if other is None else "no prompt has a score on both sides")
+            return _TestResult(None, problem="no score" if other is None else "no prompt has a score on both sides")
         if other is None:
             sign, bound = (-1, -rule.bound) if rule.kind == "at_most" else (1, rule.bound)
         else:
@@ -314,20 +326,20 @@ def _run_tests(questions: Sequence[_Question], judged: JudgedRun, alpha: float) 
         values, limits = sign * values[chosen], _find_limits(metric, sign, other, judged)
         same = other is not None and not values.any() and bool(np.isin(prompts[chosen], other.same_images()).all())
         if limits.worst == limits.best and not same:
-            return _Tested(
+            return _TestResult(
                 None,
                 problem=f"all scores are equal, and {metric} declares no range, so possible losses are unknown",
             )
-        test = margin_test(values, bound, alpha, limits.worst, limits.best)
+        test = run_margin_test(values, bound, alpha, limits.worst, limits.best)
         edited = 0 if other is None else scores.shared_prompts(other.scores).edited
-        return _Tested(test, bound, sign, values, limits, same, edited)
+        return _TestResult(test, bound, sign, values, limits, same, edited)
 
     by_scores = sorted(questions, key=lambda question: (str(question.rule.metric), question.generator))
     return ((question, test_question(question)) for question in by_scores)
 
 
 def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: JudgedRun) -> _Limits:
-    """Return the limits of a prompt's value, from the metric's declared range or otherwise from all observed scores."""
+    """Return the limits of a prompt's value, from the metric's declared range or else from all observed scores."""
     scores = [judged.scores(), *([] if other is None else [other.scores])]
     seen = [side.spans[metric] for side in scores if metric in side.spans]
     low, high = min(low for low, _ in seen), max(high for _, high in seen)
@@ -341,31 +353,31 @@ def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: Judged
     return _Limits(min(sign * low, sign * high), max(sign * low, sign * high), assumed)
 
 
-def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_failed: float) -> Check:
-    """Return the check of a tested question.
+def _conclude(question: _Question, asked: str, tested: _TestResult, alpha: float, p_failed: float) -> Check:
+    """Return the check that follows from a test.
 
     `p_failed` is the p-value for the rule being broken, corrected for all tests.
     """
     rule, test = question.rule, tested.test
     if test is None:
         return question.check(asked, "cannot tell", tested.problem)
-    shown = signed if rule.compares else number
-    low, high = tested.ends
+    shown = signed if rule.needs_other_side else number
+    low, high = tested.interval
     outcome: Outcome = "passed" if test.p_above <= alpha else "failed" if p_failed <= alpha else "cannot tell"
     value, prompts = tested.sign * test.mean, plural(test.n, "prompt")
     interval = f"{1 - 2 * alpha:.0%} interval {shown(low)} to {shown(high)}"
     sure = f"broken with p {p_text(p_failed)} (Holm)" if outcome == "failed" else f"p {p_text(test.p_above)}"
     parts = [f"{shown(value)} ({interval}) on {prompts}, {sure}"]
-    smallest, needed = smallest_shown(test), None
+    smallest, needed = find_smallest_difference(test), None
     if tested.same_images:
         outcome = "passed" if rule.kind == "no_worse_by" else "failed"
         parts = [f"the same images on {'all ' * (test.n > 1)}{prompts}"]
     elif outcome == "cannot tell":
         # a candidate that must only be no worse is assumed to be no better either
         mean = min(test.mean, 0.0) if rule.kind == "no_worse_by" else test.mean
-        needed = prompts_needed(tested.values, tested.bound, alpha, tested.limits.worst, mean)
+        needed = count_needed_prompts(tested.values, tested.bound, alpha, tested.limits.worst, mean)
         parts.append(_describe_power(rule, tested, smallest, needed))
-        if rule.compares and not tested.values.any():
+        if rule.needs_other_side and not tested.values.any():
             parts.append("equal scores do not prove equal images")
     if tested.limits.assumed and not tested.same_images:
         parts.append(tested.limits.assumed)
@@ -386,7 +398,7 @@ def _conclude(question: _Question, asked: str, tested: _Tested, alpha: float, p_
     )
 
 
-def _describe_power(rule: Rule, tested: _Tested, smallest: float, needed: int | None) -> str:
+def _describe_power(rule: Rule, tested: _TestResult, smallest: float, needed: int | None) -> str:
     """Describe the power of these prompts, and how many prompts the rule needs."""
     assert tested.test is not None
     can = {

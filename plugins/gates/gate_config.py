@@ -27,7 +27,7 @@ class GateConfig:
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str = "latest"
-    """Id of a run (plumbline status), or of a suite, whose runs must all pass; `latest` is the newest run."""
+    """Id of a run (see plumbline status), or of a suite whose runs must all pass; `latest` is the newest run."""
     rules: str
     """Rules file (plugins/gates/README.md): a path or URL."""
     against: str | None = None
@@ -39,8 +39,8 @@ class GateConfig:
     baseline: str | None = None
     """The generator of the same run to compare with, instead of another run."""
     settings: Choice = "compare"
-    """How to treat sides that were generated with different settings: with `compare`, rules cannot decide between them;
-    with `ignore`, rules compare their scores anyway.
+    """Treatment of images generated with different settings: with `compare`, rules on them remain undecided;
+    with `ignore`, their scores are compared anyway.
     """
     junit: str | None = None
     """File for the result as JUnit XML, which CI systems show: a path or URL."""
@@ -85,11 +85,11 @@ def read_gate(place: Place) -> Gate:
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from error
     return Gate(
-        str(place), file.alpha, {str(name): _rule(place, name, of_rule) for name, of_rule in file.rules.items()}
+        str(place), file.alpha, {str(name): _parse_rule(place, name, of_rule) for name, of_rule in file.rules.items()}
     )
 
 
-def _rule(place: Place, name: str, values: Any) -> Rule:
+def _parse_rule(place: Place, name: str, values: Any) -> Rule:
     if not isinstance(values, dict):
         example = f"{name}: {{metric: NAME, at_least: NUMBER}}"
         raise ConfigError(f"{place}: rule {name}: expected a mapping, got {values!r}; write {example}")

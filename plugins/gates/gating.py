@@ -49,13 +49,13 @@ def judge_run(
 
     Args:
         store: The store that contains the run.
-        gate: Rules, all of which apply to the run's benchmark.
+        gate: The rules; all of them must apply to the run's benchmark.
         run_id: The run's id.
         against: Id of the run to compare with.
-        no_other: The reason why there is no run to compare with.
+        no_other: The reason why `against` is None.
         candidate: The generator to judge; None for every generator.
         baseline: Generator of the same run to compare with.
-        settings: How to treat sides that were generated with different settings.
+        settings: Treatment of images that were generated with different settings.
         sources: The run's sources, if they have already been read.
 
     Raises:
@@ -70,9 +70,9 @@ def judge_run(
     candidates = [candidate] if candidate else [name for name in generators if name != baseline]
     metrics = read_metrics(manifest)
     judged = JudgedRun(
-        summary=_summary(store, run_id),
+        summary=_read_summary(store, run_id),
         scores=sides.scores,
-        skills=cache(lambda: _skills(store, manifest, sources)),
+        skills=cache(lambda: _read_skills(store, manifest, sources)),
         lower_is_better=read_lower_is_better(manifest),
         unranked=frozenset(name for name, metric in metrics.items() if not metric.ranks),
         ranges={name: metric.score_range for name, metric in metrics.items() if metric.score_range is not None},
@@ -85,7 +85,7 @@ def judge_run(
 
 
 def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
-    """Judge the configured run, or the runs of the configured suite that rules apply to, and write the result files.
+    """Judge the configured run, or those runs of the suite that have rules, and write the result files.
 
     Raises ConfigError if no rule applies to the run's benchmark, or if the run would be compared with itself.
     """
@@ -136,7 +136,7 @@ WRITERS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit": to_juni
 
 
 class _Sides:
-    """The two sides of every comparison; each side is read when a rule first needs it."""
+    """Reader of the runs that rules compare; each run is read when a rule first needs it."""
 
     def __init__(
         self,
@@ -153,11 +153,11 @@ class _Sides:
         self.baseline, self.settings = baseline, settings
         self.before = None if against is None else read_manifest(store, against)
         self.scores: Callable[[], RunScores] = cache(lambda: read_run_scores(store, run_id))
-        self.other: Callable[[str, str, str, str], OtherSide] = cache(self._other)
+        self.other: Callable[[str, str, str, str], OtherSide] = cache(self._make_other_side)
         self.scores_before: Callable[[], RunScores] = cache(lambda: read_run_scores(store, str(against)))
 
     def find(self, rule: Rule, generator: str) -> OtherSide | str:
-        """Return the side with which a rule compares a generator, or the reason why they cannot be compared."""
+        """Return the scores that a rule compares a generator with, or the reason why they cannot be compared."""
         baseline = rule.baseline or self.baseline
         if baseline == generator:
             return "it is the baseline itself"
@@ -168,12 +168,12 @@ class _Sides:
         if self.before is None:
             return f"nothing to compare with: {self.no_other}"
         return (
-            self._obstacle(rule, generator, self.before)
+            self._find_obstacle(rule, generator, self.before)
             or self._explain_difference(describe_changed_settings(self.before, self.manifest, generator))
             or self.other(str(rule.metric), generator, str(self.against), generator)
         )
 
-    def _other(self, metric: str, generator: str, run_id: str, other: str) -> OtherSide:
+    def _make_other_side(self, metric: str, generator: str, run_id: str, other: str) -> OtherSide:
         sides = ScoredImages(self.run_id, generator, metric), ScoredImages(run_id, other, metric)
         scores = self.scores() if run_id == self.run_id else self.scores_before()
         return OtherSide(other, scores, cache(lambda: find_same_images(self.store, *sides)))
@@ -183,8 +183,8 @@ class _Sides:
             return ""
         return f"the settings differ: {settings}; generate with the same, or set settings=ignore"
 
-    def _obstacle(self, rule: Rule, generator: str, before: Mapping[str, Any]) -> str:
-        """Return the reason why a generator cannot be compared with itself in the other run; empty if there is none."""
+    def _find_obstacle(self, rule: Rule, generator: str, before: Mapping[str, Any]) -> str:
+        """Return the reason why a generator cannot be compared with itself in the other run, or an empty string."""
         if generator not in before.get("generators", ()):
             return f"{self.against} has no {generator}; name a generator of this run by baseline: NAME"
         if obstacle := obstacle_between(before, self.manifest):
@@ -194,7 +194,7 @@ class _Sides:
         return ""
 
 
-def _summary(store: Store, run_id: str) -> dict[tuple[str, str, str], SummaryRow]:
+def _read_summary(store: Store, run_id: str) -> dict[tuple[str, str, str], SummaryRow]:
     table = store.read_table(f"runs/{run_id}/summary.parquet")
     return {
         (row["generator"], row["metric"], row["skill"]): SummaryRow(row["mean"], row["n"], row["n"] + row["n_null"])
@@ -202,7 +202,7 @@ def _summary(store: Store, run_id: str) -> dict[tuple[str, str, str], SummaryRow
     }
 
 
-def _skills(store: Store, manifest: Mapping[str, Any], sources: Sources | None) -> Skills:
+def _read_skills(store: Store, manifest: Mapping[str, Any], sources: Sources | None) -> Skills:
     """Return the skills of the run's prompts; raise ConfigError if the prompts can no longer be read."""
     originals, unreadable = find_originals(manifest, store, sources)
     if originals is None:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from plumbline.plugins.gates.checks import Check, GateResult
 
-NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that are not allowed in XML."""
 
 
@@ -15,17 +15,17 @@ def to_junit(results: Sequence[GateResult]) -> str:
 
     A check that makes the gate fail is a failure. An undecided check that does not make the gate fail is skipped.
     """
-    suites = ElementTree.Element("testsuites", _counts([check for result in results for check in result.checks]))
+    suites = ElementTree.Element("testsuites", _count_checks([check for result in results for check in result.checks]))
     for result in results:
-        name = _text(f"gate {result.run_id} {result.benchmark}")
-        suite = ElementTree.SubElement(suites, "testsuite", {"name": name, **_counts(result.checks)})
+        name = _remove_invalid(f"gate {result.run_id} {result.benchmark}")
+        suite = ElementTree.SubElement(suites, "testsuite", {"name": name, **_count_checks(result.checks)})
         for check in result.checks:
             _add_case(suite, check)
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, "unicode", xml_declaration=True) + "\n"
 
 
-def _counts(checks: Sequence[Check]) -> dict[str, str]:
+def _count_checks(checks: Sequence[Check]) -> dict[str, str]:
     failures = sum(check.fails for check in checks)
     skipped = sum(check.outcome == "cannot tell" and not check.fails for check in checks)
     return {"tests": str(len(checks)), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
@@ -33,16 +33,18 @@ def _counts(checks: Sequence[Check]) -> dict[str, str]:
 
 def _add_case(suite: ElementTree.Element, check: Check) -> None:
     name = " ".join(part for part in (check.generator, check.metric, check.skill) if part)
-    case = ElementTree.SubElement(suite, "testcase", {"classname": _text(check.rule), "name": _text(name)})
-    message = {"message": _text(f"{check.outcome}: {check.found}")}
+    case = ElementTree.SubElement(
+        suite, "testcase", {"classname": _remove_invalid(check.rule), "name": _remove_invalid(name)}
+    )
+    message = {"message": _remove_invalid(f"{check.outcome}: {check.found}")}
     if check.fails:
         failure = ElementTree.SubElement(case, "failure", {**message, "type": check.outcome})
-        failure.text = _text(f"asked: {check.asked}")
+        failure.text = _remove_invalid(f"asked: {check.asked}")
     elif check.outcome == "cannot tell":
         ElementTree.SubElement(case, "skipped", message)
     else:
-        ElementTree.SubElement(case, "system-out").text = _text(check.found)
+        ElementTree.SubElement(case, "system-out").text = _remove_invalid(check.found)
 
 
-def _text(text: str) -> str:
-    return NO_XML.sub("\ufffd", text)
+def _remove_invalid(text: str) -> str:
+    return NOT_IN_XML.sub("\ufffd", text)

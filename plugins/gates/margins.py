@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class MarginTest(NamedTuple):
-    """A mean compared with a bound; `low` to `high` is the interval that corresponds to the two one-sided tests."""
+    """Result of comparing a mean with a bound; the interval `low` to `high` corresponds to the two one-sided tests."""
 
     mean: float
     low: float
@@ -59,29 +59,29 @@ class MarginTest(NamedTuple):
     """Standard deviation; 0 for a single value."""
 
 
-def margin_test(values: Floats, bound: float, alpha: float, worst: float, best: float) -> MarginTest:
-    """Test whether the mean of prompts' values is above a bound, and whether it is below.
+def run_margin_test(values: Floats, bound: float, alpha: float, worst: float, best: float) -> MarginTest:
+    """Run two one-sided tests: whether the mean of the prompts' values is above a bound, and whether it is below.
 
     Args:
         values: A value for each prompt (n,), n > 0, drawn independently.
-        bound: The bound with which the mean is compared.
+        bound: The bound to compare the mean with.
         alpha: Level of each of the two tests.
         worst: The lowest value that a prompt can have.
         best: The highest value that a prompt can have.
     """
-    below, above = as_sample(values, worst), as_sample(-values, -best)
+    below, above = make_sample(values, worst), make_sample(-values, -best)
     return MarginTest(
         mean=float(values.mean()),
-        low=lowest_mean(below, alpha),
-        high=-lowest_mean(above, alpha),
-        p_above=p_value(below, bound),
-        p_below=p_value(above, -bound),
+        low=find_lowest_mean(below, alpha),
+        high=-find_lowest_mean(above, alpha),
+        p_above=compute_p_value(below, bound),
+        p_below=compute_p_value(above, -bound),
         n=len(values),
         spread=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
     )
 
 
-def as_sample(values: Floats, worst: float) -> Sample:
+def make_sample(values: Floats, worst: float) -> Sample:
     """Return the values as a sample; if too many are distinct, round them down, which can only raise a p-value."""
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) > MAX_DISTINCT:
@@ -90,7 +90,7 @@ def as_sample(values: Floats, worst: float) -> Sample:
     return Sample(distinct, counts.astype(np.float64), worst)
 
 
-def p_value(sample: Sample, bound: float) -> float:
+def compute_p_value(sample: Sample, bound: float) -> float:
     """Return the one-sided p-value of the hypothesis that the mean of the values is at most the bound.
 
     The worst possible value is added to the sample, and weights that sum to 1 are drawn uniformly. The p-value is the
@@ -112,11 +112,11 @@ def p_value(sample: Sample, bound: float) -> float:
     if weights.min() > 0:
         return 0.0
     positive = float(counts @ weights) > 0
-    tail = _negative_tail(weights if positive else -weights, counts)
+    tail = _compute_negative_tail(weights if positive else -weights, counts)
     return min(max(tail if positive else 1.0 - tail, 0.0), 1.0)
 
 
-def _negative_tail(weights: Floats, counts: Floats) -> float:
+def _compute_negative_tail(weights: Floats, counts: Floats) -> float:
     """Return the probability that a weighted sum of exponential variables, whose mean is at least 0, is negative.
 
     The sum has the moment generating function 1 / prod (1 - s weight)^count. The inversion integral runs along a line
@@ -124,13 +124,13 @@ def _negative_tail(weights: Floats, counts: Floats) -> float:
     """
     lowest = 1 / float(weights.min())
 
-    def slope(s: float) -> float:
+    def find_slope(s: float) -> float:
         return float(counts @ (weights / (1 - s * weights)))
 
     left = lowest / 2
-    while slope(left) > 0:
+    while find_slope(left) > 0:
         left = (left + lowest) / 2
-    saddle = scipy.optimize.brentq(slope, left, 0.0, rtol=1e-9)
+    saddle = scipy.optimize.brentq(find_slope, left, 0.0, rtol=1e-9)
     width = 1 / math.sqrt(float(counts @ (weights / (1 - saddle * weights)) ** 2))
     line = saddle if saddle < -width / 2 else saddle - width / 2
     tilted = weights / (1 - line * weights)
@@ -147,34 +147,34 @@ def _negative_tail(weights: Floats, counts: Floats) -> float:
     return total * STEP * width / math.pi
 
 
-def lowest_mean(sample: Sample, alpha: float) -> float:
-    """Return the lower end of a one-sided interval: the bound above which the mean is shown to be at level alpha."""
+def find_lowest_mean(sample: Sample, alpha: float) -> float:
+    """Return the lower end of a one-sided interval: the highest bound that the test rejects at level alpha."""
     values, counts, worst = sample
     if values[-1] <= worst:
         return worst
 
-    def excess(bound: float) -> float:
-        return float(scipy.special.ndtri(np.clip(p_value(sample, bound), 1e-300, 1 - 1e-15)) - quantile)
+    def find_excess(bound: float) -> float:
+        return float(scipy.special.ndtri(np.clip(compute_p_value(sample, bound), 1e-300, 1 - 1e-15)) - quantile)
 
     quantile = float(scipy.special.ndtri(alpha))
     n = float(counts.sum())
     mean = float(counts @ values) / n
     reach = math.sqrt(float(counts @ (values - mean) ** 2) / n**2) + (mean - worst) / n
-    high = mean if excess(mean) > 0 else float(values[-1])
-    while (low := max(mean - reach, worst)) > worst and excess(low) > 0:
+    high = mean if find_excess(mean) > 0 else float(values[-1])
+    while (low := max(mean - reach, worst)) > worst and find_excess(low) > 0:
         high, reach = low, 2 * reach
-    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-9 * (float(values[-1]) - worst), rtol=1e-12))
+    return float(scipy.optimize.brentq(find_excess, low, high, xtol=1e-9 * (float(values[-1]) - worst), rtol=1e-12))
 
 
-def smallest_shown(test: MarginTest, chance: float = DEFAULT_POWER) -> float:
-    """Return how far above the bound a mean must be for as many similar prompts to show it with this probability."""
-    return test.mean - test.low + _shortfall(test.spread, test.n, chance)
+def find_smallest_difference(test: MarginTest, chance: float = DEFAULT_POWER) -> float:
+    """Return how far above the bound a true mean must be for the same number of prompts to detect it at this power."""
+    return test.mean - test.low + _find_shortfall(test.spread, test.n, chance)
 
 
-def prompts_needed(
+def count_needed_prompts(
     values: Floats, bound: float, alpha: float, worst: float, mean: float, chance: float = DEFAULT_POWER
 ) -> int | None:
-    """Return how many prompts would show, with probability `chance`, that the mean is above the bound.
+    """Return the number of prompts that would show, with probability `chance`, that the mean is above the bound.
 
     Additional prompts are assumed to have the same values, shifted so that their mean is `mean`.
 
@@ -185,19 +185,19 @@ def prompts_needed(
         return None
     n = len(values)
     spread = float(values.std(ddof=1)) if n > 1 else 0.0
-    sample = as_sample(np.maximum(values - values.mean() + mean, worst), worst)
+    sample = make_sample(np.maximum(values - values.mean() + mean, worst), worst)
 
-    def show(prompts: int) -> bool:
-        return p_value(sample.times(prompts / n), bound + _shortfall(spread, prompts, chance)) <= alpha
+    def is_enough(prompts: int) -> bool:
+        return compute_p_value(sample.times(prompts / n), bound + _find_shortfall(spread, prompts, chance)) <= alpha
 
     few, many = n, 2 * n
-    while not show(many):
+    while not is_enough(many):
         if many > MAX_PROMPTS:
             return None
         few, many = many, 2 * many
-    return few + 1 + bisect_left(range(few + 1, many), True, key=show)
+    return few + 1 + bisect_left(range(few + 1, many), True, key=is_enough)
 
 
-def _shortfall(spread: float, n: int, chance: float) -> float:
-    """Return the largest amount by which the mean of n prompts falls below the true mean, with this probability."""
+def _find_shortfall(spread: float, n: int, chance: float) -> float:
+    """Return an amount; with probability `chance`, the mean of n prompts is below the true mean by at most this."""
     return float(scipy.stats.norm.ppf(chance)) * spread / math.sqrt(n)

@@ -12,7 +12,7 @@ from plumbline.operators.results.summary import OVERALL
 EACH = "each"
 """Value of `skill` that applies a rule to every skill separately."""
 BOUNDS = ("at_least", "at_most", "no_worse_by", "better_by", "coverage")
-COMPARING = ("no_worse_by", "better_by")
+COMPARING_BOUNDS = ("no_worse_by", "better_by")
 """Bounds that need another run or generator to compare with."""
 
 Alpha = Annotated[float, Bound("a probability above 0 and below 0.5", lambda value: 0 < value < 0.5)]
@@ -33,19 +33,19 @@ class Rule(BoundsChecked):
     baseline: str | None = None
     """Generator of the same run to compare with; null means the run or generator that the command specifies."""
     at_least: float | None = None
-    """Lower bound of the mean."""
+    """Minimum of the mean."""
     at_most: float | None = None
-    """Upper bound of the mean."""
+    """Maximum of the mean."""
     surely: bool = False
-    """For `at_least` and `at_most`: require that the end of the interval meets the bound, not only the mean."""
+    """For `at_least` and `at_most`: require that the whole interval meets the bound, not only the mean."""
     no_worse_by: AboveZero | None = None
     """Non-inferiority margin: the mean over shared prompts is worse than the other side's by less than this."""
     better_by: NotNegative | None = None
     """Superiority margin: the mean over shared prompts is better than the other side's by more than this."""
     coverage: SomeShare | None = None
-    """Lower bound of the fraction of rows that have a score."""
+    """Minimum fraction of rows that have a score."""
     cannot_tell: Literal["fails", "passes"] = "fails"
-    """Whether the gate passes or fails if there are too few prompts to decide."""
+    """Result if there are too few prompts to decide: `fails` or `passes`."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
@@ -57,10 +57,12 @@ class Rule(BoundsChecked):
             )
         if self.metric is None and self.coverage is None:
             raise ConfigError(f"metric: {given[0]} needs a metric; add metric: NAME")
-        if self.surely and not self.is_floor:
+        if self.surely and not self.is_bound_of_mean:
             raise ConfigError(f"surely: only allowed with at_least and at_most, got {given[0]}; remove it")
-        if self.baseline is not None and not self.compares:
-            raise ConfigError(f"baseline: only allowed with {' and '.join(COMPARING)}, got {given[0]}; remove it")
+        if self.baseline is not None and not self.needs_other_side:
+            raise ConfigError(
+                f"baseline: only allowed with {' and '.join(COMPARING_BOUNDS)}, got {given[0]}; remove it"
+            )
 
     @property
     def kind(self) -> str:
@@ -73,19 +75,19 @@ class Rule(BoundsChecked):
         return float(getattr(self, self.kind))
 
     @property
-    def compares(self) -> bool:
+    def needs_other_side(self) -> bool:
         """True if the rule needs another run or generator to compare with."""
-        return self.kind in COMPARING
+        return self.kind in COMPARING_BOUNDS
 
     @property
-    def is_floor(self) -> bool:
+    def is_bound_of_mean(self) -> bool:
         """True if the rule is a lower or upper bound of a mean."""
         return self.kind in ("at_least", "at_most")
 
     @property
     def is_tested(self) -> bool:
         """True if the rule is a statistical test, False if it only looks up a value in the summary."""
-        return self.compares or self.surely
+        return self.needs_other_side or self.surely
 
     def describe(self, other: str = "") -> str:
         """Describe the rule in words; `other` is the run or generator that the command compares with."""
@@ -104,7 +106,7 @@ class Rule(BoundsChecked):
 
 
 class Gate(NamedTuple):
-    """Rules, all of which a run must pass."""
+    """A set of rules; a run passes if it passes every rule."""
 
     source: str
     """Name of the file with the rules."""
@@ -114,7 +116,7 @@ class Gate(NamedTuple):
     """Rules by name."""
 
     def select_benchmark(self, benchmark: str) -> "Gate":
-        """Return the gate with only the rules that apply to a benchmark, which may be none."""
+        """Return the gate with only the rules that apply to a benchmark; it may have no rules."""
         return self._replace(
             rules={name: rule for name, rule in self.rules.items() if rule.benchmark in (None, benchmark)}
         )

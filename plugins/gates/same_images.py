@@ -25,7 +25,7 @@ class ScoredImages(NamedTuple):
 
 
 class _Digests(NamedTuple):
-    """Digests of the prompts all of whose images have a digest."""
+    """Digests of the images of each prompt, without prompts that have an image without a digest."""
 
     prompts: Hashes
     """Hashes of the prompt ids in ascending order."""
@@ -36,14 +36,14 @@ class _Digests(NamedTuple):
 def find_same_images(store: Store, images: ScoredImages, others: ScoredImages) -> Hashes:
     """Return the prompts for which both sides have the same images, as ascending hashes of their ids.
 
-    Sides with the same score cells have the same images. Other images are compared by the digests in the cells from
-    which their scores were computed. If these cells no longer exist, or a prompt has an image without a digest, the
-    images do not count as the same.
+    Sides with the same score cells have the same images. Otherwise the digests are compared; they are in the cells that
+    the scores were computed from. If these cells no longer exist, or a prompt has an image without a digest, the images
+    do not count as the same.
     """
     try:
         cells, other_cells = _read_scores(store, images), _read_scores(store, others)
         if cells.keys() == other_cells.keys():
-            return np.unique(_hashes((cell.table for cell in cells.values()), "prompt_id"))
+            return np.unique(_hash_ids((cell.table for cell in cells.values()), "prompt_id"))
         digests, other_digests = (_read_digests(store, side.values()) for side in (cells, other_cells))
     except PlumblineError:
         return NO_PROMPTS
@@ -54,7 +54,7 @@ def find_same_images(store: Store, images: ScoredImages, others: ScoredImages) -
 
 
 def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
-    """Return the score cells of a side by path, or by the digest of their content if they are drafts."""
+    """Return the score cells of a side by path; drafts are keyed by the digest of their content."""
     states = read_cell_states(store, side.run_id)
     own = {path: state for path, state in states.items() if path.split("/")[-2:-1] == [side.generator]}
     cells = {path: read_stored(store, states, path) for path in find_scores_cells(store, own, side.metric)}
@@ -67,9 +67,9 @@ def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
     with_digests = [table for table in tables if table is not None]
     if len(with_digests) < len(tables) or not with_digests:
         return _Digests(NO_PROMPTS, NO_PROMPTS)
-    without = _hashes((table.filter(table.column("image_digest").is_null()) for table in with_digests), "prompt_id")
+    without = _hash_ids((table.filter(table.column("image_digest").is_null()) for table in with_digests), "prompt_id")
     rows = [table.drop_null() for table in with_digests]
-    prompts, digests = (_hashes(rows, name) for name in ("prompt_id", "image_digest"))
+    prompts, digests = (_hash_ids(rows, name) for name in ("prompt_id", "image_digest"))
     order = np.argsort(prompts, kind="stable")
     distinct, first = np.unique(prompts[order], return_index=True)
     sums = np.add.reduceat(digests[order], first) if len(first) else NO_PROMPTS
@@ -78,7 +78,7 @@ def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
 
 
 def _read_image_digests(store: Store, scores: StoredCell) -> pa.Table | None:
-    """Return prompts and digests of the scored images; None if no cell behind the scores has digests."""
+    """Return prompts and digests of the scored images; None if the scores were computed from cells without digests."""
     for path in scores.provenance["inputs"]:
         table = store.read_cell(path).table
         if "image_digest" in table.column_names:
@@ -86,5 +86,5 @@ def _read_image_digests(store: Store, scores: StoredCell) -> pa.Table | None:
     return None
 
 
-def _hashes(tables: Iterable[pa.Table], name: str) -> Hashes:
+def _hash_ids(tables: Iterable[pa.Table], name: str) -> Hashes:
     return np.concatenate([NO_PROMPTS, *(hash_ids(table.column(name).drop_null().to_pylist()) for table in tables)])

@@ -23,7 +23,7 @@ MAX_KNOTS = 256
 """Maximum number of knots in a curve."""
 
 
-def _unchanged(old: Floats, new: Floats) -> Line:
+def _use_identity(old: Floats, new: Floats) -> Line:
     return UNCHANGED
 
 
@@ -46,7 +46,7 @@ def fit_curve(old: Floats, new: Floats) -> Curve:
 
 
 FITS: Mapping[Kind, Callable[[Floats, Floats], Line | Curve]] = {
-    "unchanged": _unchanged,
+    "unchanged": _use_identity,
     "linear": fit_line,
     "monotone": fit_curve,
 }
@@ -54,7 +54,7 @@ FITS: Mapping[Kind, Callable[[Floats, Floats], Line | Curve]] = {
 
 
 class ChosenMap(NamedTuple):
-    """The kind of map chosen by cross-validation."""
+    """The chosen kind of map, with the cross-validated errors of all kinds."""
 
     kind: Kind
     misses: Mapping[Kind, float]
@@ -64,10 +64,11 @@ class ChosenMap(NamedTuple):
 
 
 def choose_map(old: Floats, new: Floats, prompts: Hashes) -> ChosenMap:
-    """Choose the simplest map whose error is at most one standard error above the best, in folds of prompts.
+    """Choose the simplest map whose cross-validated error is at most one standard error above the smallest error.
 
-    Scores and the hashes of their prompts are (n,). Source: the one-standard-error rule, Breiman, Friedman, Olshen and
-    Stone 1984, section 3.4.3. The standard error is that of the difference between two maps' errors by prompt.
+    Scores and the hashes of their prompts are (n,); each fold contains whole prompts. Source: the one-standard-error
+    rule, Breiman, Friedman, Olshen and Stone 1984, section 3.4.3. The standard error is that of the difference between
+    two maps' errors by prompt.
     """
     folds = (uniform(prompts) * FOLDS).astype(np.int64)
     predicted = {kind: _cross_validate(fit, old, new, folds) for kind, fit in FITS.items()}
@@ -105,14 +106,14 @@ def equate(old: Floats, new: Floats) -> Line:
 
 
 LINES: Mapping[LineKind, Callable[[Floats, Floats], Line]] = {
-    "unchanged": _unchanged,
+    "unchanged": _use_identity,
     "linear": fit_line,
     "equated": equate,
 }
 
 
 class ChosenLine(NamedTuple):
-    """The line that best maps the means of groups."""
+    """The line that best maps the old mean of a group to its new mean."""
 
     kind: LineKind
     line: Line
@@ -144,7 +145,7 @@ def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequ
     return ChosenLine(kind, LINES[kind](old, new), without[kind], explained)
 
 
-def margin(misses: Sequence[float]) -> float:
+def compute_margin(misses: Sequence[float]) -> float:
     """Return the half-width of a 95% interval for the next miss, assuming a mean of 0; nan for fewer than two."""
     if len(misses) < 2:
         return math.nan

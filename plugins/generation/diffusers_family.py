@@ -32,11 +32,11 @@ class DiffusersModel(LocalModel):
     """Options of a diffusers pipeline, optionally with a LoRA."""
 
     image_batch: Positive = 4
-    """Number of images generated together; it affects images only by rounding errors."""
+    """Number of images generated together; images depend on it only by rounding errors."""
     lora: str | None = None
     """Hub id, folder or file of a LoRA that is merged into the pipeline."""
     lora_scale: float = 1.0
-    """Weight with which the LoRA is merged."""
+    """Factor for the LoRA's weights when they are merged."""
 
     def __post_init__(self) -> None:
         LocalModel.__post_init__(self)
@@ -55,7 +55,9 @@ def read_index(part: Part) -> Fields:
             "convert a single file with diffusers' from_single_file and save_pretrained"
         )
     fields = read_json(part, INDEX)
-    own = [name for name, (library, _) in _components(fields).items() if part.file(f"{name}/{library}.py") is not None]
+    own = [
+        name for name, (library, _) in _read_components(fields).items() if part.file(f"{name}/{library}.py") is not None
+    ]
     if own or not isinstance(fields.get("_class_name"), str):
         raise ModelError(
             f"{part.source}: {INDEX} names Python code from the checkpoint, which is never run; use a pipeline "
@@ -64,8 +66,8 @@ def read_index(part: Part) -> Fields:
     return fields
 
 
-def _components(fields: Fields) -> dict[str, tuple[str, str]]:
-    """Return the library and class of each component of a pipeline, by component name."""
+def _read_components(fields: Fields) -> dict[str, tuple[str, str]]:
+    """Return the library and the class of each of the pipeline's components, by name."""
     return {
         name: (value[0], value[1])
         for name, value in fields.items()
@@ -79,16 +81,16 @@ def find_tensors(part: Part, only: str | None) -> list[str]:
     Raises ModelError for a component that is missing or has no complete safetensors files.
     """
     names = []
-    for component in _components(read_json(part, INDEX)):
+    for component in _read_components(read_json(part, INDEX)):
         configured = part.file(f"{component}/config.json") is not None
         if part.commit is None:
-            names += _component_tensors(Path(part.source) / component, configured)
+            names += _list_tensors(Path(part.source) / component, configured)
         elif configured:
-            names += _hub_weights(part.source, part.commit, component)
+            names += _list_hub_weights(part.source, part.commit, component)
     return names
 
 
-def _component_tensors(folder: Path, configured: bool) -> list[str]:
+def _list_tensors(folder: Path, configured: bool) -> list[str]:
     if not folder.is_dir():
         raise ModelError(f"{folder}: missing, although {INDEX} names it; download the checkpoint again")
     if not configured:  # a tokenizer, a scheduler, a processor
@@ -96,7 +98,7 @@ def _component_tensors(folder: Path, configured: bool) -> list[str]:
     return check_weights(Part(source=str(folder), commit=None, identity=""))
 
 
-def _hub_weights(repo: str, commit: str, component: str) -> list[str]:
+def _list_hub_weights(repo: str, commit: str, component: str) -> list[str]:
     from plumbline.operators.models.checkpoints import hub
 
     names = [name for name in hub.list_files(repo, commit) if name.startswith(f"{component}/")]

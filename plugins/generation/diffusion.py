@@ -17,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from plumbline.operators.base.errors import ModelError, RowError, suggest
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import device_of, readable_load
-from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings, Drawn
+from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings, DrawnImage
 
 FILTERED = RowError(
     "reply_refused",
@@ -26,7 +26,7 @@ FILTERED = RowError(
 
 
 class PipelineDrawing:
-    """Implements `draw` with a pipeline. Each image has its own noise generator, so it does not depend on its batch."""
+    """Image generator that implements `draw` with a pipeline; the noise of an image does not depend on its batch."""
 
     side_by_side = False
 
@@ -40,7 +40,7 @@ class PipelineDrawing:
     def load(cls, model: ResolvedModel[Any]) -> Self:
         """Load the pipeline onto its device and merge its LoRA; raise ModelError if a file is damaged."""
         folder, device, part = model.folder("checkpoint"), device_of(model), model.parts["checkpoint"]
-        with readable_load(folder, "pipeline"), _quiet():
+        with readable_load(folder, "pipeline"), _suppress_output():
             pipeline = _load_text_to_image(folder, getattr(torch, model.dtype))
         if model.config.lora is not None:
             _merge(pipeline, model)
@@ -48,10 +48,10 @@ class PipelineDrawing:
         revision = part.commit or part.identity
         return cls(pipeline.to(device), _describe_checkpoint(model.config), revision)
 
-    def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
+    def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[DrawnImage | RowError]:
         """Return the images as PNG; raise ModelError for a setting that the pipeline does not support."""
-        arguments, cfg = self._arguments(settings), self._guidance
-        self.pipeline.scheduler = self._sampler(settings.sampler)
+        arguments, cfg = self._make_arguments(settings), self._guidance_name
+        self.pipeline.scheduler = self._make_sampler(settings.sampler)
         with torch.inference_mode():
             made = self.pipeline(
                 prompt=[request.prompt for request in requests],
@@ -61,23 +61,25 @@ class PipelineDrawing:
             )
         flags = getattr(made, "nsfw_content_detected", None) or [False] * len(requests)
         used = {**self.defaults, **{name: value for name, value in arguments.items() if value is not None}}
-        drawn = Drawn(b"", used.get(cfg), used.get("num_inference_steps"), None, type(self.pipeline.scheduler).__name__)
+        drawn = DrawnImage(
+            b"", used.get(cfg), used.get("num_inference_steps"), None, type(self.pipeline.scheduler).__name__
+        )
         return [
             FILTERED if flagged else drawn._replace(encoded=_encode_png(image), seed=request.seed)
             for image, request, flagged in zip(made.images, requests, flags, strict=True)
         ]
 
     @property
-    def _guidance(self) -> str:
-        """Name of the guidance argument. Distilled pipelines use `guidance_scale` for a different quantity."""
+    def _guidance_name(self) -> str:
+        """Name of the guidance argument; in distilled pipelines, `guidance_scale` means something else."""
         true = self.defaults.get("true_cfg_scale")
         return "true_cfg_scale" if true is not None and true > 1 else "guidance_scale"
 
-    def _arguments(self, settings: DrawingSettings) -> dict[str, Any]:
+    def _make_arguments(self, settings: DrawingSettings) -> dict[str, Any]:
         width, height = settings.size or (None, None)
-        negative = settings.negative_prompt or (" " if self._guidance == "true_cfg_scale" else None)
+        negative = settings.negative_prompt or (" " if self._guidance_name == "true_cfg_scale" else None)
         wanted = {
-            self._guidance: settings.cfg,
+            self._guidance_name: settings.cfg,
             "num_inference_steps": settings.steps,
             "width": width,
             "height": height,
@@ -90,7 +92,7 @@ class PipelineDrawing:
                 )
         return wanted
 
-    def _sampler(self, name: str | None) -> Any:
+    def _make_sampler(self, name: str | None) -> Any:
         """Return the scheduler of this class with the checkpoint's configuration; None selects the checkpoint's own."""
         if name in (None, type(self.own_sampler).__name__):
             return self.own_sampler
@@ -105,8 +107,8 @@ class PipelineDrawing:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the libraries' progress bars for loading, and their advice about each other."""
+def _suppress_output() -> Iterator[None]:
+    """Suppress the libraries' progress bars and warnings while a pipeline is loaded."""
     loggers = [logging.getLogger(name) for name in ("diffusers", "transformers")]
     levels = [logger.level for logger in loggers]
     disable_progress_bar()

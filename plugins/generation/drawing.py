@@ -7,7 +7,7 @@ from plumbline.operators.base.errors import RowError
 
 
 class DrawingSettings(NamedTuple):
-    """Settings of an image generator; null leaves the choice to the model."""
+    """Settings of an image generator; None means the model's default."""
 
     cfg: float | None = None
     """Strength of guidance by the prompt."""
@@ -27,7 +27,7 @@ class DrawingRequest(NamedTuple):
     """Seed of all noise, so that the image does not depend on the other images in its batch."""
 
 
-class Drawn(NamedTuple):
+class DrawnImage(NamedTuple):
     """A generated image as an encoded file, with its settings. Settings that the model does not report are None."""
 
     encoded: bytes
@@ -45,5 +45,5 @@ class DrawingModel(Protocol):
     revision: str | None
     """The checkpoint's hub commit, the digest of its files, or the label of a service."""
 
-    def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
+    def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[DrawnImage | RowError]:
         """Return an image or an error for each request."""

@@ -15,20 +15,20 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.plugins.generation.pictures import Pictures
 
-KEPT = ".generate"
-"""Name of the store in the image folder, which contains the generated images and the tables of wanted images."""
+IMAGE_STORE = ".generate"
+"""Name of the store below the image folder; it contains the generated images and the tables of wanted images."""
 ROLE = "image_model"
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 SWEEP_KEYS = ("benchmark", "pictures", "cluster", "storage", "limits", "max_failed", "dry_run", "log")
-"""Keys that a generation shares with a sweep that generates images first."""
+"""Options that a generation takes over from a sweep that generates its images first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateConfig(BoundsChecked):
-    """Settings of jobs.generate: the prompts, and an image generator with its settings."""
+    """Options of jobs.generate: the prompts, the image generator and its settings, and the output folder."""
 
     benchmark: BenchmarkConfig
-    """Benchmark for whose prompts images are generated; its `images` is the parent of the generator's folder."""
+    """Benchmark with the prompts; the generator's folder is created in its `images` folder."""
     image_model: AnyModel
     """Image generator: a diffusers pipeline, or a service."""
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
@@ -38,7 +38,7 @@ class GenerateConfig(BoundsChecked):
     shard_rows: Positive = 64
     """Number of images per file; they are committed together."""
     max_failed: Share = 0.01
-    """Largest fraction of failed images for exit code 2; above this, the exit code is 1."""
+    """Largest fraction of failed images that still gives exit code 2; above it, the exit code is 1."""
     dry_run: bool = False
     """Only show how many images would be generated."""
     log: LogConfig = field(default_factory=LogConfig)
@@ -50,8 +50,8 @@ class GenerateConfig(BoundsChecked):
             raise ConfigError("benchmark.images: expected a folder for the images; set images=PATH")
         if self.images.is_local and Path(self.images.path).is_relative_to(ASSETS):
             raise ConfigError(
-                f"benchmark.images {self.images}: the embedded benchmark's own images are in this folder; name "
-                "another one, as in images=images"
+                f"benchmark.images {self.images}: this folder contains the embedded benchmark's images; choose "
+                "another folder, such as images=images"
             )
         if self.benchmark.prompts is None:
             raise ConfigError("benchmark.prompts: expected a file with the prompts of the images; set prompts=PATH")
@@ -81,7 +81,7 @@ class GenerateConfig(BoundsChecked):
     @property
     def image_store(self) -> Place:
         """Store that contains the generated images."""
-        return self.images / KEPT
+        return self.images / IMAGE_STORE
 
     @property
     def prompts_folder(self) -> str:
@@ -112,16 +112,16 @@ class GenerateConfig(BoundsChecked):
         )
 
 
-def generation_of(sweep: SweepConfig) -> GenerateConfig | None:
-    """Return the generation that a sweep needs before scoring, or None if the sweep has no image model."""
+def find_generation(sweep: SweepConfig) -> GenerateConfig | None:
+    """Return the generation that must run before a sweep, or None if the sweep has no image model."""
     if sweep.image_model is None:
         return None
     return GenerateConfig(image_model=sweep.image_model, **{name: getattr(sweep, name) for name in SWEEP_KEYS})
 
 
-def scoring_of(sweep: SweepConfig) -> SweepConfig:
+def find_scoring_sweep(sweep: SweepConfig) -> SweepConfig:
     """Return the sweep that scores the images once they are generated.
 
-    It equals a sweep that found existing images, so it computes the same cells.
+    It is the same sweep as for existing images, so it computes the same cells.
     """
     return replace(sweep, image_model=None, pictures=PicturesConfig())

@@ -23,12 +23,12 @@ from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredC
 from plumbline.pipelines.sweeps.computing import Inspection, compute_whole, registered_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import GenerateConfig
-from plumbline.plugins.generation.wanted_images import list_pictures, write_wanted
+from plumbline.plugins.generation.wanted_images import list_wanted_images, write_wanted
 
-OURS = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
-"""Pattern for the names of files that a generation writes into a generator's folder."""
+OWN_FILE = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
+"""Pattern of the file names that a generation writes into a generator's folder."""
 MAX_READERS = 4
-"""Maximum number of files read at the same time; each contains all images of a shard."""
+"""Maximum number of files that are read at the same time; each file contains all images of a shard."""
 
 
 class PlannedGeneration(NamedTuple):
@@ -54,8 +54,8 @@ class Generated(NamedTuple):
     """Number of images that failed in this run, by kind of error."""
     problems: tuple[str, ...]
     """Reasons why entire files could not be generated."""
-    mended: tuple[str, ...]
-    """Addresses of damaged files that were replaced, either by their other copy or by generating the images again."""
+    repaired: tuple[str, ...]
+    """Addresses of damaged files that were replaced by their copy or by generating the images again."""
     usage: Mapping[str, Usage]
     costs: Mapping[str, Cost]
     exit_code: int
@@ -66,15 +66,15 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
 
     Raises ConfigError, SourceError or ModelError, each with a one-line message that contains the remedy.
     """
-    strangers = [name for name in _tables(config.folder) if OURS.fullmatch(name) is None]
+    strangers = [name for name in _list_tables(config.folder) if OWN_FILE.fullmatch(name) is None]
     if strangers:
         raise ConfigError(
-            f"{config.folder / strangers[0]}: not made by jobs.generate, which would put its images there; "
+            f"{config.folder / strangers[0]}: not made by jobs.generate, which would add its images to this folder; "
             "choose another name=NAME or another folder"
         )
     memory = FileMemory(None, config.texts)
     prompts = open_sources(config.texts, config.storage, shard_size=ShardSize(), memory=memory).prompts
-    wanted = list_pictures(prompts, config.pictures.seeds)
+    wanted = list_wanted_images(prompts, config.pictures.seeds)
     if not wanted:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none")
     write_wanted(Store(config.image_store), config.prompts_folder, wanted, config.shard_rows)
@@ -97,14 +97,14 @@ def generate(planned: PlannedGeneration, watch: Watch) -> Generated:
         failed=published.failed,
         kinds=kinds,
         problems=published.problems,
-        mended=tuple(folder.damaged),
+        repaired=tuple(folder.damaged),
         usage=usage,
         costs=sum_costs(drawing.plan, usage),
         exit_code=exit_code(published.failed, planned.pictures, planned.config.max_failed),
     )
 
 
-def _tables(folder: Place) -> list[str]:
+def _list_tables(folder: Place) -> list[str]:
     """Return the names of the tables in a generator's folder."""
     with readable_errors(folder, "images"):
         try:
@@ -114,7 +114,7 @@ def _tables(folder: Place) -> list[str]:
 
 
 class Published(NamedTuple):
-    """Problems of a generator's folder after its cells were published there."""
+    """Problems in a generator's folder after its cells were published there."""
 
     failed: int
     """Number of rows without an image."""
@@ -138,8 +138,8 @@ class GeneratorFolder:
         """Make the folder contain exactly the cells, and return the damaged cells that no file can replace."""
         cells = drawing.plan.prompt_cells("pictures")["pictures"]
         lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
-        made = {_file_name(cell, outcomes): cell for cell in cells if cell not in lost}
-        there = _tables(self.folder)
+        made = {_make_file_name(cell, outcomes): cell for cell in cells if cell not in lost}
+        there = _list_tables(self.folder)
         failed, problems = sum(cell.shard.rows for cell in lost), [outcomes[cell.path].message for cell in lost]
         broken = set[str]()
 
@@ -193,12 +193,12 @@ def _read_copy(file: Place, key: str) -> StoredCell | None:
 
 
 def _is_linked(cell: Place, file: Place) -> bool:
-    """Return True if both are the same file on a disk, so that damage to one is damage to the other."""
+    """Return True if both are hard links to the same file, so that damage affects both."""
     with suppress(FileNotFoundError):
         return file.is_local and Path(file.path).samefile(cell.path)
     return False
 
 
-def _file_name(cell: PlannedCell, outcomes: Mapping[str, Outcome]) -> str:
+def _make_file_name(cell: PlannedCell, outcomes: Mapping[str, Outcome]) -> str:
     path = draft_path(cell.path) if is_draft(cell.path, outcomes) else cell.path
     return path.rpartition("/")[2]

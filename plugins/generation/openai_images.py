@@ -14,18 +14,18 @@ from plumbline.operators.base.errors import ModelError, RowError, check_known
 from plumbline.operators.models.families.openai import HttpRequest, OpenAiService, open_client
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings, Drawn
+from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings, DrawnImage
 
 if TYPE_CHECKING:
     from plumbline.operators.models.model import ResolvedModel
 
-SENT_AS = {
+ARGUMENT_NAMES = {
     "cfg": "guidance_scale",
     "steps": "num_inference_steps",
     "seed": "seed",
     "negative_prompt": "negative_prompt",
 }
-"""Settings that OpenAI's own service does not accept, and their argument names on servers for open models."""
+"""Argument names, on servers for open models, of settings that OpenAI's own service does not accept."""
 MAX_IMAGE_REPLY = 128_000_000
 """Maximum size in bytes of a reply with a base64-encoded image."""
 BASE64: Mapping[str, Any] = {"response_format": "b64_json"}
@@ -45,7 +45,7 @@ class ImagesServiceModel(ServiceModel):
     def __post_init__(self) -> None:
         ServiceModel.__post_init__(self)
         for name in self.takes:
-            check_known("model takes", name, SENT_AS)
+            check_known("model takes", name, ARGUMENT_NAMES)
 
 
 class OpenAiImages(OpenAiService):
@@ -56,7 +56,7 @@ class OpenAiImages(OpenAiService):
         self.checkpoint, self.revision = model.config.checkpoint, model.label
         self.says_format = True
 
-    def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[Drawn | RowError]:
+    def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[DrawnImage | RowError]:
         """Return an image or an error for each request; raise ModelError for a setting that is not in `takes`."""
         return self._each([self._request(request, settings) for request in requests])
 
@@ -68,15 +68,15 @@ class OpenAiImages(OpenAiService):
         if unknown := [name for name in given if name not in takes]:
             raise ModelError(
                 f"pictures.{unknown[0]}: {self.service} is not configured to accept it; leave it out, or add it to "
-                f"image_model.takes, which may contain {', '.join(SENT_AS)}"
+                f"image_model.takes, which may contain {', '.join(ARGUMENT_NAMES)}"
             )
         seed = request.seed if "seed" in takes else None
         sent = given | ({} if seed is None else {"seed": seed})
         arguments: dict[str, Any] = {"model": self.name, "prompt": request.prompt, "n": 1}
         if settings.size is not None:
             arguments["size"] = "x".join(map(str, settings.size))
-        arguments["extra_body"] = {SENT_AS[name]: value for name, value in sent.items()}
-        return HttpRequest(arguments, partial(self._read, Drawn(b"", settings.cfg, settings.steps, seed)))
+        arguments["extra_body"] = {ARGUMENT_NAMES[name]: value for name, value in sent.items()}
+        return HttpRequest(arguments, partial(self._read, DrawnImage(b"", settings.cfg, settings.steps, seed)))
 
     def _ask(self, arguments: Mapping[str, Any]) -> Any:
         """Send one request. OpenAI's newer models always return base64, and reject the argument that requests it."""
@@ -92,7 +92,7 @@ class OpenAiImages(OpenAiService):
             self.says_format = False
         return create(**arguments)
 
-    def _read(self, drawn: Drawn, answer: Any) -> Drawn | RowError:
+    def _read(self, drawn: DrawnImage, answer: Any) -> DrawnImage | RowError:
         pictures = getattr(answer, "data", None)
         encoded = getattr(pictures[0], "b64_json", None) if isinstance(pictures, list) and pictures else None
         if isinstance(encoded, str) and encoded:

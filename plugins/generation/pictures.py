@@ -1,4 +1,4 @@
-"""The metric-like chain that generates images, and the name and seed of each image."""
+"""The chain that generates images (configured like a metric), and the id and seed of each image."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from plumbline.plugins.generation.drawing import DrawingRequest, DrawingSettings
 
 
 class PictureName(NamedTuple):
-    """A prompt, and the number of one of its images."""
+    """Components of an image id: the prompt, and the number of the image among the prompt's images."""
 
     prompt_id: str
     number: int
@@ -20,7 +20,7 @@ class PictureName(NamedTuple):
         return f"{self.prompt_id}-{self.number}"
 
 
-def picture_name(image_id: str) -> PictureName:
+def parse_image_id(image_id: str) -> PictureName:
     """Parse the prompt and number from an image_id."""
     prompt_id, _, number = image_id.rpartition("-")
     return PictureName(prompt_id, int(number))

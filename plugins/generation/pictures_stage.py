@@ -1,4 +1,4 @@
-"""The `pictures` stage, in which an image generator makes images from prompts."""
+"""The `pictures` stage: an image generator makes images from prompts."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,8 +12,8 @@ from plumbline.operators.base.batches import BatchSize, isolate
 from plumbline.operators.base.errors import RowError, check_prompt
 from plumbline.operators.images.decoding import ImageLimits, decode_bytes
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions
-from plumbline.plugins.generation.drawing import DrawingModel, DrawingRequest, Drawn
-from plumbline.plugins.generation.pictures import DrawingMetric, picture_name
+from plumbline.plugins.generation.drawing import DrawingModel, DrawingRequest, DrawnImage
+from plumbline.plugins.generation.pictures import DrawingMetric, parse_image_id
 
 PICTURES = pa.schema(
     [
@@ -78,7 +78,7 @@ class PicturesStage(RowStage):
 
     def prepare(self, inputs: Inputs) -> PreparedPictures:
         wanted = _read_wanted(inputs.rows)
-        kept = {name: _reusable_rows(inputs.earlier.get(name, ()), wanted) for name in inputs.metrics}
+        kept = {name: _find_reusable_rows(inputs.earlier.get(name, ()), wanted) for name in inputs.metrics}
         return PreparedPictures(wanted, kept)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPictures:
@@ -86,59 +86,59 @@ class PicturesStage(RowStage):
         return PreparedPictures(_read_wanted(inputs.rows), none, error)
 
     def compute(self, prepared: PreparedPictures) -> Mapping[str, pa.Table]:
-        return {name: self._table(self.metrics[name], prepared, kept) for name, kept in prepared.kept.items()}
+        return {name: self._make_table(self.metrics[name], prepared, kept) for name, kept in prepared.kept.items()}
 
-    def _table(self, metric: DrawingMetric, prepared: PreparedPictures, kept: pa.Table) -> pa.Table:
+    def _make_table(self, metric: DrawingMetric, prepared: PreparedPictures, kept: pa.Table) -> pa.Table:
         have = set(kept.column("image_id").to_pylist())
         new = [one for one in prepared.wanted if one.image_id not in have]
-        made = rows.table(self._records(metric, new, prepared.error), PICTURES)
+        made = rows.table(self._make_records(metric, new, prepared.error), PICTURES)
         both = pa.concat_tables([kept, made])
         places = {image_id: place for place, image_id in enumerate(both.column("image_id").to_pylist())}
         ordered = both.take(pa.array([places[one.image_id] for one in prepared.wanted], pa.int64()))
         return rows.with_kept(ordered, len(kept))
 
-    def _records(
+    def _make_records(
         self, metric: DrawingMetric, new: Sequence[WantedImage], error: RowError | None
     ) -> list[dict[str, Any]]:
         requests = [metric.request(*one) for one in new]
         if error is not None:
-            drawn: list[Drawn | RowError] = [error] * len(new)
+            drawn: list[DrawnImage | RowError] = [error] * len(new)
         else:
             problems = [check_prompt(request.prompt) for request in requests]
             able = [request for request, problem in zip(requests, problems, strict=True) if problem is None]
             done = iter(self._draw(metric, able))
             drawn = [next(done) if problem is None else problem for problem in problems]
-        return [self._record(one, result) for one, result in zip(new, drawn, strict=True)]
+        return [self._make_record(one, result) for one, result in zip(new, drawn, strict=True)]
 
-    def _draw(self, metric: DrawingMetric, requests: Sequence[DrawingRequest]) -> list[Drawn | RowError]:
+    def _draw(self, metric: DrawingMetric, requests: Sequence[DrawingRequest]) -> list[DrawnImage | RowError]:
         draw = partial(self.model.draw, settings=metric.settings())
-        drawn: list[Drawn | RowError] = []
+        drawn: list[DrawnImage | RowError] = []
         while len(drawn) < len(requests):
             drawn += isolate(draw, requests[len(drawn) : len(drawn) + self.batch.rows], self.batch)
         return drawn
 
-    def _record(self, one: WantedImage, drawn: Drawn | RowError) -> dict[str, Any]:
+    def _make_record(self, one: WantedImage, drawn: DrawnImage | RowError) -> dict[str, Any]:
         return {
             "image_id": one.image_id,
-            "prompt_id": picture_name(one.image_id).prompt_id,
+            "prompt_id": parse_image_id(one.image_id).prompt_id,
             "prompt": one.text,
             "checkpoint": self.model.checkpoint,
             "revision": self.model.revision,
-            **_columns(drawn, self.limits),
+            **_make_columns(drawn, self.limits),
         }
 
 
-def _columns(drawn: Drawn | RowError, limits: ImageLimits) -> dict[str, Any]:
+def _make_columns(drawn: DrawnImage | RowError, limits: ImageLimits) -> dict[str, Any]:
     """Return the columns for an image with its settings, or for its error."""
-    size = drawn if isinstance(drawn, RowError) else _size(drawn.encoded, limits)
+    size = drawn if isinstance(drawn, RowError) else _measure_size(drawn.encoded, limits)
     if isinstance(drawn, RowError) or isinstance(size, RowError):
         return {"error": rows.error_value(size if isinstance(size, RowError) else None)}
     settings = drawn._asdict()
     return {"image": settings.pop("encoded"), "size": size, **settings}
 
 
-def _size(encoded: bytes, limits: ImageLimits) -> str | RowError:
-    """Return an image's size in the format of the settings, or an error if it is a single colour or not decodable."""
+def _measure_size(encoded: bytes, limits: ImageLimits) -> str | RowError:
+    """Return an image's size, such as 1024x768, or an error if it is a single colour or cannot be decoded."""
     image = decode_bytes(encoded, limits)
     if isinstance(image, RowError):
         return image
@@ -154,7 +154,7 @@ def _read_wanted(records: pa.Table) -> list[WantedImage]:
     return [WantedImage(image_id, text or "") for image_id, text in zip(ids, texts, strict=True)]
 
 
-def _reusable_rows(earlier: Sequence[pa.Table], wanted: Sequence[WantedImage]) -> pa.Table:
+def _find_reusable_rows(earlier: Sequence[pa.Table], wanted: Sequence[WantedImage]) -> pa.Table:
     """Return the rows of wanted images from earlier cells, newest first, without retryable errors."""
     left, kept = set(wanted), [PICTURES.empty_table()]
     for table in earlier:

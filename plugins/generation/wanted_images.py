@@ -1,4 +1,4 @@
-"""Tables of the images that a generator must generate. Each table is a shard, and images stay in their table."""
+"""Tables of the images to generate. Each table is a shard, and an image always stays in the same table."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +13,7 @@ Texts = Mapping[str, str]
 """Prompts by image_id, in the order of the images."""
 
 
-def list_pictures(prompts: pa.Table, seeds: int) -> Texts:
+def list_wanted_images(prompts: pa.Table, seeds: int) -> Texts:
     """Return the prompt of each wanted image, with `seeds` images per prompt (schema PROMPTS)."""
     pairs = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True)
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}
@@ -23,9 +23,8 @@ def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
     """Rewrite a folder's tables so that together they list exactly the wanted images.
 
     Existing images stay in their table, and new ones go into new tables of at most `rows` rows, so a shard keeps its
-    cell unless images are removed from it. Images listed in a damaged table count as new, and go into a table of the
-    same name. Unless some of them are no longer wanted, the new table lists the same images and is therefore the same
-    shard.
+    cell unless images are removed from it. Images from a damaged table count as new and go into a table of the same
+    name; if all of them are still wanted, this is the same shard as before.
     """
     earlier = {path: _read(store, path) for path in store.files(folder)}
     left = dict(wanted)

@@ -13,8 +13,8 @@ from plumbline.operators.report.marked_words import shorten
 from plumbline.plugins.viewer.browser import BrowsedRun, NotFound
 from plumbline.plugins.viewer.run_database import ORDERS, Settings, WantedRows
 
-ROWS = 50
-"""Number of rows per page."""
+ROWS_PER_PAGE = 50
+"""Number of scores, notes or questions on a page."""
 MAX_NUMBER = 10**7
 """Largest page or image number that is accepted."""
 SETTING = "set."
@@ -100,7 +100,9 @@ def check_rows(run: BrowsedRun, wanted: WantedRows) -> None:
     check_name("metric", wanted.against, run.manifest.get("metrics"), run.run_id)
     check_name("generator", wanted.generator, run.manifest.get("generators"), run.run_id)
     check_name("metric", wanted.metric, run.manifest.get("metrics"), run.run_id)
-    check_name("skill", wanted.skill, run.rows.skills() if wanted.skill and not run.unreadable else None, run.run_id)
+    check_name(
+        "skill", wanted.skill, run.rows.list_skills() if wanted.skill and not run.unreadable else None, run.run_id
+    )
 
 
 def check_settings(run: BrowsedRun, settings: Settings) -> None:
@@ -114,9 +116,7 @@ def check_settings(run: BrowsedRun, settings: Settings) -> None:
 def check_name(label: str, name: str, known: Sequence[str] | Mapping[str, Any] | None, run_id: str) -> None:
     """Raise NotFound if the name is unknown; `known` is None if the run does not list its names."""
     if name and known is not None and name not in known:
-        raise NotFound(
-            f"{label}={shorten(name, 80)}: run {run_id} has no such {label}; it has {shorten(', '.join(known), 200)}"
-        )
+        raise NotFound(f"{label}={shorten(name, 80)}: not in run {run_id}, which has {shorten(', '.join(known), 200)}")
 
 
 def find_settings(manifest: Mapping[str, Any]) -> dict[str, list[str] | None]:
@@ -153,6 +153,6 @@ def parse_number(request: Request, name: str, default: int) -> int:
     return int(text)
 
 
-def find_first_row(request: Request, rows: int = ROWS) -> int:
+def find_first_row(request: Request, rows: int = ROWS_PER_PAGE) -> int:
     """Return the index of the first row on the requested page."""
     return (max(parse_number(request, "page", 1), 1) - 1) * rows

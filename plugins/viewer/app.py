@@ -28,7 +28,7 @@ from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import Run
 from plumbline.pipelines.web.pages import page_guards, read_json_body
 from plumbline.plugins.viewer.addresses import (
-    ROWS,
+    ROWS_PER_PAGE,
     SETTING,
     BadAddress,
     Choice,
@@ -40,7 +40,7 @@ from plumbline.plugins.viewer.addresses import (
     parse_number,
     parse_rows,
 )
-from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NoPicture, NotFound, pick_of
+from plumbline.plugins.viewer.browser import BrowsedRun, Browser, ImageUnavailable, NotFound, make_pick
 from plumbline.plugins.viewer.notes import MAX_NOTE, MAX_TAG, BadNote, Notes, hash_image, parse_note
 from plumbline.plugins.viewer.run_database import MOVES, ORDERS, Score, WantedRows
 from plumbline.plugins.viewer.sides import Comparisons
@@ -95,7 +95,7 @@ class SharedQuestion(NamedTuple):
 
 
 class RowConvertor(IntegerConvertor):
-    """Row numbers in URLs. Numbers with too many digits match no page."""
+    """Converter of row numbers in URLs; the URL of a number with too many digits is not found."""
 
     regex = "[0-9]{1,18}"
 
@@ -107,19 +107,19 @@ class Pages:
         self.browser = browser
         self.comparisons = Comparisons(browser)
         self.notes = Notes(browser.store)
-        self._may_write = may_write and self.notes.may_be_written()
+        self._may_write = may_write and self.notes.is_writable()
 
     def runs(self, request: Request) -> Response:
         """List all runs, newest first; for damaged runs, show the problem."""
-        all_runs = self.browser.runs()
+        all_runs = self.browser.list_runs()
         words = request.query_params.get("words", "").lower().split()
         found = [run for run in all_runs if all(word in _searchable_text(run) for word in words)]
         benchmarks = {str(run.manifest.get("benchmark", "")) for run in all_runs if run.manifest is not None}
         first = find_first_row(request)
-        runs = found[first : first + ROWS]
+        runs = found[first : first + ROWS_PER_PAGE]
         content: dict[str, Any] = {"runs": runs, "everything": len(all_runs), "words": " ".join(words)}
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
-        content["suites"] = self.browser.suites(MAX_SUITES)
+        content["suites"] = self.browser.list_suites(MAX_SUITES)
         content["differing"] = {
             run.run_id: first_rows([*differing_settings(before, run.manifest)], MAX_DIFFERENCES)
             for run in runs
@@ -130,7 +130,7 @@ class Pages:
     def run(self, request: Request) -> Response:
         """Show a run's means from its summary, and start reading its rows in the background."""
         run_id = request.path_params["run"]
-        manifest = self.browser.manifest(run_id)
+        manifest = self.browser.read_manifest(run_id)
         self.browser.open(run_id)
         summary = self.browser.store.read_table(f"runs/{run_id}/summary.parquet").to_pylist()
         skill = request.query_params.get("skill", "")
@@ -138,7 +138,13 @@ class Pages:
         skills = sorted({row["skill"] for row in summary} - {OVERALL})
         lower_is_better = read_lower_is_better(manifest)
         board = _make_board(rows, manifest.get("metrics", ()), lower_is_better)
-        content = {"manifest": manifest, "skill": skill, "skills": skills, "board": board, "falling": lower_is_better}
+        content = {
+            "manifest": manifest,
+            "skill": skill,
+            "skills": skills,
+            "board": board,
+            "lower_is_better": lower_is_better,
+        }
         return self._render("run", request, title=f"Run {run_id}", part=describe_part(manifest), **content)
 
     def scores(self, request: Request) -> Response:
@@ -146,9 +152,9 @@ class Pages:
         run, first = self._open_run(request), find_first_row(request)
         wanted = add_other_metric(run, self._parse_rows(request))
         check_rows(run, wanted)
-        found = run.rows.find(wanted, first, ROWS)
+        found = run.rows.find(wanted, first, ROWS_PER_PAGE)
         content = {"wanted": wanted, "scores": found, "first": first, "total": run.rows.count(wanted)}
-        content |= {"skills": run.rows.skills(), "unreadable": run.unreadable, "manifest": run.manifest}
+        content |= {"skills": run.rows.list_skills(), "unreadable": run.unreadable, "manifest": run.manifest}
         content |= {"settings": find_settings(run.manifest), "SETTING": SETTING}
         return self._render("scores", request, title="Scores", **content)
 
@@ -161,7 +167,7 @@ class Pages:
                 content |= self._compare_sides(request, choice)
             except NotFound as error:
                 content["problem"] = first_line(error)
-        manifests = {run.run_id: run.manifest for run in self.browser.runs() if run.manifest is not None}
+        manifests = {run.run_id: run.manifest for run in self.browser.list_runs() if run.manifest is not None}
         selected = filter(None, (side.run for side in choice))
         offered = sorted({*selected, *list(manifests)[:MAX_RUNS]}, reverse=True)
         suggested = choice._replace(left=choice.left._replace(run=_suggest_left(choice, manifests)))
@@ -183,7 +189,7 @@ class Pages:
         sides, first = self.comparisons.open(choice), find_first_row(request, PROMPTS_PER_PAGE)
         wanted = self._parse_rows(request, MOVES)
         check_rows(sides.right, wanted)
-        changes = self.comparisons.changes(sides)
+        changes = self.comparisons.find_changes(sides)
         metrics = [*dict.fromkeys(change.duel.metric for change in changes.every)]
         if wanted.metric and wanted.metric not in metrics:
             raise NotFound(f"metric={wanted.metric}: the two sides have no comparable scores by this metric")
@@ -191,16 +197,21 @@ class Pages:
         if metrics:
             clear_metrics = [change.duel.metric for change in changes.clear]
             content["wanted"] = wanted = wanted._replace(metric=wanted.metric or [*clear_metrics, *metrics][0])
-            content["total"], content["moves"] = self.comparisons.moves(sides, wanted, first, PROMPTS_PER_PAGE)
+            content["total"], content["moves"] = self.comparisons.find_moves(sides, wanted, first, PROMPTS_PER_PAGE)
         rows = [change for change in changes.every if wanted.generator in ("", change.generator)]
         at_skills = [change for change in rows if change.duel.skill != OVERALL and change.duel.metric == wanted.metric]
         overall = [change for change in rows if change.duel.skill == OVERALL]
         content |= {"overall": clear_first(overall), "at_skills": clear_first(at_skills), "metrics": metrics}
         generators = [*dict.fromkeys(change.generator for change in changes.every)]
         kinds = {**(sides.left.manifest.get("errors") or {}), **(sides.right.manifest.get("errors") or {})}
-        content |= {"generators": generators, "skills": sides.right.rows.skills(), "kinds": kinds}
+        content |= {"generators": generators, "skills": sides.right.rows.list_skills(), "kinds": kinds}
         content |= {"settings": find_settings(sides.right.manifest), "SETTING": SETTING}
-        return content | {"sides": sides, "changes": changes, "falling": sides.right.falling, "OVERALL": OVERALL}
+        return content | {
+            "sides": sides,
+            "changes": changes,
+            "lower_is_better": sides.right.lower_is_better,
+            "OVERALL": OVERALL,
+        }
 
     def image(self, request: Request) -> Response:
         """Show the image of a row with all its scores and answers, and links to the previous and next row."""
@@ -211,8 +222,8 @@ class Pages:
         rows = [other.row for other in nearby]
         try:
             missing = ""
-            self.browser.picture(run.run_id, row, large=True)
-        except NoPicture as error:
+            self.browser.read_image(run.run_id, row, large=True)
+        except ImageUnavailable as error:
             missing = str(error)
         before, after = (nearby[: rows.index(row)], nearby[rows.index(row) + 1 :]) if row in rows else ([], [])
         content = {"score": score, "missing": missing, "at": at, "before": before, "after": after}
@@ -246,14 +257,14 @@ class Pages:
         """List the notes on all images of the store, newest first."""
         words, tag = (request.query_params.get(name, "") for name in ("words", "tag"))
         first = find_first_row(request)
-        total, found = self.notes.find(words, tag, first, ROWS)
+        total, found = self.notes.find(words, tag, first, ROWS_PER_PAGE)
         content = {"notes": found, "total": total, "first": first, "words": words, "tag": tag}
         return self._render("notes", request, title="Notes", **content)
 
     async def add_note(self, request: Request) -> Response:
         """Add a note to the image of a row."""
         if not self._may_write:
-            raise HTTPException(403, "notes are read-only here")
+            raise HTTPException(403, "this viewer does not accept notes")
         sent = parse_note(await read_json_body(request, "a note"))
 
         def add() -> Response:
@@ -266,7 +277,7 @@ class Pages:
     def questions(self, request: Request) -> Response:
         """List the questions of a run."""
         run, first, words = self._open_run(request), find_first_row(request), request.query_params.get("words", "")
-        total, found = run.rows.questions(words, first, ROWS)
+        total, found = run.rows.find_questions(words, first, ROWS_PER_PAGE)
         content = {"questions": found, "total": total, "first": first, "words": words}
         return self._render("questions", request, title="Questions", **content)
 
@@ -277,25 +288,27 @@ class Pages:
             if "source" in request.query_params:
                 encoded = self._read_source(run_id, row, parse_number(request, "source", 0))
             else:
-                encoded = self.browser.picture(run_id, row, large="large" in request.query_params)
-        except NoPicture as error:
+                encoded = self.browser.read_image(run_id, row, large="large" in request.query_params)
+        except ImageUnavailable as error:
             return PlainTextResponse(hide_secrets(str(error)), 404)
         return Response(encoded, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
     def _read_source(self, run_id: str, row: int, number: int) -> bytes:
-        sources = self.browser.sources(run_id, row)
+        sources = self.browser.read_sources(run_id, row)
         source = (
-            sources[number] if number < len(sources) else RowError("missing_image", "there is no such source image")
+            sources[number]
+            if number < len(sources)
+            else RowError("missing_image", f"expected a source from 0 to {len(sources) - 1}, got {number}")
         )
         if isinstance(source, RowError):
-            raise NoPicture(source.message)
+            raise ImageUnavailable(source.message)
         return source
 
     def _list_sources(self, run: BrowsedRun, row: int) -> list[Thumbnail]:
         """Return the source images of an edited image; empty if the image itself cannot be shown."""
         try:
-            sources = self.browser.sources(run.run_id, row)
-        except NoPicture:
+            sources = self.browser.read_sources(run.run_id, row)
+        except ImageUnavailable:
             return []
         url = f"/runs/{quote(run.run_id)}/pictures/{row}?source="
         return [
@@ -306,7 +319,7 @@ class Pages:
     def report(self, request: Request) -> Response:
         """Send the report that the store contains for a run."""
         run_id = request.path_params["run"]
-        self.browser.manifest(run_id)
+        self.browser.read_manifest(run_id)
         html = self.browser.store.read_text(f"runs/{run_id}/report.html")
         if html is None:
             raise NotFound(f"run {run_id} has no report; create it with plumbline report run={run_id}")
@@ -315,9 +328,9 @@ class Pages:
     def suite(self, request: Request) -> Response:
         """Send the page that the store contains for a suite of benchmarks."""
         suite_id = request.path_params["suite"]
-        html = self.browser.suite_page(suite_id)
+        html = self.browser.read_suite_page(suite_id)
         if html is None:
-            raise NotFound(f"suite {suite_id}: no such suite in {self.browser.store.place.url}")
+            raise NotFound(f"suite {suite_id}: not found in {self.browser.store.place.url}")
         return _send_report(html)
 
     def trends(self, request: Request) -> Response:
@@ -334,19 +347,19 @@ class Pages:
     def _parse_rows(self, request: Request, orders: Mapping[str, str] = ORDERS) -> WantedRows:
         """Parse the filter in the URL; if it requests images with notes, add these to the filter."""
         wanted = parse_rows(request, orders)
-        return wanted._replace(noted=self.notes.images()) if request.query_params.get("notes") else wanted
+        return wanted._replace(noted=self.notes.list_images()) if request.query_params.get("notes") else wanted
 
     def _show_images(self, run: BrowsedRun, scores: Sequence[Score]) -> list[ShownImage]:
         """Return the images that the rows are about, in the order of the rows."""
         images: dict[tuple[str, str | None], list[Score]] = {}
         for score in scores:
             images.setdefault((score.generator, score.image_id), []).append(score)
-        picks = [pick_of(image_scores) for image_scores in images.values()]
-        details = self.browser.details(run, picks)
+        picks = [make_pick(image_scores) for image_scores in images.values()]
+        details = self.browser.read_details(run, picks)
         return [
             ShownImage(
                 score=image_scores[0],
-                card=make_card(pick, details[pick.key], image_scores[0].text, (), run.usual),
+                card=make_card(pick, details[pick.key], image_scores[0].text, (), run.usual_scores),
                 failed=[score for score in image_scores if score.score is None],
                 elements=details[pick.key].elements,
             )
@@ -360,7 +373,7 @@ class Pages:
             return "?" + urlencode({key: value for key, value in values.items() if value not in (None, "")})
 
         common = {"name": name, "store": self.browser.store.place.url, "run_id": request.path_params.get("run", "")}
-        common |= {"here": here, "rows": ROWS, "title": title, "noted": self._count_notes}
+        common |= {"here": here, "rows": ROWS_PER_PAGE, "title": title, "noted": self._count_notes}
         return HTMLResponse(PAGES.render(f"view_{name}.html.j2", common | content))
 
     def _count_notes(self, score: Score) -> int:
@@ -371,7 +384,7 @@ class Pages:
         status = 404 if isinstance(error, NotFound) else 400 if isinstance(error, (BadAddress, BadNote)) else 500
         if isinstance(error, HTTPException):
             status = error.status_code
-            error = NotFound(error.detail if request.method == "POST" else f"{request.url.path}: there is no such page")
+            error = NotFound(error.detail if request.method == "POST" else f"{request.url.path}: page not found")
         if request.method == "POST":
             return JSONResponse({"error": hide_secrets(first_line(error))}, status)
         page = self._render("problem", request, title="Cannot be shown", problem=first_line(error))
@@ -398,7 +411,7 @@ def _searchable_text(run: Run) -> str:
 
 
 def _join_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
-    """Return all questions in the order they were written; answers are None if an image's cell no longer exists."""
+    """Return all questions in the order of writing; an image's answer is None if its cell no longer exists."""
     by_id = [{element["question_id"]: element for element in image} for image in elements]
     first = {question_id: element for image in reversed(by_id) for question_id, element in image.items()}
     return [

@@ -33,17 +33,17 @@ from plumbline.plugins.viewer.run_database import Database, RunRows, Score
 MAX_OPEN_RUNS = 8
 """Maximum number of runs whose rows are kept; the least recently used run is dropped first."""
 MAX_SMALL, MAX_LARGE = 1000, 48
-"""Maximum numbers of cached small and large images, and of sources (as for large images): about 12, 19 and 19 MB."""
+"""Maximum numbers of cached small images (about 12 MB), and of cached large images and sources (19 MB each)."""
 LARGE_SIDE, LARGE_BYTES = 1024, 400_000
 MAX_DECODING = 4
 """Maximum number of images decoded at the same time."""
 
 
 class NotFound(PlumblineError):
-    """Raised if a URL contains a name that the store does not have."""
+    """Raised if a URL contains a name that is not in the store."""
 
 
-class NoPicture(PlumblineError):
+class ImageUnavailable(PlumblineError):
     """Raised for an image that cannot be shown."""
 
 
@@ -52,14 +52,14 @@ class BrowsedRun(NamedTuple):
 
     run_id: str
     manifest: Mapping[str, Any]
-    falling: frozenset[str]
+    lower_is_better: frozenset[str]
     """Metrics for which lower scores are better."""
     rows: RunRows
     cells: Sequence[ScoresCell]
     originals: Originals | None
     unreadable: str
     """The reason why `originals` is None."""
-    usual: UsualScores
+    usual_scores: UsualScores
     """Scores of all images of the benchmark that the store contained when the run was opened."""
 
 
@@ -72,7 +72,7 @@ class _OpenRun:
         self.run = read()
 
     def is_current(self) -> bool:
-        """Return True unless opening failed or the score files have changed; they are listed every `LIST_SECONDS`."""
+        """Return False if opening failed or the score files changed; they are listed once per `LIST_SECONDS`."""
         if self.run.done() and self.run.exception() is not None:
             return False
         if time.monotonic() - self._listed_at < LIST_SECONDS:
@@ -106,31 +106,31 @@ class Browser:
         self._openers.shutdown(cancel_futures=True)
         self._database.close()
 
-    def runs(self) -> list[Run]:
+    def list_runs(self) -> list[Run]:
         """Return all runs, newest first, including those with a damaged manifest."""
         return list_runs(self.store)[::-1]
 
-    def suites(self, limit: int) -> list[Suite]:
+    def list_suites(self, limit: int) -> list[Suite]:
         """Return the newest suites (runs of several benchmarks)."""
         return list(islice(newest_suites(self.store), limit))
 
-    def suite_page(self, suite_id: str) -> str | None:
+    def read_suite_page(self, suite_id: str) -> str | None:
         """Return the HTML of a suite, or None if the store does not have it."""
         exists = suite_id in self.store.folders(SUITES)
         return self.store.read_text(f"{SUITES}/{suite_id}/report.html") if exists else None
 
-    def manifest(self, run_id: str) -> Mapping[str, Any]:
+    def read_manifest(self, run_id: str) -> Mapping[str, Any]:
         """Return a run's manifest; raise NotFound if the run does not exist, ConfigError if its manifest is damaged."""
         if run_id not in run_ids(self.store):
-            raise NotFound(f"run {run_id}: no such run in {self.store.place.url}")
+            raise NotFound(f"run {run_id}: not found in {self.store.place.url}")
         return read_manifest(self.store, run_id)
 
     def open(self, run_id: str) -> "Future[BrowsedRun]":
-        """Open a run in the background unless it is already open; raise the same errors as `manifest`."""
+        """Open a run in the background unless it is already open; raise the same errors as `read_manifest`."""
         with self._lock:
             opened = self._open.get(run_id)
             if opened is None or not opened.is_current():
-                read = partial(self._openers.submit, self._read_run, run_id, self.manifest(run_id))
+                read = partial(self._openers.submit, self._read_run, run_id, self.read_manifest(run_id))
                 opened = _OpenRun(partial(self.store.listing, f"runs/{run_id}/scores.parquet"), read)
                 self._open[run_id] = opened
             self._open.move_to_end(run_id)
@@ -147,16 +147,16 @@ class Browser:
         usual = read_usual_scores(self.store, run_id, manifest)
         return BrowsedRun(run_id, manifest, lower_is_better, rows, cells, originals, unreadable, usual)
 
-    def details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
-        """Return the questions, ratings and reasons that the run's cells contain for these images."""
+    def read_details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
+        """Return the images' questions, ratings and reasons from the run's cells."""
         return read_elements(picks, run.cells, self.store)
 
-    def picture(self, run_id: str, row: int, *, large: bool) -> bytes:
-        """Return the image of a row as WebP; raise NoPicture with the reason, or the same errors as `open`."""
+    def read_image(self, run_id: str, row: int, *, large: bool) -> bytes:
+        """Return the image of a row as WebP; raise ImageUnavailable with the reason, or the same errors as `open`."""
         return (self._large if large else self._small)(run_id, row)
 
-    def sources(self, run_id: str, row: int) -> Sequence[bytes | RowError]:
-        """Return the source images of a row's edited image as WebP or errors; raise the same errors as `picture`."""
+    def read_sources(self, run_id: str, row: int) -> Sequence[bytes | RowError]:
+        """Return the source images of a row's edited image as WebP or errors; raise the same errors as `read_image`."""
         return self._sources(run_id, row)
 
     def _make(self, make: MakeImage[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
@@ -165,18 +165,18 @@ class Browser:
         if score is None:
             raise NotFound(f"run {run_id} has no row {row}")
         if run.originals is None or score.image_id is None:
-            raise NoPicture(run.unreadable or score.message or "the row names no image")
+            raise ImageUnavailable(run.unreadable or score.message or "the row has no image id")
         with self._decoding:
-            pick = pick_of([score])
+            pick = make_pick([score])
             edits = read_edit_sources([pick.prompt_id], run.originals) if edited else {}
             (result,) = show_images([pick], run.cells, run.originals, make, edits).values()
         if isinstance(result, RowError):
-            raise NoPicture(result.message)
+            raise ImageUnavailable(result.message)
         return result
 
 
-def pick_of(scores: Sequence[Score]) -> Pick:
-    """Return the image that these rows belong to, together with its scores."""
+def make_pick(scores: Sequence[Score]) -> Pick:
+    """Return the image that all these rows are about, with its scores by metric."""
     first = scores[0]
     scored = [score for score in scores if score.score is not None]
     return Pick(

@@ -108,7 +108,7 @@ class Notes:
         self._lock = Lock()
         self._read = lru_cache(MAX_READ)(self._read_file)
 
-    def may_be_written(self) -> bool:
+    def is_writable(self) -> bool:
         """Return True if notes can be written to the store."""
         try:
             self._store.place.writable()
@@ -121,10 +121,10 @@ class Notes:
         self._list()
         return len(self._by_image.get(image, ()))
 
-    def images(self) -> tuple[NamedImage, ...]:
+    def list_images(self) -> tuple[NamedImage, ...]:
         """Return the images that the newest notes are about."""
         self._list()
-        notes = (stored.note for stored in self._read_all(self._newest_paths()[:MAX_READ]))
+        notes = (stored.note for stored in self._read_all(self._list_newest_paths()[:MAX_READ]))
         return tuple(dict.fromkeys((note.generator, note.image_id, note.prompt_id) for note in notes if note))
 
     def read(self, image: str) -> list[StoredNote]:
@@ -135,7 +135,7 @@ class Notes:
     def find(self, words: str, tag: str, first: int, limit: int) -> tuple[int, list[StoredNote]]:
         """Return the number of notes that contain all words and the tag, and a page of these notes, newest first."""
         self._list()
-        paths = self._newest_paths()
+        paths = self._list_newest_paths()
         if not words and not tag:
             return len(paths), self._read_all(paths[first : first + limit])
         terms = [word.lower() for word in words.split()]
@@ -145,11 +145,11 @@ class Notes:
     def add(self, run_id: str, score: Score, sent: SentNote) -> Note:
         """Store a note on the image of a row, unless it repeats the image's last note.
 
-        Raises BadNote if the row names no image or the image has too many notes, ConfigError if the store does not
+        Raises BadNote if the row has no image id or the image has too many notes, ConfigError if the store does not
         support create-only writes, and WriteError if writing fails.
         """
         if score.image_id is None or score.prompt_id is None:
-            raise BadNote("the row names no image, so it cannot have a note")
+            raise BadNote("the row has no image id, so it cannot have a note")
         self._store.check()
         image = hash_image(score)
         note = Note(
@@ -172,9 +172,9 @@ class Notes:
                 self._list(now=True)
                 return note
             number += 1
-        raise BadNote(f"the image already has {MAX_PER_IMAGE} notes")
+        raise BadNote(f"expected at most {MAX_PER_IMAGE} notes on an image, and this image has as many already")
 
-    def _newest_paths(self) -> list[str]:
+    def _list_newest_paths(self) -> list[str]:
         return sorted(self._times, key=lambda path: (-self._times[path], path))
 
     def _list(self, *, now: bool = False) -> None:

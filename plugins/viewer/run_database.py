@@ -1,4 +1,4 @@
-"""Queries the rows of opened runs in DuckDB, which is not allowed to open other files.
+"""Queries the rows of open runs in DuckDB, which is not allowed to open other files.
 
 SQL is built only from the names in this file; values from pages are always bound parameters.
 """
@@ -59,7 +59,7 @@ MAX_WORDS = 16
 SETTING = "\x1f"
 """Separator before and after each setting in the `settings` column; no value contains it."""
 PART_ROWS = 1 << 15
-"""Number of scores that are compared at a time."""
+"""Number of scores that a comparison reads at a time."""
 MAX_ROWS_OF_PAGE = 2000
 """Maximum number of rows for the images of one side on a page of score changes."""
 
@@ -125,7 +125,7 @@ class Move(NamedTuple):
     left_generator: str
     right_generator: str
     left: float | None
-    """The left side's mean on the scale of the right side's metric; None if there is no score."""
+    """The left side's mean, mapped to the scale of the right side's metric; None without a score."""
     right: float | None
 
 
@@ -140,8 +140,8 @@ class StoredQuestion(NamedTuple):
     prompt: str | None
 
 
-class Fill(Protocol):
-    """Executes a statement, which can refer to a given table as `given`."""
+class ExecuteStatement(Protocol):
+    """A function that executes a statement; the statement can refer to the given table as `given`."""
 
     def __call__(self, statement: str, table: pa.Table | None = None, values: Sequence[object] = ()) -> None: ...
 
@@ -170,7 +170,7 @@ class Database:
         self._closed = True
         self._connection.close()
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """Return a new number for use in table names."""
         return next(self._numbers)
 
@@ -191,7 +191,7 @@ class Database:
                 cursor.execute(f"DROP TABLE IF EXISTS {table}")
 
     @contextmanager
-    def transaction(self) -> Iterator[Fill]:
+    def transaction(self) -> Iterator[ExecuteStatement]:
         """Yield a function that executes statements; roll all of them back if an error occurs."""
         with closing(self._connection.cursor()) as cursor:
 
@@ -214,7 +214,7 @@ class SortedRows:
 
     def __init__(self, database: Database, rows: str, values: tuple[object, ...], order: str) -> None:
         """Create the table from `rows`, a statement that selects the columns row, rank, other and other_rank."""
-        self.table = f"order_{database.number()}"
+        self.table = f"order_{database.next_number()}"
         weakref.finalize(self, database.drop, self.table).atexit = False
         columns = f"row, rank, other, other_rank, row_number() OVER (ORDER BY {order}) - 1 AS place"
         with database.transaction() as fill:
@@ -233,8 +233,8 @@ class RunRows:
         Raises StoreError if a file is damaged or cannot be read.
         """
         self._database, self._store, self._run_id = database, store, run_id
-        self.number = number = database.number()
-        """Number that is different each time a run is read."""
+        self.number = number = database.next_number()
+        """Number that identifies this reading of the run; it is part of the tables' names."""
         self._scores, self._prompts, self._questions = f"scores_{number}", f"prompts_{number}", f"questions_{number}"
         self._ranks, self._lower_is_better = f"ranks_{number}", sorted(lower_is_better)
         tables = (self._scores, self._prompts, self._questions, self._ranks)
@@ -261,7 +261,7 @@ class RunRows:
         """Return the number of scores that match the filter."""
         if wanted.against:
             return self._sort_by_two(wanted).total
-        where, values = self._where(wanted)
+        where, values = self._make_condition(wanted)
         return int(self._database.select(f"SELECT count(*) FROM {self._scores} WHERE {where}", values)[0][0])
 
     def find(self, wanted: WantedRows, first: int, limit: int) -> list[Score]:
@@ -270,7 +270,7 @@ class RunRows:
             page = f"SELECT * FROM {self._sort_by_two(wanted).table} WHERE place >= ? AND place < ?"
             found = f"SELECT * FROM {self._scores} JOIN ({page}) USING (row)"
             return self._add_texts(found, [first, first + limit], "place", ", f.rank, f.other, f.other_rank")
-        where, values = self._where(wanted)
+        where, values = self._make_condition(wanted)
         order = ORDERS[wanted.sort]
         found = f"SELECT * FROM {self._scores} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
         return self._add_texts(found, [*values, limit, first], order)
@@ -278,7 +278,7 @@ class RunRows:
     def _sort_by_two(self, wanted: WantedRows) -> SortedRows:
         """Return the matching scores of images that the metric `against` scored too, in sorted order."""
         self._rank_scores()
-        where, values = self._where(wanted)
+        where, values = self._make_condition(wanted)
         image = "o.generator = r.generator AND o.image_id = r.image_id AND o.prompt_id = r.prompt_id"
         pairs = (
             f"SELECT s.*, r.rank, o.score AS other, o.rank AS other_rank, abs(r.rank - o.rank) AS apart "
@@ -308,7 +308,7 @@ class RunRows:
             self._has_ranks = True
 
     def read_row(self, row: int) -> Score | None:
-        """Return the row with this number, or None if there is none."""
+        """Return the row with this number, or None if the run has fewer rows."""
         return next(iter(self._add_texts(f"SELECT * FROM {self._scores} WHERE row = ?", [row], "row")), None)
 
     def read_image_scores(self, score: Score) -> list[Score]:
@@ -320,9 +320,9 @@ class RunRows:
         """Return all metrics' scores of a prompt's images, with their ranks."""
         return self._find_ranked("prompt_id = ?", [prompt_id], limit)
 
-    def settings(self, wanted: WantedRows) -> dict[str, Known]:
+    def count_settings(self, wanted: WantedRows) -> dict[str, Known]:
         """Return the generation settings (without seeds) of the matching rows, by generator."""
-        where, values = self._where(wanted)
+        where, values = self._make_condition(wanted)
         split = f"SELECT generator, unnest(string_split(settings, ?)) AS setting FROM {self._scores} WHERE {where}"
         counted = (
             f"SELECT generator, setting, count(*) FROM ({split}) "
@@ -334,14 +334,14 @@ class RunRows:
             settings[generator] = add_settings(settings.get(generator, {}), {name: {value: rows}})
         return settings
 
-    def compared(self, wanted: WantedRows, name: str = "") -> RunScores:
-        """Return matching scores for a comparison; a non-empty `name` replaces the generator's name."""
-        where, values = self._where(wanted)
+    def read_compared(self, wanted: WantedRows, name: str = "") -> RunScores:
+        """Return the matching scores in the form that comparisons read; a non-empty `name` replaces the generator's."""
+        where, values = self._make_condition(wanted)
         parts = f"SELECT DISTINCT row // {PART_ROWS} AS part FROM {self._scores} WHERE {where} ORDER BY part"
         numbers = [int(number) for (number,) in self._database.select(parts, values)]
-        return RunScores([self._part_reader(number, where, values, name) for number in numbers])
+        return RunScores([self._make_part_reader(number, where, values, name) for number in numbers])
 
-    def _part_reader(self, number: int, where: str, values: Sequence[object], name: str) -> ReadPart:
+    def _make_part_reader(self, number: int, where: str, values: Sequence[object], name: str) -> ReadPart:
         def read(columns: Sequence[str]) -> pa.Table:
             within = f"row >= {number * PART_ROWS} AND row < {(number + 1) * PART_ROWS} AND {where}"
             part = f"SELECT {', '.join(columns)} FROM {self._scores} WHERE {within}"
@@ -353,7 +353,7 @@ class RunRows:
 
         return read
 
-    def moves(
+    def find_moves(
         self,
         right: "RunRows",
         wanted: tuple[WantedRows, WantedRows],
@@ -362,7 +362,7 @@ class RunRows:
         first: int,
         limit: int,
     ) -> tuple[int, list[Move]]:
-        """Return the number of prompts that both this run and another scored, and a page of them.
+        """Return the number of prompts that both this run (left) and `right` scored, and a page of them.
 
         If the filters (`wanted`, one per side) name generators, these are compared with each other; otherwise each
         generator is compared with itself. If the filters name a kind of error, return prompts with this error on either
@@ -371,7 +371,10 @@ class RunRows:
         The `line` maps this run's scores to the other run's scale. Prompts in `edited` are left out, because their
         texts differ.
         """
-        (earlier, left_values), (later, right_values) = self._prompt_means(wanted[0]), right._prompt_means(wanted[1])
+        (earlier, left_values), (later, right_values) = (
+            self._select_prompt_means(wanted[0]),
+            right._select_prompt_means(wanted[1]),
+        )
         mapped = f"SELECT * REPLACE (? + ? * mean AS mean) FROM ({earlier})"
         same = "prompt_id" if wanted[0].generator else "prompt_id, generator"
         scored = "earlier.mean IS NOT NULL AND later.mean IS NOT NULL"
@@ -385,12 +388,12 @@ class RunRows:
         found = self._database.select(statement, [*line, *left_values, *right_values, [*edited], limit, first])
         return found[0][0] if found else 0, [Move(*row[1:]) for row in found]
 
-    def _prompt_means(self, wanted: WantedRows) -> tuple[str, list[object]]:
+    def _select_prompt_means(self, wanted: WantedRows) -> tuple[str, list[object]]:
         """Return a statement that selects each prompt's mean by generator.
 
-        It also selects whether any of the images has the wanted error, and whether any has a note.
+        Two more columns say whether any of the prompt's images has the wanted error, and whether any has a note.
         """
-        where, values = self._where(wanted._replace(kind="", noted=None))
+        where, values = self._make_condition(wanted._replace(kind="", noted=None))
         kind = {"": "false", "any": "kind IS NOT NULL"}.get(wanted.kind, "kind = ?")
         noted, images = ("true", []) if wanted.noted is None else _match_images(wanted.noted)
         statement = (
@@ -402,23 +405,23 @@ class RunRows:
 
     def find_scores(self, wanted: WantedRows, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
         """Return the matching rows for these prompts and generators, in the order of the run."""
-        where, values = self._where(wanted)
+        where, values = self._make_condition(wanted)
         condition = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
         found = f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {MAX_ROWS_OF_PAGE}"
         return self._add_texts(found, [*values, [*generators], [*prompt_ids]], "row")
 
-    def prompt_ids(self, hashes: Hashes) -> list[str]:
+    def find_prompt_ids(self, hashes: Hashes) -> list[str]:
         """Return the ids of the scored prompts that have these hashes."""
         found = self._database.select(f"SELECT DISTINCT prompt_id FROM {self._scores} WHERE prompt_id IS NOT NULL")
         ids = [prompt_id for (prompt_id,) in found]
         return [ids[place] for place in np.flatnonzero(np.isin(hash_ids(ids), hashes))]
 
-    def skills(self) -> list[str]:
+    def list_skills(self) -> list[str]:
         """Return the skills of all prompts, sorted by name."""
         unnested = f"SELECT DISTINCT unnest(skills) AS skill FROM {self._prompts}"
         return [skill for (skill,) in self._database.select(f"SELECT skill FROM ({unnested}) ORDER BY skill") if skill]
 
-    def questions(self, words: str, first: int, limit: int) -> tuple[int, list[StoredQuestion]]:
+    def find_questions(self, words: str, first: int, limit: int) -> tuple[int, list[StoredQuestion]]:
         """Return the number of questions that contain these words, and a page of them.
 
         The first call reads the question cells; raises StoreError if one of them is damaged or missing.
@@ -454,7 +457,7 @@ class RunRows:
                 fill(f"CREATE OR REPLACE TABLE {self._questions} AS {distinct} {valid}")
             self._has_questions = True
 
-    def _where(self, wanted: WantedRows) -> tuple[str, list[object]]:
+    def _make_condition(self, wanted: WantedRows) -> tuple[str, list[object]]:
         """Return a filter as an SQL condition with its values."""
         prompt = f"prompt_id IN (SELECT prompt_id FROM {self._prompts} WHERE"
         conditions: list[str] = []

@@ -18,7 +18,7 @@ from plumbline.pipelines.report.comparable_runs import obstacle_between, read_br
 from plumbline.pipelines.sources.sources import skills_of
 from plumbline.pipelines.store.run_scores import read_prompt_texts
 from plumbline.plugins.viewer.addresses import Choice, Side, check_name, check_settings
-from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotFound, pick_of
+from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotFound, make_pick
 from plumbline.plugins.viewer.run_database import Move, Score, WantedRows
 
 MAX_COMPARISONS = 32
@@ -40,9 +40,9 @@ class Sides(NamedTuple):
     bridges: Sequence[Bridge]
     """All bridges of the benchmark."""
     between: Mapping[str, Bridge | None]
-    """Metrics whose versions differ between the sides, each with its bridge from left to right, or None."""
+    """Bridges from left to right for metrics whose versions differ between the sides; None without a bridge."""
     obstacle: str
-    """Reason why a difference may not be due to the generators; empty if none is known."""
+    """Reason why a difference may not be due to the generators; empty if no reason is known."""
 
     def find_bridge(self, metric: str) -> Bridge | None:
         """Return the bridge that maps the left side's scores, if there is one."""
@@ -56,7 +56,7 @@ class Sides(NamedTuple):
 
 
 class ShownSide(NamedTuple):
-    """A prompt's image on one side. If there are several images, it is the one whose score is closest to their mean."""
+    """A prompt's image on one side; of several images, the image whose score is closest to their mean."""
 
     run_id: str
     score: Score
@@ -83,7 +83,7 @@ class ShownMove(NamedTuple):
     sides: tuple[ShownSide, ShownSide]
     answers: FirstRows[ChangedAnswer]
     rewritten: bool
-    """True if the two sides share no question."""
+    """True if the questions were rewritten, so that the two sides have no question in common."""
     reasons: tuple[str, str] | None
     """The judge's reasons on both sides, if they differ."""
 
@@ -112,7 +112,7 @@ class Comparisons:
         between = {metric: altered.bridge for metric, altered in altered_metrics(*manifests, bridges).items()}
         return Sides(choice, left, right, manifests, bridges, between, obstacle_between(*manifests, bridges))
 
-    def changes(self, sides: Sides) -> Changes:
+    def find_changes(self, sides: Sides) -> Changes:
         """Return the changes from left to right, paired by prompt; cached until the rows or the bridges change."""
         opened = sides.left.rows.number, sides.right.rows.number
         return self._cached_changes(sides.choice, opened, tuple(bridge.bridge_id for bridge in sides.bridges))
@@ -122,26 +122,26 @@ class Comparisons:
         sides = self.open(choice)
         left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
         return compare(
-            sides.left.rows.compared(left, choice.right.generator).with_texts(self._texts(choice.left)),
-            sides.right.rows.compared(right, choice.right.generator).with_texts(self._texts(choice.right)),
+            sides.left.rows.read_compared(left, choice.right.generator).with_texts(self._read_texts(choice.left)),
+            sides.right.rows.read_compared(right, choice.right.generator).with_texts(self._read_texts(choice.right)),
             Skills(()) if sides.right.originals is None else skills_of(sides.right.originals.prompts),
             sides.manifests,
             bridges=sides.bridges,
         )._replace(run_id=choice.left.run)
 
-    def _texts(self, side: Side) -> PromptTexts | None:
+    def _read_texts(self, side: Side) -> PromptTexts | None:
         return read_prompt_texts(self._browser.store, side.run)
 
     def _find_edited(self, choice: Choice, opened: tuple[int, int]) -> list[str]:
         """Return the prompts whose texts differ between the two runs; `opened` serves only as part of the cache key."""
-        left, right = (self._texts(side) for side in choice)
+        left, right = (self._read_texts(side) for side in choice)
         if left is None or right is None:
             return []
         prompts = np.intersect1d(left.prompts, right.prompts, assume_unique=True)
         edited = prompts[left.find_edited(right, prompts)]
-        return self.open(choice).left.rows.prompt_ids(edited) if len(edited) else []
+        return self.open(choice).left.rows.find_prompt_ids(edited) if len(edited) else []
 
-    def moves(self, sides: Sides, wanted: WantedRows, first: int, limit: int) -> tuple[int, list[ShownMove]]:
+    def find_moves(self, sides: Sides, wanted: WantedRows, first: int, limit: int) -> tuple[int, list[ShownMove]]:
         """Return the number of prompts that match the filter, and a page of them with an image from each side."""
         left, right = (
             wanted._replace(generator=side.generator or wanted.generator, settings=(*wanted.settings, *side.settings))
@@ -151,7 +151,7 @@ class Comparisons:
         line = UNCHANGED if bridge is None else bridge.line
         filters = (left._replace(skill="", words=""), right)
         edited = self._cached_edited(sides.choice, (sides.left.rows.number, sides.right.rows.number))
-        total, moves = sides.left.rows.moves(sides.right.rows, filters, line, edited, first, limit)
+        total, moves = sides.left.rows.find_moves(sides.right.rows, filters, line, edited, first, limit)
         lefts = self._show_images(sides.left, left, [(move.left_generator, move.prompt_id) for move in moves])
         rights = self._show_images(sides.right, right, [(move.right_generator, move.prompt_id) for move in moves])
         rows = zip(moves, lefts, rights, strict=True)
@@ -167,23 +167,23 @@ class Comparisons:
             _choose_typical(run.run_id, [score for score in scores if (score.generator, score.prompt_id) == pair])
             for pair in pairs
         ]
-        picks = [pick_of([side.score]) for side in sides]
-        details = self._browser.details(run, picks)
+        picks = [make_pick([side.score]) for side in sides]
+        details = self._browser.read_details(run, picks)
         return [(side, details[pick.key]) for side, pick in zip(sides, picks, strict=True)]
 
 
 def _reduce_manifest(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str, Any]:
     """Return a run's manifest as if the run had only the side's generator and settings.
 
-    If two generators are compared, both get the right generator's name. The selected settings are left out, because
-    they are what is compared.
+    If two generators are compared, both get the right generator's name. The selected settings are left out, because a
+    difference in these is intended.
     """
     selected = {name for either in choice for name, _ in either.settings}
     if not selected and choice.pair is None:
         return run.manifest
     settings = all_settings(run.manifest, COMPARE)
     if selected:
-        counted = run.rows.settings(WantedRows(generator=side.generator, settings=side.settings))
+        counted = run.rows.count_settings(WantedRows(generator=side.generator, settings=side.settings))
         settings = {
             generator: {name: values for name, values in known.items() if name not in selected}
             for generator, known in counted.items()

@@ -31,7 +31,7 @@ class ViewConfig(BoundsChecked):
     token_variable: str = "PLUMBLINE_TOKEN"
     """The environment variable that contains the token, which the browser asks for as a password."""
     memory: Annotated[int, at_least(100, " megabytes")] = 1000
-    """Megabytes of memory for the rows of opened runs; any further rows go to a temporary folder."""
+    """Megabytes of memory for the rows of open runs; further rows are kept in a temporary folder."""
     notes: bool = True
     """Allow people to write notes on images to the store. Existing notes are always shown."""
     storage: StorageConfig = field(default_factory=StorageConfig)
@@ -42,7 +42,7 @@ class ViewConfig(BoundsChecked):
 
 
 SHUTDOWN_SECONDS = 10
-"""Time in seconds that unfinished requests have to complete when the server stops."""
+"""Seconds that a stopping server waits for unfinished requests."""
 
 
 def view(config: ViewConfig, ready: Callable[[str], None]) -> None:

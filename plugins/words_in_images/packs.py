@@ -27,7 +27,7 @@ from plumbline.pipelines.sources.question_packs.pack import (
 
 
 def _want_texts(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
-    """Yield a row for each text; raise Refused if there are none."""
+    """Yield a row for each text; raise Refused if the list is empty."""
     if not texts:
         raise Refused("no_texts", "expected texts, found none")
     for number, text in enumerate(texts):
@@ -42,17 +42,17 @@ def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
     Source: X-Omni-Team/X-Omni, `textbench`. Each line is an object with `prompt_id`, `prompt`, `text` (a list),
     `category` and `length`. Both conventions read it in the same way.
     """
-    return read_rows(read_lines(place), _longtext)
+    return read_rows(read_lines(place), _read_longtext)
 
 
-def _longtext(line: PackLine) -> PackRows:
+def _read_longtext(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("category", "length") if (skill := label(values, name)))
     row = PackRow(line.where, the_id(values, "prompt_id"), the_text(values, "prompt"), skills=skills)
-    return questions_or_error(*row[:3], _longtexts(row, values))
+    return questions_or_error(*row[:3], _want_longtext(row, values))
 
 
-def _longtexts(row: PackRow, values: Any) -> Iterator[PackRow]:
+def _want_longtext(row: PackRow, values: Any) -> Iterator[PackRow]:
     yield from _want_texts(row, the_texts(values.get("text"), "text"))
 
 
@@ -76,10 +76,10 @@ def read_oneig_text(place: Place, convention: Convention) -> PackRows:
 def _read_oneig_text(line: PackLine, *, fixed: bool) -> PackRows:
     prompt = "prompt_cn" if "prompt_cn" in line.values else "prompt_en"
     row = PackRow(line.where, the_id(line.values, "id"), the_text(line.values, prompt))
-    return questions_or_error(*row[:3], _oneig_texts(row, line, fixed=fixed))
+    return questions_or_error(*row[:3], _want_oneig_texts(row, line, fixed=fixed))
 
 
-def _oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
+def _want_oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
     written = the_text(line.values, "text_content")
     if len(written) > MAX_WRITTEN_LIST:
         raise Refused(
@@ -93,12 +93,12 @@ def _oneig_texts(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackR
     yield from _want_texts(row, texts)
 
 
-AREAS = (2, 3, 4, 5)
-"""Possible numbers of texts in a CVTG-2K prompt."""
+TEXT_COUNTS = (2, 3, 4, 5)
+"""Numbers of texts that a CVTG-2K prompt can have."""
 
 
 def read_cvtg_2k(place: Place, convention: Convention) -> PackRows:
-    """Read the texts that are in single quotes in the prompts of a folder's CVTG and CVTG-Style (or CVTG-style).
+    """Read the texts in single quotes from the prompts in the subfolders CVTG and CVTG-Style (or CVTG-style).
 
     CVTG-2K (Du et al. 2025, TextCrafter): 2,000 English prompts with two to five texts each.
 
@@ -110,9 +110,9 @@ def read_cvtg_2k(place: Place, convention: Convention) -> PackRows:
     """
     styled = "CVTG-Style" if (place / "CVTG-Style").exists() else "CVTG-style"
     for folder in ("CVTG", styled):
-        for area in AREAS:
+        for area in TEXT_COUNTS:
             file = place / f"{folder}/{area}.json"
-            yield from read_rows(_read_listed(file), partial(_cvtg, folder=folder, area=area))
+            yield from read_rows(_read_listed(file), partial(_read_cvtg, folder=folder, area=area))
 
 
 def _read_listed(file: Place) -> Iterator[PackLine | str]:
@@ -126,7 +126,7 @@ def _read_listed(file: Place) -> Iterator[PackLine | str]:
         yield PackLine(where, values) if isinstance(values, dict) else f"{where}: expected an object, found {found}"
 
 
-def _cvtg(line: PackLine, *, folder: str, area: int) -> PackRows:
+def _read_cvtg(line: PackLine, *, folder: str, area: int) -> PackRows:
     prompt_id = f"{folder}_{area}_{the_id(line.values, 'index')}"
     row = PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(folder, f"{area} texts"))
     return questions_or_error(

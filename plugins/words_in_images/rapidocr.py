@@ -1,4 +1,4 @@
-"""RapidOCR, which reads the text in images without a GPU."""
+"""The model family rapidocr, which reads the text in images without a GPU."""
 
 import os
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PACKAGES = ("rapidocr", "onnxruntime")
-SHIPPED = "PP-OCRv6_small"
-"""Detection and recognition models that are included in the package; any other models would be downloaded."""
+PACKAGED_MODELS = "PP-OCRv6_small"
+"""Checkpoint whose models are included in the package; any other models would have to be downloaded."""
 
 
 class RapidOcr:
-    """The `ocr` call served by PP-OCRv6, which comes with RapidOCR and reads Latin and Chinese text.
+    """Text reader that implements `ocr` with PP-OCRv6, which comes with RapidOCR and reads Latin and Chinese text.
 
     These are PaddleOCR's models, run on ONNX. Each line of text is detected, cropped and read separately, so that
     results do not depend on the batch.
@@ -61,20 +61,20 @@ class RapidOcr:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the installed versions, which identify the weights; raise ModelError if a package is missing."""
+    """Return the versions of the installed packages, which identify the weights; raise ModelError if one is missing."""
     try:
         return {name: metadata.version(name) for name in PACKAGES}
     except metadata.PackageNotFoundError as error:
         raise ModelError(f"family rapidocr needs the package {error.name}; {install('ocr')}") from error
 
 
-def _options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dict[str, Any]:
-    if config.checkpoint != SHIPPED:
+def _list_options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dict[str, Any]:
+    if config.checkpoint != PACKAGED_MODELS:
         raise ModelError(
-            f"model {config.checkpoint!r}: family rapidocr only has {SHIPPED}, which comes with its package; set "
-            f"checkpoint={SHIPPED}, or choose another family that serves ocr"
+            f"model {config.checkpoint!r}: family rapidocr only has {PACKAGED_MODELS}, which comes with its package; "
+            f"set checkpoint={PACKAGED_MODELS}, or choose another family that serves ocr"
         )
     return {"package": package_versions()["rapidocr"]}
 
 
-FAMILY = Family(config=ModelConfig, extra="ocr", loads={"ocr": RapidOcr.load}, options_in_key=_options_in_key)
+FAMILY = Family(config=ModelConfig, extra="ocr", loads={"ocr": RapidOcr.load}, options_in_key=_list_options_in_key)

@@ -1,4 +1,4 @@
-"""The text metric compares the words that a prompt asks for in the image with the words that a model reads there."""
+"""The text metric, which compares the words that a prompt asks for with the words that a model reads in the image."""
 
 import re
 import unicodedata
@@ -24,22 +24,22 @@ from plumbline.operators.metrics.parsing import TextSpan, find_words, shorten
 from plumbline.operators.metrics.questions.question_list import ask_for_text
 from plumbline.operators.metrics.writing import VqaPrompt, WrittenQuestion
 from plumbline.plugins.words_in_images.text_measures import (
-    KEPT,
+    COMPARED_CHARACTERS,
     Measure,
-    comparable,
     compare,
+    count_words,
     edit_distance,
     is_chinese,
+    normalize,
     split_words,
-    word_count,
 )
 
 QUOTED = re.compile('"([^"]+)"|“([^“”]+)”|「([^「」]+)」|『([^『』]+)』')
 NO_TEXT = RowError(
     "no_text_wanted", 'the prompt quotes no words to be written in the image; put them in quotes, as in a sign "OPEN"'
 )
-NEAR = 0.5
-"""Maximum number of edits, per character of a missing word, for a word that was read to count as its misspelling."""
+MAX_RELATIVE_EDITS = 0.5
+"""Maximum edit distance, per character of a missing word, at which a word that was read counts as its misspelling."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,13 +79,13 @@ class RenderedTextConfig(Metric):
         return {"measure": self.measure}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return an estimate of no writer calls and one reader call per image."""
+        """Estimate one call of the reader per image, and no call of a writer."""
         return CallEstimate(0, 1)
 
     def make_questions(self, prompt: str, texts: Sequence[str]) -> list[WrittenQuestion] | RowError:
-        """Return one question per text or, if no texts are given, per text that the prompt quotes.
+        """Return one question per text; if no texts are given, use those that the prompt quotes.
 
-        If there are no such texts, or if a text is in an unknown script, return an error.
+        If the prompt quotes no text either, or if a text is in an unknown script, return an error.
         """
         if texts:
             places = _locate(prompt, texts)
@@ -114,8 +114,8 @@ class RenderedTextConfig(Metric):
         wanted = [question.answer or "" for question in questions]
         measured = compare(wanted, read)
         ratings = tuple(Rating(name, value) for name, value in measured.items())
-        count = word_count(wanted, self.measure)
-        return Scored(measured[self.measure], word_elements(questions, read), n_questions=count, ratings=ratings)
+        count = count_words(wanted, self.measure)
+        return Scored(measured[self.measure], make_word_elements(questions, read), n_questions=count, ratings=ratings)
 
 
 Span = TextSpan | tuple[None, None]
@@ -137,9 +137,11 @@ def _locate(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
 
 
 def _is_known(text: str) -> bool:
-    """Return True if all letters are Latin or Chinese, and at least one character is compared."""
+    """Return True if all letters are Latin or Chinese, and the measures compare at least one of the characters."""
     names = (unicodedata.name(letter, "") for letter in text if letter.isalpha())
-    return re.search(f"[{KEPT}]", text) is not None and all(name.startswith(("LATIN", "CJK")) for name in names)
+    return re.search(f"[{COMPARED_CHARACTERS}]", text) is not None and all(
+        name.startswith(("LATIN", "CJK")) for name in names
+    )
 
 
 # The words, one by one
@@ -156,7 +158,7 @@ class WantedWord(NamedTuple):
     end: int
 
 
-def word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple[Element, ...]:
+def make_word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple[Element, ...]:
     """Return an element for each expected word, scored 1 if the word was read and 0 if not.
 
     If a missing word has a close misspelling among the words that were read, its element contains that. The last
@@ -164,35 +166,35 @@ def word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple[Elem
     """
     chinese = any(is_chinese(question.answer or "") for question in questions)
     wanted = [word for question in questions for word in _split_wanted(question, chinese)]
-    left = Counter(split_words(comparable(read, chinese), chinese))
+    left = Counter(split_words(normalize(read, chinese), chinese))
     given: dict[int, str] = {}
     for place, word in enumerate(wanted):
         if left[word.text] > 0:
             given[place] = word.text
             left[word.text] -= 1
     for place, word in enumerate(wanted):
-        near = None if place in given else _nearest(word.text, +left)
+        near = None if place in given else _find_nearest(word.text, +left)
         if near is not None:
             given[place] = near
             left[near] -= 1
-    elements = [_element(place, word, given.get(place)) for place, word in enumerate(wanted)]
+    elements = [_make_element(place, word, given.get(place)) for place, word in enumerate(wanted)]
     extra = (" " if not chinese else "").join((+left).elements())
     return (*elements, Element(EXTRA_WORDS, "Extra words", None, None, None, None, extra or None, None))
 
 
 def _split_wanted(question: WrittenQuestion, chinese: bool) -> list[WantedWord]:
-    pieces = re.finditer(f"[{KEPT}]" if chinese else r"\S+", question.answer or "")
-    words = [(comparable(piece.group(), chinese), piece) for piece in pieces]
+    pieces = re.finditer(f"[{COMPARED_CHARACTERS}]" if chinese else r"\S+", question.answer or "")
+    words = [(normalize(piece.group(), chinese), piece) for piece in pieces]
     return [WantedWord(question, word, *piece.span()) for word, piece in words if word]
 
 
-def _nearest(word: str, left: Mapping[str, int]) -> str | None:
+def _find_nearest(word: str, left: Mapping[str, int]) -> str | None:
     distances = {other: edit_distance(word, other) for other in left}
     near = min(distances, key=lambda other: distances[other], default=None)
-    return near if near is not None and distances[near] <= NEAR * len(word) else None
+    return near if near is not None and distances[near] <= MAX_RELATIVE_EDITS * len(word) else None
 
 
-def _element(place: int, word: WantedWord, given: str | None) -> Element:
+def _make_element(place: int, word: WantedWord, given: str | None) -> Element:
     question = word.question
     span = (question.answer or "")[word.start : word.end]
     name = f"{question.question_id}.{place}"

@@ -1,4 +1,4 @@
-"""Measures that compare the expected text with the text that was read, as in their releases."""
+"""Measures that compare the expected text with the text that was read, as computed by their releases."""
 
 import difflib
 import re
@@ -19,7 +19,7 @@ Measure = Literal[
     "counter_iou",
 ]
 
-KEPT = "\u4e00-\u9fa5a-zA-Z0-9àâäéèêëîïôöùûüçÀÂÄÉÈÊËÎÏÔÖÙÛÜÇ"
+COMPARED_CHARACTERS = "\u4e00-\u9fa5a-zA-Z0-9àâäéèêëîïôöùûüçÀÂÄÉÈÊËÎÏÔÖÙÛÜÇ"
 """Characters that OneIG and LongText-Bench compare."""
 ONEIG_MAX_DISTANCE = {False: 100, True: 50}
 """Edit distance at which OneIG's score reaches its minimum, for texts that are not Chinese (False) and that are (True).
@@ -39,7 +39,7 @@ def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
     text = " ".join(wanted)
     chinese = is_chinese(text)
     return {
-        "longtext_bench": _share(comparable(text, chinese), comparable(read, chinese)),
+        "longtext_bench": _share(normalize(text, chinese), normalize(read, chinese)),
         **_cvtg_2k(wanted, read),
         **_oneig(text, read),
         "flow_grpo": _flow_grpo(wanted[0], read),
@@ -47,20 +47,20 @@ def compare(wanted: Sequence[str], read: str) -> dict[str, float]:
     }
 
 
-def word_count(wanted: Sequence[str], measure: Measure) -> int:
-    """Return the number of expected words (for Chinese text, characters), which is the denominator of the fraction.
+def count_words(wanted: Sequence[str], measure: Measure) -> int:
+    """Return the number of expected words (for Chinese text, characters): the denominator of the measured fraction.
 
-    Means over images that are weighted by it equal the pooled values of LongText-Bench and CVTG-2K.
+    A mean over images that is weighted by this number equals the pooled value of LongText-Bench or CVTG-2K.
     """
     if measure in ("cvtg_2k", "cvtg_2k_ned"):
-        return len(_cvtg_words(wanted))
+        return len(_split_cvtg_words(wanted))
     text = " ".join(wanted)
-    return len(split_words(comparable(text, is_chinese(text)), is_chinese(text)))
+    return len(split_words(normalize(text, is_chinese(text)), is_chinese(text)))
 
 
 def _cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
     """Return the fraction of words that were read anywhere, and the words' mean similarity to their nearest match."""
-    words, others = _cvtg_words(wanted), read.lower().split() or [""]
+    words, others = _split_cvtg_words(wanted), read.lower().split() or [""]
     nearest = [difflib.get_close_matches(word, others, n=1, cutoff=0)[0] for word in words]
     similar = [
         1 - edit_distance(word, other) / (max(len(word), len(other)) + 1e-5)
@@ -72,7 +72,7 @@ def _cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
     }
 
 
-def _cvtg_words(wanted: Sequence[str]) -> list[str]:
+def _split_cvtg_words(wanted: Sequence[str]) -> list[str]:
     return [word for text in wanted for word in text.lower().split()]
 
 
@@ -101,7 +101,7 @@ def _unirl(wanted: str, read: str) -> dict[str, float]:
 
 
 def _similarity(wanted: str, read: str) -> float:
-    """Return 1 if `read` contains the expected text, otherwise 1 minus the relative edit distance, at least 0."""
+    """Return 1 if `read` contains the expected text, otherwise 1 minus the relative edit distance, but at least 0."""
     distance = 0 if wanted in read else min(edit_distance(wanted, read), len(wanted))
     return 1 - distance / len(wanted)
 
@@ -114,11 +114,11 @@ def is_chinese(text: str) -> bool:
 def clean(text: str, chinese: bool) -> str:
     """Remove characters that are not compared; spaces are kept unless the text is Chinese."""
     if chinese:
-        return "".join(re.findall(f"[{KEPT}]", text))
-    return re.sub(r"\s+", " ", re.sub(rf"[^{KEPT}\s]", "", text)).strip()
+        return "".join(re.findall(f"[{COMPARED_CHARACTERS}]", text))
+    return re.sub(r"\s+", " ", re.sub(rf"[^{COMPARED_CHARACTERS}\s]", "", text)).strip()
 
 
-def comparable(text: str, chinese: bool) -> str:
+def normalize(text: str, chinese: bool) -> str:
     """Return the cleaned text in lower case, except that LongText-Bench keeps the case of Chinese text."""
     return clean(text, chinese) if chinese else clean(text, chinese).lower()
 
@@ -129,7 +129,7 @@ def split_words(text: str, chinese: bool) -> list[str]:
 
 
 def _share(wanted: str, read: str) -> float:
-    """Return the fraction of expected words that were read, counting repeated words as often as they occur."""
+    """Return the fraction of expected words that were read; a repeated word counts as often as it is expected."""
     chinese = is_chinese(wanted)
     counted = Counter(split_words(wanted, chinese))
     return (counted & Counter(split_words(read, chinese))).total() / counted.total() if counted else 0.0

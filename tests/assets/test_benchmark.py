@@ -1,4 +1,4 @@
-"""The committed benchmark equals what the code produces, and its ground truth equals what its scenes show."""
+"""The committed benchmark equals the code's output, and its ground truth agrees with its scenes."""
 
 import io
 from itertools import combinations
@@ -10,15 +10,15 @@ import pytest
 from PIL import Image
 
 from plumbline.assets.making.claims import SKILLS
-from plumbline.assets.making.prompts import content_id, is_held_out, make_prompts
+from plumbline.assets.making.prompts import is_held_out, make_content_id, make_prompts
 from plumbline.assets.making.scenes import Entity, Scene, draw_scene, to_png
 from plumbline.assets.making.tables import (
     GENERATORS,
     PROMPTS_PER_SKILL,
     TIED_PROFILE,
     Benchmark,
-    benchmark_tables,
     make_benchmark,
+    make_benchmark_tables,
 )
 
 SHAPES = Path(__file__).parents[2] / "assets" / "shapes"
@@ -30,12 +30,12 @@ def benchmark() -> Benchmark:
     return make_benchmark(SEED)
 
 
-def rows(name: str) -> list[dict[str, object]]:
+def read_rows(name: str) -> list[dict[str, object]]:
     committed: list[dict[str, object]] = pq.read_table(SHAPES / name).to_pylist()
     return committed
 
 
-def test_prompts_are_distinct_and_held_out_and_every_skill_has_as_many() -> None:
+def test_prompts_are_distinct_and_held_out_and_every_skill_has_the_same_number() -> None:
     prompts = make_prompts(SEED, PROMPTS_PER_SKILL)
     assert len({prompt.prompt_id for prompt in prompts}) == len(prompts) == PROMPTS_PER_SKILL * len(SKILLS)
     assert all(is_held_out(prompt.text) for prompt in prompts)
@@ -53,13 +53,13 @@ def test_requirements_form_a_graph_with_parents_first() -> None:
 
 
 def test_committed_tables_are_what_the_code_makes(benchmark: Benchmark) -> None:
-    tables = benchmark_tables(benchmark)
+    tables = make_benchmark_tables(benchmark)
     assert {str(path.relative_to(SHAPES)) for path in SHAPES.rglob("*.parquet")} == tables.keys()
     for name, table in tables.items():
         assert pq.read_table(SHAPES / name).equals(table), name
 
 
-def test_images_show_the_scenes_that_truth_is_read_from(benchmark: Benchmark) -> None:
+def test_images_show_the_scenes_behind_the_ground_truth(benchmark: Benchmark) -> None:
     for generator, made in benchmark.depictions.items():
         for depiction in made[::37]:
             name = f"pixels/{SEED}/{generator}/{depiction.prompt.prompt_id}"
@@ -93,13 +93,13 @@ def test_two_generators_tie_and_the_others_differ(benchmark: Benchmark) -> None:
 
 def test_ratings_rise_with_the_number_of_requirements_met(benchmark: Benchmark) -> None:
     ratings: dict[object, list[int]] = {}
-    for row in rows("ratings.parquet"):
+    for row in read_rows("ratings.parquet"):
         rating = row["rating"]
         assert isinstance(rating, int) and 1 <= rating <= 5
         ratings.setdefault(row["image_id"], []).append(rating)
     assert {len(given) for given in ratings.values()} == {3}
     mean = {
-        correct: np.mean([ratings[row["image_id"]] for row in rows("truth.parquet") if row["correct"] is correct])
+        correct: np.mean([ratings[row["image_id"]] for row in read_rows("truth.parquet") if row["correct"] is correct])
         for correct in (True, False)
     }
     assert mean[True] > mean[False] + 1
@@ -124,4 +124,4 @@ def test_an_entity_is_drawn_in_its_own_cell() -> None:
 
 
 def test_content_ids_depend_on_where_the_parts_end() -> None:
-    assert content_id(b"ab", b"c") != content_id(b"a", b"bc")
+    assert make_content_id(b"ab", b"c") != make_content_id(b"a", b"bc")

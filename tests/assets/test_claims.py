@@ -17,17 +17,17 @@ from plumbline.assets.making.claims import (
 from plumbline.assets.making.scenes import Entity, Scene
 
 
-def entity(words: str, row: int, column: int, *, part: str | None = None) -> Entity:
+def make_entity(words: str, row: int, column: int, *, part: str | None = None) -> Entity:
     size, colour, shape = words.split()
     return Entity(shape=shape, colour=colour, size=size, part=part, cell=(row, column))
 
 
 SCENE = Scene(
     entities=(
-        entity("large red circle", 0, 0, part="dot"),
-        entity("small red circle", 2, 1),
-        entity("small blue square", 1, 2, part="stripe"),
-        entity("small blue star", 1, 1),
+        make_entity("large red circle", 0, 0, part="dot"),
+        make_entity("small red circle", 2, 1),
+        make_entity("small blue square", 1, 2, part="stripe"),
+        make_entity("small blue star", 1, 1),
     )
 )
 CIRCLE, SQUARE, STAR = (Description(shape=shape) for shape in ("circle", "square", "star"))
@@ -106,4 +106,4 @@ def test_an_existence_claim_has_the_skill_of_its_most_specific_property(what: De
 
 def test_a_cell_contains_at_most_one_entity() -> None:
     with pytest.raises(ValueError, match="one entity in a cell"):
-        Scene(entities=(entity("large red circle", 0, 0), entity("small red star", 0, 0)))
+        Scene(entities=(make_entity("large red circle", 0, 0), make_entity("small red star", 0, 0)))

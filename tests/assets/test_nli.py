@@ -7,16 +7,16 @@ from random import Random
 import torch
 from transformers import AutoTokenizer
 
-from plumbline.assets.making.accuracy import pair_accuracy, sample_held_out_pairs
+from plumbline.assets.making.accuracy import measure_pairs, sample_held_out_pairs
 from plumbline.assets.making.claims import Claim
-from plumbline.assets.making.lessons import choice_question, planted, yes_no_question
+from plumbline.assets.making.lessons import find_planted, make_choice_question, make_yes_no_question
 from plumbline.assets.making.networks import NLI_FOLDER, build_nli, resolve_checkpoint
 from plumbline.assets.making.prompts import is_held_out, make_prompts
-from plumbline.assets.making.scenes import edit_scene, random_palette
+from plumbline.assets.making.scenes import draw_palette, edit_scene
 from plumbline.assets.making.text_training import (
-    hypothesis,
-    nli_batch,
-    nli_loss,
+    compute_nli_loss,
+    make_hypothesis,
+    make_nli_batch,
     sample_entailed,
     sample_illustrated,
     sample_not_entailed,
@@ -35,7 +35,7 @@ def test_an_entailed_claim_holds_in_every_scene_in_which_the_prompt_does() -> No
     for _ in range(200):
         prompt, scene = sample_illustrated(rng, held_out=False)
         claim = sample_entailed(rng, prompt)
-        scenes = [scene, *(edit_scene(rng, scene, random_palette(rng)) for _ in range(20))]
+        scenes = [scene, *(edit_scene(rng, scene, draw_palette(rng)) for _ in range(20))]
         assert all(claim.holds(scene) for scene in scenes if prompt.holds(scene)), (prompt.text, claim)
 
 
@@ -81,34 +81,38 @@ def test_a_few_steps_lower_the_loss() -> None:
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     model, rng = build_nli(tokenizer), Random(5)
-    batch = nli_batch(tokenizer, rng, 64)
-    before = nli_loss(model, batch).item()
+    batch = make_nli_batch(tokenizer, rng, 64)
+    before = compute_nli_loss(model, batch).item()
     stage = TrainingStage(steps=12, peak=1e-3, size=16)
     train(
         "nli",
         StageTrainer(model, stage),
-        nli_loss,
-        lambda step: nli_batch(tokenizer, rng, stage.size),
+        compute_nli_loss,
+        lambda step: make_nli_batch(tokenizer, rng, stage.size),
         lambda line: None,
     )
-    assert nli_loss(model, batch).item() < before
+    assert compute_nli_loss(model, batch).item() < before
 
 
 def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["nli"]
-    measured = pair_accuracy(load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment"), sample_held_out_pairs(1, 400))
+    measured = measure_pairs(load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment"), sample_held_out_pairs(1, 400))
     assert abs(measured["accuracy"] - committed["accuracy"]) < 0.05
     assert (FOLDER / "model.safetensors").stat().st_size <= 6_000_000
 
 
 def test_committed_model_separates_planted_questions_from_implied_ones() -> None:
     model = load(resolve_checkpoint(ASSETS, NLI_FOLDER), "entailment")
-    prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)]
+    prompts = [prompt for prompt in make_prompts(0, 32) if find_planted(prompt.text)]
     imagined = [
-        (prompt.text, hypothesis(yes_no_question(claim))) for prompt in prompts if (claim := planted(prompt.text))
+        (prompt.text, make_hypothesis(make_yes_no_question(claim)))
+        for prompt in prompts
+        if (claim := find_planted(prompt.text))
     ]
     implied = [
-        (prompt.text, hypothesis(choice_question(node.claim))) for prompt in prompts for node in prompt.requirements
+        (prompt.text, make_hypothesis(make_choice_question(node.claim)))
+        for prompt in prompts
+        for node in prompt.requirements
     ]
     assert sum(p < 0.5 for p in model.entailment(imagined)) > 0.9 * len(imagined)
     assert sum(p > 0.5 for p in model.entailment(implied)) > 0.9 * len(implied)

@@ -17,8 +17,8 @@ from plumbline.assets.making.questions import (
     place,
     sample_claiming,
 )
-from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, random_scene
-from plumbline.assets.making.vqa_training import MIXTURES, training_questions
+from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, sample_scene
+from plumbline.assets.making.vqa_training import MIXTURES, make_training_questions
 
 PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in SHAPES}
 
@@ -91,7 +91,7 @@ def _every(scene: Scene, phrase: str) -> bool:
 def test_a_prompt_has_the_truth_that_parsing_its_words_gives(skill: str, truth: bool) -> None:
     rng, checked = Random(f"{skill}/{truth}"), 0
     while checked < 60:
-        scene = random_scene(rng)
+        scene = sample_scene(rng)
         prompt = sample_claiming(rng, scene, skill, truth=truth)
         if prompt is not None and len({claim.kind for claim in prompt.claims}) == 1 + (skill == "negation"):
             if any(claim.kind == "universality" for claim in prompt.claims) and skill != "universality":
@@ -104,8 +104,8 @@ def test_a_prompt_has_the_truth_that_parsing_its_words_gives(skill: str, truth: 
 def test_questions_have_the_requested_answer(skill: str) -> None:
     rng = Random(skill)
     for truth, answer in ((True, "Yes"), (False, "No")):
-        asked = [ask_vqascore(rng, random_scene(rng), skill, truth=truth, held_out=False) for _ in range(20)]
-        asked += [ask_directly(rng, random_scene(rng), skill, truth=truth) for _ in range(20)]
+        asked = [ask_vqascore(rng, sample_scene(rng), skill, truth=truth, held_out=False) for _ in range(20)]
+        asked += [ask_directly(rng, sample_scene(rng), skill, truth=truth) for _ in range(20)]
         answers = Counter(question.answer for question in asked if question)
         assert set(answers) == {answer} and answers[answer] > 15
 
@@ -113,7 +113,7 @@ def test_questions_have_the_requested_answer(skill: str) -> None:
 def test_held_out_wordings_and_training_wordings_do_not_overlap() -> None:
     rng = Random(3)
     for held_out in (True, False):
-        questions = [ask_vqascore(rng, random_scene(rng), skill, truth=True, held_out=held_out) for skill in SKILLS * 5]
+        questions = [ask_vqascore(rng, sample_scene(rng), skill, truth=True, held_out=held_out) for skill in SKILLS * 5]
         texts = [question.text.split('"')[1] for question in questions if question]
         assert texts and all(is_held_out(text) is held_out for text in texts)
 
@@ -121,7 +121,7 @@ def test_held_out_wordings_and_training_wordings_do_not_overlap() -> None:
 def test_training_never_uses_a_held_out_wording() -> None:
     rng = Random(4)
     for _ in range(60):
-        for question in training_questions(rng, random_scene(rng), MIXTURES["question"], 6):
+        for question in make_training_questions(rng, sample_scene(rng), MIXTURES["question"], 6):
             if question.form == "vqascore":
                 assert not is_held_out(question.text.split('"')[1])
 
@@ -129,7 +129,7 @@ def test_training_never_uses_a_held_out_wording() -> None:
 def test_answers_to_open_questions_are_true_of_the_scene() -> None:
     rng = Random(5)
     for _ in range(300):
-        scene = random_scene(rng)
+        scene = sample_scene(rng)
         colour, count, where = (ask_openly(rng, scene, topic) for topic in ("color", "count", "place"))
         if colour:
             assert {entity.colour for entity in find_fitting(scene, colour.text)} == {colour.answer}
@@ -164,6 +164,6 @@ def test_places_are_named_row_by_row() -> None:
 def test_sampled_prompt_is_true_of_its_scene(skill: str) -> None:
     rng = Random(skill)
     for _ in range(200):
-        scene = random_scene(rng)
+        scene = sample_scene(rng)
         prompt = sample_prompt(rng, scene, skill)
         assert prompt is None or prompt.holds(scene)

@@ -11,24 +11,24 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
-from plumbline.assets.making.accuracy import order_accuracy, sample_held_out_questions, vqa_accuracy
+from plumbline.assets.making.accuracy import measure_order, measure_vqa, sample_held_out_questions
 from plumbline.assets.making.networks import (
     VQA_FOLDER,
     build_clip_flant5,
     draw_pixels,
-    image_processor,
+    make_image_processor,
     resolve_checkpoint,
 )
-from plumbline.assets.making.scenes import Entity, Scene, draw_scene, random_scene, to_png
-from plumbline.assets.making.tokens import clip_tokenizer, t5_tokenizer, world_sentences
+from plumbline.assets.making.scenes import Entity, Scene, draw_scene, sample_scene, to_png
+from plumbline.assets.making.tokens import make_clip_tokenizer, make_t5_tokenizer, write_sentences
 from plumbline.assets.making.vqa_training import (
     FIELDS,
     MIXTURES,
     ExerciseMaker,
     Mixture,
-    cell_labels,
-    most_entities,
-    training_questions,
+    find_max_entities,
+    label_cells,
+    make_training_questions,
 )
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import BEFORE_IMAGE
@@ -44,12 +44,12 @@ ASSETS = Path(__file__).parents[2] / "assets"
 
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
-    return world_sentences(0)
+    return write_sentences(0)
 
 
 def test_training_pixels_equal_the_pixels_of_a_decoded_png() -> None:
-    transform = PixelTransform(image_processor(), pad_to_square=True)
-    scenes = [random_scene(Random(seed)) for seed in range(5)]
+    transform = PixelTransform(make_image_processor(), pad_to_square=True)
+    scenes = [sample_scene(Random(seed)) for seed in range(5)]
     seeds = Random(1)
     for scene, pixels in zip(scenes, draw_pixels(Random(1), scenes), strict=True):
         png = to_png(draw_scene(scene, seeds.getrandbits(32)))
@@ -58,7 +58,7 @@ def test_training_pixels_equal_the_pixels_of_a_decoded_png() -> None:
 
 
 def test_a_chunk_keeps_its_end_of_sequence_token_and_fixed_phrases_are_single_tokens(sentences: list[str]) -> None:
-    tokenizer = t5_tokenizer(sentences)
+    tokenizer = make_t5_tokenizer(sentences)
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
     assert len(tokenizer(BEFORE_IMAGE).input_ids) == 4
     yes = tokenizer("Yes").input_ids
@@ -66,7 +66,7 @@ def test_a_chunk_keeps_its_end_of_sequence_token_and_fixed_phrases_are_single_to
 
 
 def test_every_word_of_the_world_is_one_token_and_unknown_words_are_spelt_out(sentences: list[str]) -> None:
-    tokenizer = t5_tokenizer(sentences)
+    tokenizer = make_t5_tokenizer(sentences)
     text = "two large red circles with a stripe to the left of every heart"
     assert len(tokenizer(text).input_ids) == len(text.split()) + 1
     zebra = tokenizer("zebra").input_ids
@@ -74,7 +74,7 @@ def test_every_word_of_the_world_is_one_token_and_unknown_words_are_spelt_out(se
 
 
 def test_clip_pools_at_the_token_that_ends_a_text(sentences: list[str]) -> None:
-    tokenizer = clip_tokenizer(sentences)
+    tokenizer = make_clip_tokenizer(sentences)
     ids = tokenizer("a red circle").input_ids
     assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
     assert len({tokenizer.pad_token_id, tokenizer.eos_token_id, 2}) == 3
@@ -82,7 +82,7 @@ def test_clip_pools_at_the_token_that_ends_a_text(sentences: list[str]) -> None:
 
 def test_cells_are_labelled_by_their_content() -> None:
     entity = Entity(shape="star", colour="blue", size="small", part=None, cell=(1, 2))
-    labels = cell_labels([Scene(entities=(entity,))])
+    labels = label_cells([Scene(entities=(entity,))])
     read = {field: [FIELDS[field][index] for index in labels[field][0].tolist()] for field in FIELDS}
     assert (read["shape"][5], read["colour"][5], read["part"][5]) == ("star", "blue", "plain")
     assert read["shape"].count("empty") == 8
@@ -90,7 +90,7 @@ def test_cells_are_labelled_by_their_content() -> None:
 
 def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences: list[str]) -> None:
     torch.manual_seed(0)
-    tokenizer = t5_tokenizer(sentences)
+    tokenizer = make_t5_tokenizer(sentences)
     model = build_clip_flant5(tokenizer)
     train_only(model, PARTS)
     tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
@@ -106,7 +106,7 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences:
 
 def test_two_heads_attend_to_the_words_before_and_after_from_the_first_step(sentences: list[str]) -> None:
     torch.manual_seed(0)
-    attention = build_clip_flant5(t5_tokenizer(sentences)).language_model.encoder.block[0].layer[0].SelfAttention
+    attention = build_clip_flant5(make_t5_tokenizer(sentences)).language_model.encoder.block[0].layer[0].SelfAttention
     before, after = attention.compute_bias(6, 6)[0, :2].argmax(-1).tolist()
     assert before[1:] == [0, 1, 2, 3, 4] and after[:-1] == [1, 2, 3, 4, 5]
 
@@ -116,7 +116,7 @@ def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names(
     scene = Scene(entities=tuple(things))
     asked = [
         question
-        for question in training_questions(Random(0), scene, MIXTURES["place"], 40)
+        for question in make_training_questions(Random(0), scene, MIXTURES["place"], 40)
         if "Where are" in question.text
     ]
     answers = {
@@ -128,14 +128,14 @@ def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names(
 
 def test_a_scene_without_anything_to_ask_about_has_no_questions() -> None:
     alone = Scene(entities=(Entity(shape="star", colour="red", size="small", part=None, cell=(0, 0)),))
-    assert training_questions(Random(0), alone, Mixture(forms={"open": 1}, topics={"relation": 1}), 4) == []
+    assert make_training_questions(Random(0), alone, Mixture(forms={"open": 1}, topics={"relation": 1}), 4) == []
 
 
 def test_learning_rate_warms_up_and_decays_and_scenes_grow() -> None:
     stage = TrainingStage(steps=100, peak=1.0, size=1)
     rates = [stage.learning_rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
-    assert [most_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
+    assert [find_max_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
 
 
 def test_committed_clip_loads_in_transformers_and_agrees_with_its_tokenizer() -> None:
@@ -154,7 +154,7 @@ def test_committed_clip_loads_in_transformers_and_agrees_with_its_tokenizer() ->
 def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["vqa"]
     model = load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood")
-    measured = vqa_accuracy(model, sample_held_out_questions(1, 30))
+    measured = measure_vqa(model, sample_held_out_questions(1, 30))
     assert measured.keys() == committed.keys()
     mean = [sum(share["accuracy"] for share in shares.values()) / len(shares) for shares in (measured, committed)]
     assert abs(mean[0] - mean[1]) < 0.05
@@ -162,6 +162,6 @@ def test_committed_vqa_model_answers_as_well_as_its_accuracy_file_says() -> None
 
 def test_committed_vqa_model_distinguishes_word_orders_as_its_accuracy_file_says() -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["order"]
-    measured = order_accuracy(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), 1, 60)
+    measured = measure_order(load(resolve_checkpoint(ASSETS, VQA_FOLDER), "likelihood"), 1, 60)
     assert abs(measured["told_apart"] - committed["told_apart"]) < 0.1
     assert abs(measured["right"] - committed["right"]) < 0.1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.assets.making.world import STAGES, WorldConfig, world_card
+from plumbline.assets.making.world import STAGES, WorldConfig, render_card
 from plumbline.operators.base.errors import ConfigError
 
 ASSETS = Path(__file__).parents[2] / "assets"
@@ -40,4 +40,4 @@ def test_a_shortened_recipe_only_changes_the_number_of_steps() -> None:
 
 def test_committed_readme_has_the_numbers_of_the_accuracy_file() -> None:
     measured = json.loads((ASSETS / "accuracy.json").read_text())
-    assert world_card(measured, WorldConfig().recipe) == (ASSETS / "README.md").read_text()
+    assert render_card(measured, WorldConfig().recipe) == (ASSETS / "README.md").read_text()

@@ -10,20 +10,20 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from plumbline.assets.making.accuracy import filtered_questions, sheet_accuracy, write_sheets
+from plumbline.assets.making.accuracy import count_filtered, measure_sheets, write_sheets
 from plumbline.assets.making.claims import Counts
-from plumbline.assets.making.lessons import METRICS, REPLIES, GoldWriter, Lesson, mentions, planted
+from plumbline.assets.making.lessons import METRICS, REPLIES, GoldWriter, Lesson, find_planted, mentions
 from plumbline.assets.making.networks import WRITER_FOLDER, build_writer, resolve_checkpoint
 from plumbline.assets.making.prompts import Prompt, is_held_out, make_prompts
 from plumbline.assets.making.text_training import (
     PHRASES,
     Illustrated,
-    lesson_batches,
+    compute_reply_loss,
+    make_lesson_batches,
     make_lessons,
-    reply_loss,
     sample_illustrated,
 )
-from plumbline.assets.making.tokens import split_pieces, writer_tokenizer
+from plumbline.assets.making.tokens import build_writer_tokenizer, split_pieces
 from plumbline.operators.models.loading import load
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 
@@ -49,7 +49,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(FOLDER)
 
 
-def questions(prompt: Prompt, metric: str) -> list[str]:
+def write_questions(prompt: Prompt, metric: str) -> list[str]:
     return [one.text for one in GoldWriter(prompt, plant=False).write(metric).questions]
 
 
@@ -99,7 +99,7 @@ def test_vq2_asks_questions_that_the_prompt_answers() -> None:
 
 def test_planted_questions_are_about_things_that_the_prompt_does_not_name() -> None:
     prompts = make_prompts(0, 32)
-    imagined = {prompt.text: claim for prompt in prompts if (claim := planted(prompt.text))}
+    imagined = {prompt.text: claim for prompt in prompts if (claim := find_planted(prompt.text))}
     assert 0.05 < len(imagined) / len(prompts) < 0.15
     for text, claim in imagined.items():
         assert str(claim.what.shape) not in text and str(claim.what.colour) not in text
@@ -107,16 +107,16 @@ def test_planted_questions_are_about_things_that_the_prompt_does_not_name() -> N
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa"])
 def test_a_planted_question_comes_last_and_only_tifas_filter_drops_it(metric: str) -> None:
-    prompts = [prompt for prompt, _ in illustrated_prompts() if planted(prompt.text)]
+    prompts = [prompt for prompt, _ in illustrated_prompts() if find_planted(prompt.text)]
     assert prompts
     for prompt in prompts:
         written = GoldWriter(prompt).write(metric).questions
-        assert [one.text for one in written[:-1]] == questions(prompt, metric)
+        assert [one.text for one in written[:-1]] == write_questions(prompt, metric)
         assert [one.keep is False for one in written] == [False] * (len(written) - 1) + [metric == "tifa"]
 
 
 def test_lessons_never_show_held_out_wordings() -> None:
-    batches = islice(lesson_batches(tokenizer(), Random(1), 16), 4)
+    batches = islice(make_lesson_batches(tokenizer(), Random(1), 16), 4)
     texts = [tokenizer().decode(ids) for batch in batches for ids in batch.ids]
     described = [text.rpartition("Description:\n")[2].partition("\n")[0] for text in texts]
     assert described and not any(is_held_out(text) for text in described)
@@ -150,13 +150,13 @@ def test_committed_tokenizer_knows_every_word_of_the_lessons() -> None:
 
 
 def test_instructions_are_tokens_of_a_new_tokenizer_too() -> None:
-    made = writer_tokenizer(["a red circle\nReply:\n"], instructions=["Read this.\n\n"], phrases=["\nReply:\n"])
+    made = build_writer_tokenizer(["a red circle\nReply:\n"], instructions=["Read this.\n\n"], phrases=["\nReply:\n"])
     ids = made("Read this.\n\na red circle\nReply:\n").input_ids
     assert [made.decode([token]) for token in ids] == ["<s>", "Read this.\n\n", "a", " red", " circle", "\nReply:\n"]
 
 
 def test_only_the_tokens_of_replies_are_learnt() -> None:
-    batch = next(lesson_batches(tokenizer(), Random(2), 8))
+    batch = next(make_lesson_batches(tokenizer(), Random(2), 8))
     for ids, labels in zip(batch.ids, batch.labels, strict=True):
         reply = labels[labels >= 0]
         assert reply[-1] == tokenizer().eos_token_id
@@ -167,12 +167,12 @@ def test_only_the_tokens_of_replies_are_learnt() -> None:
 def test_a_few_steps_lower_the_loss() -> None:
     torch.manual_seed(0)
     model = build_writer(tokenizer())
-    batch = next(lesson_batches(tokenizer(), Random(3), 8))
-    before = reply_loss(model, batch).item()
-    batches = lesson_batches(tokenizer(), Random(3), 8)
+    batch = next(make_lesson_batches(tokenizer(), Random(3), 8))
+    before = compute_reply_loss(model, batch).item()
+    batches = make_lesson_batches(tokenizer(), Random(3), 8)
     stage = TrainingStage(steps=8, peak=2e-3, size=8)
-    train("writer", StageTrainer(model, stage), reply_loss, lambda step: next(batches), lambda line: None)
-    assert reply_loss(model, batch).item() < 0.95 * before
+    train("writer", StageTrainer(model, stage), compute_reply_loss, lambda step: next(batches), lambda line: None)
+    assert compute_reply_loss(model, batch).item() < 0.95 * before
 
 
 def test_committed_writer_loads_in_transformers_and_agrees_with_its_tokenizer_on_the_end() -> None:
@@ -185,7 +185,7 @@ def test_committed_writer_loads_in_transformers_and_agrees_with_its_tokenizer_on
 @pytest.mark.parametrize("metric", list(METRICS))
 def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) -> None:
     committed = json.loads((ASSETS / "accuracy.json").read_text())["writer"][metric]
-    measured = sheet_accuracy(
+    measured = measure_sheets(
         write_sheets(load(resolve_checkpoint(ASSETS, WRITER_FOLDER), "generate"), metric, make_prompts(0, 32)[:32])
     )
     assert measured["read"] == 1.0, RETRAIN
@@ -193,8 +193,8 @@ def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) ->
 
 
 def test_committed_writer_imagines_planted_questions_and_its_own_filter_catches_them() -> None:
-    prompts = [prompt for prompt in make_prompts(0, 32) if planted(prompt.text)][:8]
-    verdicts = filtered_questions(
+    prompts = [prompt for prompt in make_prompts(0, 32) if find_planted(prompt.text)][:8]
+    verdicts = count_filtered(
         write_sheets(load(resolve_checkpoint(ASSETS, WRITER_FOLDER), "generate"), "tifa", prompts)
     )
     assert verdicts["planted"] == 8 and verdicts["written"] >= 6 and verdicts["caught"] >= 6

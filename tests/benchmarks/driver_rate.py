@@ -1,8 +1,8 @@
 """Measures the cost of a shard for the driver, the ProgressLog and a worker, with 200 concurrent calls.
 
 `python -m tests.benchmarks.driver_rate [SHARDS] [WORKERS] [CALLS]` runs real workers under the real runner, with a
-stage that does nothing: WORKERS processes (default 8) with CALLS calls each (default 25), each of which reports like a
-separate worker. CPU seconds are counted after the first tenth of the shards, so that startup is not included.
+stage that does nothing: WORKERS processes (default 8) with CALLS concurrent calls each (default 25). Each call reports
+like a separate worker. CPU seconds are counted after the first tenth of the shards, so that startup is not included.
 """
 
 import os
@@ -40,16 +40,16 @@ SAMPLE_INTERVAL = 0.1
 ROLES = {"ray::ProgressLog": "ProgressLog", "ray::MapWorker": "workers", "gcs_server": "Ray", "raylet/raylet": "Ray"}
 
 
-def no_stages(*_: Any, **__: Any) -> dict[str, Any]:
+def load_no_stages(*_: Any, **__: Any) -> dict[str, Any]:
     """Load nothing."""
     return {}
 
 
 class EmptyActor(actor.StageActor):
-    """An actor that reports like any worker, and claims that every cell is committed."""
+    """A worker that computes nothing, but reports every cell as committed."""
 
     def __init__(self, node: Node, pool: PoolConfig, terms: actor.RunSettings, calls: int) -> None:
-        actor.make_stages, actor.CALLS_PER_ACTOR = no_stages, calls  # type: ignore[attr-defined]
+        actor.make_stages, actor.CALLS_PER_ACTOR = load_no_stages, calls  # type: ignore[attr-defined]
         super().__init__(node, pool, terms)
 
     def _compute_cells(self, work: Work, *_: Any) -> dict[str, Outcome]:
@@ -57,8 +57,8 @@ class EmptyActor(actor.StageActor):
         return {cell.path: Outcome(state="committed", rows=work.shard.rows) for cell in work.cells}
 
 
-def claim(number: int) -> Work:
-    """Return a shard with two cells, neither of which is read."""
+def make_work(number: int) -> Work:
+    """Return a shard with two cells; neither is ever read."""
     name = f"{number:06}"
     place = Place("/b", StorageConfig())
     shard = Shard(group="atlas", name=name, place=place, size=1, etag="1", row_groups=(number,), rows=ROWS)
@@ -69,8 +69,8 @@ def claim(number: int) -> Work:
     return Work(shard=shard, cells=cells, outcomes={}, benchmark="b")
 
 
-def cpu_seconds() -> Mapping[str, float]:
-    """Return the CPU seconds of this process's descendants by role; the driver's exclude those of the others."""
+def read_cpu_seconds() -> Mapping[str, float]:
+    """Return the CPU seconds of this process (the driver) and of its descendants, by role."""
     seconds: dict[int, float] = {}
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
@@ -104,14 +104,14 @@ class Samples:
         self.totals.add(event)
 
     @contextmanager
-    def taking(self) -> Iterator[None]:
+    def sample_repeatedly(self) -> Iterator[None]:
         stop = threading.Event()
 
         def sample() -> None:
             while True:
                 ended = stop.wait(SAMPLE_INTERVAL)
                 rows = self.totals.nodes[NODE.name].rows if NODE.name in self.totals.nodes else 0
-                self.taken.append((rows // ROWS, time.monotonic(), cpu_seconds()))
+                self.taken.append((rows // ROWS, time.monotonic(), read_cpu_seconds()))
                 if ended:
                     return
 
@@ -121,7 +121,7 @@ class Samples:
         stop.set()
         sampler.join()
 
-    def each(self, shards: int) -> tuple[float, Mapping[str, float]]:
+    def average(self, shards: int) -> tuple[float, Mapping[str, float]]:
         """Return shards per second and each role's milliseconds per shard, after the first tenth."""
         first = next(sample for sample in self.taken if sample[0] >= shards / 10)
         last = max((sample for sample in self.taken if sample[2]["workers"] >= first[2]["workers"]), key=lambda s: s[0])
@@ -130,13 +130,13 @@ class Samples:
         return count / max(SAMPLE_INTERVAL, last[1] - first[1]), spent
 
 
-class Idle:
+class IdleActor:
     """An actor that ignores its messages."""
 
     def ignore(self, _: object) -> None:
         pass
 
-    def spent(self) -> float:
+    def read_cpu_seconds(self) -> float:
         return time.process_time()
 
 
@@ -147,20 +147,20 @@ def send_calls(idle: Any, calls: int, each: int) -> None:
             list(pool.map(lambda _: ray.get(idle.ignore.remote(None)), range(calls)))
 
 
-def empty_call(cluster: ClusterConfig, workers: int, calls: int) -> float:
-    """Return the CPU milliseconds per call of an actor that does nothing, called by this number of workers."""
+def measure_empty_call(cluster: ClusterConfig, workers: int, calls: int) -> float:
+    """Return the CPU milliseconds per call of an actor that does nothing, if this number of workers calls it."""
     with session.ray_session(cluster):
-        idle = ray.remote(num_cpus=0)(Idle).remote()
+        idle = ray.remote(num_cpus=0)(IdleActor).remote()
         callers = ray.remote(num_cpus=0.01)(send_calls)
         ray.get([callers.remote(idle, calls, 1) for _ in range(workers)])
-        before = ray.get(idle.spent.remote())
+        before = ray.get(idle.read_cpu_seconds.remote())
         ray.get([callers.remote(idle, calls, EMPTY_CALLS) for _ in range(workers)])
-        spent: float = ray.get(idle.spent.remote()) - before
+        spent: float = ray.get(idle.read_cpu_seconds.remote()) - before
     return 1000 * spent / (workers * calls * EMPTY_CALLS)
 
 
 def main(shards: int = SHARDS, workers: int = WORKERS, calls: int = CALLS) -> None:
-    empty = empty_call(ClusterConfig(num_cpus=2), workers, calls)
+    empty = measure_empty_call(ClusterConfig(num_cpus=2), workers, calls)
     print(f"a call takes an actor that does nothing {empty:.2f} ms of CPU, with {workers * calls} calls at once")
     pool = PoolConfig(num_cpus=0.01, min_size=workers, max_size=workers)
     print(f"{shards} shards of {len(METRICS)} cells, {workers} processes of {calls} calls; ms of CPU for a shard")
@@ -197,10 +197,10 @@ def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Map
         runner.silence_ray_data()
         terms = actor.RunSettings(store=store, contexts={}, environment=nothing, progress=progress, max_attempts=1)
         running = runner.Runner([NODE], terms, cluster, samples.watch)
-        with samples.taking():
-            running.run([claim(number) for number in range(shards)])
+        with samples.sample_repeatedly():
+            running.run([make_work(number) for number in range(shards)])
         assert len(running.outcomes) == shards * len(METRICS)
-    return samples.each(shards)
+    return samples.average(shards)
 
 
 if __name__ == "__main__":

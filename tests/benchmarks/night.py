@@ -24,51 +24,51 @@ from urllib3 import connection_from_url
 
 from plumbline.pipelines.sweeps.unchanged_run import note_unchanged
 from tests.bench_of import images, prompts
-from tests.benchmarks.size import ROOT, one_row_shards
-from tests.benchmarks.test_requests import describe_counts, kind_of
-from tests.benchmarks.test_scale import RUN_ID, peak_memory, planned, write_existing_run
-from tests.faults.proxy import FaultProxy, faulty
+from tests.benchmarks.size import ROOT, list_one_row_arguments
+from tests.benchmarks.test_requests import describe_counts, find_request_kind
+from tests.benchmarks.test_scale import RUN_ID, peak_memory, plan_overrides, write_existing_run
+from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server, run_server
 
 GENERATORS = 10
 CELLS_OF_SHARD = 4
 """Cells over images for VQAScore and CLIPScore: answers, similarities, and the scores of both."""
 BUCKET = "night"
-LINE = one_row_shards(f"s3://{BUCKET}")
+SWEEP_ARGUMENTS = list_one_row_arguments(f"s3://{BUCKET}")
 """Arguments of a sweep over the files."""
 WRITERS = 8
 
 
 class Uploads:
-    """Writer of objects that uses the server's own interface without signatures, which takes a tenth of the time."""
+    """Writer of objects through the server's own interface, which needs no signatures and is ten times as fast."""
 
     def __init__(self, server: S3Server) -> None:
         self.filer = connection_from_url(server.filer, maxsize=WRITERS)
 
-    def put(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes) -> None:
         answer = self.filer.request("PUT", f"/buckets/{BUCKET}/{quote(path)}", body=content)
         assert answer.status in (200, 201), (path, answer.status, answer.data)
 
-    def put_all(self, files: Iterable[tuple[str, bytes]]) -> None:
+    def write_all(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Write objects a few thousand at a time, because a pool keeps all its inputs in memory."""
         with ThreadPoolExecutor(WRITERS) as pool:
             remaining = iter(files)
             while some := list(itertools.islice(remaining, 10_000)):
-                list(pool.map(lambda file: self.put(*file), some))
+                list(pool.map(lambda file: self.write(*file), some))
 
 
-def parquet(rows: list[dict[str, Any]]) -> bytes:
+def make_parquet(rows: list[dict[str, Any]]) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), sink, row_group_size=1)
     return sink.getvalue()
 
 
-def image_files(shards: int, files: int) -> Iterable[tuple[str, bytes]]:
-    """Return the files of all generators, with this number of rows, each of which is a shard."""
+def make_image_files(shards: int, files: int) -> Iterable[tuple[str, bytes]]:
+    """Yield the files of all generators; they contain `shards` rows, and each row is a shard."""
     row = {**images("atlas", 1)[0], "image": b""}
     for file in range(files):
         rows = range(file * shards // files, (file + 1) * shards // files)
-        content = parquet([{**row, "image_id": f"image-{number}"} for number in rows] or [row])
+        content = make_parquet([{**row, "image_id": f"image-{number}"} for number in rows] or [row])
         yield f"bench/images/generator-{file % GENERATORS}/{file:06d}.parquet", content
 
 
@@ -99,25 +99,28 @@ def measure_job(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
     assert process.returncode == 0, f"{job}: exit code {process.returncode}"
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
-    return Measured(what, Counter(map(kind_of, proxy.requests[seen:])), seconds, peak)
+    return Measured(what, Counter(map(find_request_kind, proxy.requests[seen:])), seconds, peak)
 
 
-def nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[Measured]:
-    """Yield the requests of the first plan, and then the cost of each of some nights."""
+def measure_nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[Measured]:
+    """Yield the cost of the first plan (only its requests), and of several nights."""
     uploads = Uploads(server)
-    uploads.put("bench/prompts.parquet", parquet(prompts(8)))
-    uploads.put_all(image_files(cells // CELLS_OF_SHARD, files))
-    sweep = planned(LINE)
+    uploads.write("bench/prompts.parquet", make_parquet(prompts(8)))
+    uploads.write_all(make_image_files(cells // CELLS_OF_SHARD, files))
+    sweep = plan_overrides(SWEEP_ARGUMENTS)
     held = f"{len(sweep.plan.cells):,} cells of {len(sweep.sources.image_shards):,} shards"
     yield Measured(
-        f"the first plan, of {held}: it opens every file", Counter(map(kind_of, proxy.requests)), math.nan, math.nan
+        f"the first plan, of {held}: it opens every file",
+        Counter(map(find_request_kind, proxy.requests)),
+        math.nan,
+        math.nan,
     )
-    uploads.put_all((f"store/{cell.path}", b"-") for cell in sweep.plan.cells)
+    uploads.write_all((f"store/{cell.path}", b"-") for cell in sweep.plan.cells)
     write_existing_run(sweep)
     note_unchanged(sweep, RUN_ID)
-    yield measure_job("a night with nothing new", proxy, "jobs.nightly", *LINE)
-    uploads.put_all(image_files(GENERATORS, 1))
-    yield measure_job("a plan after one file has changed", proxy, "jobs.sweep", *LINE, "dry_run=true")
+    yield measure_job("a night with nothing new", proxy, "jobs.nightly", *SWEEP_ARGUMENTS)
+    uploads.write_all(make_image_files(GENERATORS, 1))
+    yield measure_job("a plan after one file has changed", proxy, "jobs.sweep", *SWEEP_ARGUMENTS, "dry_run=true")
 
 
 def main(cells: int, files: int) -> None:
@@ -126,10 +129,10 @@ def main(cells: int, files: int) -> None:
         os.environ.update(server.environment())
         server.filesystem().mkdir(BUCKET)
         proxy = FaultProxy(server, seed=0, share=0.0)
-        with faulty(proxy) as endpoint:
+        with run_proxy(proxy) as endpoint:
             os.environ["AWS_ENDPOINT_URL"] = endpoint
             print("| what | requests | CPU | memory |\n|---|---|---|---|", flush=True)
-            for night in nights(server, proxy, cells, files):
+            for night in measure_nights(server, proxy, cells, files):
                 print(night.row(), flush=True)
 
 

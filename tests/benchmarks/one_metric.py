@@ -16,14 +16,14 @@ from plumbline.operators.report.picked_images import MAX_CARDS, gallery_quotas, 
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from tests.benchmarks.scripted_sweep import peak_megabytes
-from tests.benchmarks.size import sized
+from tests.benchmarks.size import choose_size
 
 GENERATORS = 5
-ROWS = sized(1 << 15, 1 << 10)
+ROWS = choose_size(1 << 15, 1 << 10)
 """Number of rows in a part."""
 
 
-def part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
+def make_part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
     """Return a score for each of some prompts."""
     ids = [f"prompt-{number:08d}" for number in range(first, first + ROWS)]
     made = {
@@ -40,7 +40,7 @@ def part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
 def measure_peak(prompts: int) -> float:
     """Return the peak memory in MB of a report's gallery and pairs, which need individual rows."""
     places = [(generator, first) for generator in range(GENERATORS) for first in range(0, prompts, ROWS)]
-    scores = RunScores([partial(part, *place) for place in places])
+    scores = RunScores([partial(make_part, *place) for place in places])
     quotas = gallery_quotas(scores, scores.metrics, MAX_CARDS)
     figures = measure_metrics(MetricInputs(scores, Skills(()), quotas))
     pick_images(scores, {metric: of_metric.seen for metric, of_metric in figures.items()}, quotas, MAX_CARDS)

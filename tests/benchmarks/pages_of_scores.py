@@ -20,14 +20,14 @@ from plumbline.plugins.viewer.run_database import Database, RunRows, WantedRows
 from tests.benchmarks.scripted_sweep import peak_megabytes
 
 
-def seconds(call: Callable[[], object]) -> float:
+def time_call(call: Callable[[], object]) -> float:
     """Return the processor seconds of a call."""
     began = time.process_time()
     call()
     return time.process_time() - began
 
 
-def pages(middle: int) -> dict[str, WantedRows]:
+def list_pages(middle: int) -> dict[str, WantedRows]:
     """Return the pages by their content; `middle` is the number of a prompt in the middle of the run."""
     wanted: dict[str, dict[str, Any]] = {
         "first page": {},
@@ -56,18 +56,18 @@ def read_with_pandas(folder: Path, run_id: str) -> None:
 def measure(folder: Path, middle: int) -> dict[str, Any]:
     run_id = (folder / "store/runs/latest").read_text().strip()
     browser = Browser(Store(StorageConfig().locate(str(folder / "store"))), Database(Path(tempfile.mkdtemp()), 1000))
-    took = {"opening": seconds(lambda: browser.open(run_id).result())}
+    took = {"opening": time_call(lambda: browser.open(run_id).result())}
     rows = browser.open(run_id).result().rows
-    for name, wanted in pages(middle).items():
-        took[name] = min(seconds(lambda name=name, wanted=wanted: read_page(rows, name, wanted)) for _ in range(3))
+    for name, wanted in list_pages(middle).items():
+        took[name] = min(time_call(lambda name=name, wanted=wanted: read_page(rows, name, wanted)) for _ in range(3))
     of_prompt = f"prompt-{middle:06d}"
     apart = WantedRows(metric="clipscore", against="clipscore_2")
-    took["what two metrics rank differently"] = seconds(lambda: read_page(rows, "", apart))
-    took["its second page"] = seconds(lambda: rows.find(apart, 50, 50))
-    took["a prompt with its ranks"] = min(seconds(lambda: rows.read_prompt_scores(of_prompt, 600)) for _ in range(3))
+    took["what two metrics rank differently"] = time_call(lambda: read_page(rows, "", apart))
+    took["its second page"] = time_call(lambda: rows.find(apart, 50, 50))
+    took["a prompt with its ranks"] = min(time_call(lambda: rows.read_prompt_scores(of_prompt, 600)) for _ in range(3))
     peak = peak_megabytes()
     browser.close()
-    return {"took": took, "whole": seconds(lambda: read_with_pandas(folder, run_id)), "peak": peak}
+    return {"took": took, "whole": time_call(lambda: read_with_pandas(folder, run_id)), "peak": peak}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 
-def photograph(seed: int, side: int) -> Image.Image:
+def make_photograph(seed: int, side: int) -> Image.Image:
     """Draw noise at every scale, stronger at coarser scales: about as hard to compress and decode as a photograph."""
     random, sum_of_scales = np.random.default_rng(seed), np.zeros((side, side, 3), np.float32)
     for octave in range(2, side.bit_length()):
@@ -23,7 +23,7 @@ def write_photographs(folder: Path, generators: int, prompts: int, side: int) ->
     from tests.bench_of import write_rows
 
     draws = np.random.default_rng(0)
-    photographs = [np.asarray(photograph(seed, side)) for seed in range(8)]
+    photographs = [np.asarray(make_photograph(seed, side)) for seed in range(8)]
     texts = [{"prompt_id": f"p{number}", "text": f"scene {number}", "skills": []} for number in range(prompts)]
     write_rows(folder / "prompts.parquet", texts, row_group=prompts)
     for number in range(generators):

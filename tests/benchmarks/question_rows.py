@@ -28,7 +28,7 @@ WORDS = ("tea cup", "teapot", "table", "red", "blue", "small", "round", "wooden"
 
 
 class InventingModel:
-    """A model that encodes nothing, and makes up two tokens with different probabilities for each choice."""
+    """A model that encodes nothing, and makes up the probabilities of two tokens for each choice."""
 
     usage = Usage()
     side_by_side = False
@@ -65,7 +65,7 @@ def make_questions(prompts: int, each: int) -> pa.Table:
     return rows.table(records, schemas.QUESTIONS)
 
 
-def pictures(count: int) -> PreparedImages:
+def make_images(count: int) -> PreparedImages:
     """Return an image for every prompt, as if it had been decoded."""
     chance, images = np.random.default_rng(2), PreparedImages()
     for number in range(count):
@@ -83,7 +83,7 @@ def measure_stages(count: int, each: int) -> Iterator[tuple[str, float, float]]:
         size = len(encode_cell(table, {"key": "0" * 64}))
         return table, (stage, size / count, 1e6 * (time.process_time() - began) / count)
 
-    metric, images = DsgConfig(), pictures(count)
+    metric, images = DsgConfig(), make_images(count)
     questions, said = measure_stage("questions", lambda: make_questions(count, each))
     yield (*said[:2], float("nan"))  # no writer wrote the questions
     stage = AnswersStage({"dsg": metric}, {"model": InventingModel()}, options(image_batch=256))

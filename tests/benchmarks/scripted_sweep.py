@@ -87,10 +87,10 @@ def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Ou
 def commit_scores(store: Store, missing: MissingScores) -> dict[str, Outcome]:
     """Commit the cells of one shard."""
     ids = read_shard(missing.shard, ("image_id", "prompt_id"))
-    return {cell.path: store.save(cell, _scores(cell, missing.shard, ids)) for cell in missing.cells}
+    return {cell.path: store.save(cell, _make_scores(cell, missing.shard, ids)) for cell in missing.cells}
 
 
-def _scores(cell: Cell, shard: Shard, ids: pa.Table) -> pa.Table:
+def _make_scores(cell: Cell, shard: Shard, ids: pa.Table) -> pa.Table:
     drawn = np.random.default_rng(list(cell.path.encode()))
     generator = sum(shard.group.encode()) % 7
     columns = {
@@ -110,7 +110,7 @@ def _scores(cell: Cell, shard: Shard, ids: pa.Table) -> pa.Table:
 def record_time(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the call to record its CPU seconds over all threads, which vary less than wall time on a busy machine."""
 
-    def calling(*arguments: Any, **options: Any) -> Any:
+    def timed_call(*arguments: Any, **options: Any) -> Any:
         began, wall = time.process_time(), time.time()
         try:
             return call(*arguments, **options)
@@ -119,7 +119,7 @@ def record_time(seconds: dict[str, float], name: str, call: Callable[..., Any]) 
             peaks[name] = peak_megabytes()
             moments[name] = (wall, time.time())
 
-    return calling
+    return timed_call
 
 
 peaks: dict[str, float] = {}
@@ -140,13 +140,13 @@ def measure(
     read: list[str] = []
     read_cell = Store.read
 
-    def noting(self: Store, path: str, **options: Any) -> pa.Table:
+    def read_and_record(self: Store, path: str, **options: Any) -> pa.Table:
         read.append(path)
         return read_cell(self, path, **options)
 
     seconds: dict[str, float] = {}
     replaced = (
-        (Store, "read", noting),
+        (Store, "read", read_and_record),
         (computing, "compute_missing", record_time(seconds, "scripted", commit_missing)),
         (sweep, "gather_results", record_time(seconds, "results", gather_results)),
         (sweep, "write_run", record_time(seconds, "written", write_run)),

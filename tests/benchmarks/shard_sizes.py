@@ -22,8 +22,8 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import prompts, sweep_config, write_rows
 from tests.benchmarks.small_images import encode_images
-from tests.benchmarks.test_requests import kind_of
-from tests.faults.proxy import FaultProxy, faulty
+from tests.benchmarks.test_requests import find_request_kind
+from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import run_server
 
 ROW_GROUP, PROMPTS, AT_ONCE = 256, 256, 16_384
@@ -58,7 +58,7 @@ def describe_sweep(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
     planned = plan_sweep(sweep_config(f"{bucket}/bench", f"{bucket}/{name}", f"metric=[{METRIC}]", word))
     assert run_sweep(planned, lambda event: None).exit_code == 0
     spent = time.process_time() - began
-    kinds = Counter(map(kind_of, proxy.requests[requests:]))
+    kinds = Counter(map(find_request_kind, proxy.requests[requests:]))
     files = fsspec.filesystem("s3", use_listings_cache=False)
     cells = [
         [entry["size"] for entry in files.find(f"{bucket}/{name}/{stage}", detail=True).values()]
@@ -74,7 +74,7 @@ def describe_sweep(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
 
 
 def main(count: int, decided: str) -> None:
-    with run_server() as server, faulty(proxy := FaultProxy(server, seed=0, share=0.0)) as endpoint:
+    with run_server() as server, run_proxy(proxy := FaultProxy(server, seed=0, share=0.0)) as endpoint:
         os.environ |= server.environment() | {"AWS_ENDPOINT_URL": endpoint}
         server.filesystem().mkdir("rows")
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The size of benchmarks: full, or tiny, in which each benchmark runs only briefly and measures nothing."""
+"""The size of benchmarks: full, or tiny; a tiny benchmark runs only briefly and measures nothing."""
 
 import io
 import json
@@ -23,23 +23,23 @@ RAY = () if TINY else ("ray_cluster",)
 T = TypeVar("T")
 
 
-def sized(full: T, tiny: T) -> T:
+def choose_size(full: T, tiny: T) -> T:
     """Return the full or the tiny value, depending on the size in use."""
     return tiny if TINY else full
 
 
 def expect(holds: bool) -> None:
-    """Assert a target for speed or memory, except in the tiny size, which cannot show it."""
+    """Assert that a target for speed or memory is met, except in the tiny size, which measures nothing."""
     assert TINY or holds
 
 
-def fresh_process() -> Executor:
+def start_fresh_process() -> Executor:
     """Return a pool of one fresh process, or a thread in the tiny size."""
     return ThreadPoolExecutor(1) if TINY else ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 
 def run_module(module: str, *arguments: str, threads: int = 1) -> str:
-    """Return the output of `python -m MODULE ...`, run in a separate process, or in this one if TINY."""
+    """Return the output of `python -m MODULE ...`; it runs in a separate process, or in this process if TINY."""
     if TINY:
         return _run_here(module, *arguments)
     done = subprocess.run(
@@ -64,7 +64,7 @@ def _run_here(module: str, *arguments: str) -> str:
     return printed.getvalue()
 
 
-def one_row_shards(place: str) -> list[str]:
+def list_one_row_arguments(place: str) -> list[str]:
     """Return the arguments of a sweep with one row per shard over the benchmark in `bench` below a location."""
     return [
         "sweep=shapes",

@@ -38,7 +38,7 @@ class Process(NamedTuple):
     """Peak memory in MB."""
 
 
-class ImageQuery(NamedTuple):
+class Snapshot(NamedTuple):
     """The processes of a sweep at one moment."""
 
     at: float
@@ -51,23 +51,23 @@ class Sweep(NamedTuple):
 
     measured: dict[str, Any]
     """The output of scripted_sweep.py."""
-    looks: list[ImageQuery]
+    snapshots: list[Snapshot]
     """Snapshots of its workers."""
     worker: float
     """Peak memory of the largest worker, in MB."""
 
-    def wall(self, step: str) -> float:
+    def wall_seconds(self, step: str) -> float:
         began, ended = self.measured["moments"][step]
         return float(ended - began)
 
-    def workers(self, step: str) -> float:
+    def worker_seconds(self, step: str) -> float:
         """Return the CPU seconds of all workers."""
         began, ended = self.measured["moments"][step]
         return self._worked(ended + POLL_INTERVAL) - self._worked(began)
 
     def _worked(self, until: float) -> float:
         latest: dict[int, float] = {}
-        for look in self.looks:
+        for look in self.snapshots:
             if look.at <= until:
                 latest.update(look.cpu)
         return sum(latest.values())
@@ -75,22 +75,22 @@ class Sweep(NamedTuple):
 
 def list_workers(sweep: int) -> list[Process]:
     """List the workers of a sweep's own Ray."""
-    parents = {pid: parent for pid in Path("/proc").glob("[0-9]*") if (parent := _parent(pid)) is not None}
+    parents = {pid: parent for pid in Path("/proc").glob("[0-9]*") if (parent := _read_parent(pid)) is not None}
     below, found = {sweep}, -1
     while found < len(below):
         found = len(below)
         below |= {int(pid.name) for pid, parent in parents.items() if parent in below}
-    seen = (_worker(pid) for pid in parents if int(pid.name) in below)
+    seen = (_read_worker(pid) for pid in parents if int(pid.name) in below)
     return [process for process in seen if process is not None]
 
 
-def _parent(process: Path) -> int | None:
+def _read_parent(process: Path) -> int | None:
     with suppress(OSError):  # it has ended
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])
     return None
 
 
-def _worker(process: Path) -> Process | None:
+def _read_worker(process: Path) -> Process | None:
     """Read a process, if it is a running Ray worker."""
     with suppress(OSError):
         if (process / "cmdline").read_text().startswith("ray::"):
@@ -104,7 +104,7 @@ def _worker(process: Path) -> Process | None:
 def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
     command = [sys.executable, "-m", "tests.benchmarks.scripted_sweep", str(folder), str(folder / "store")]
     said = folder / "said"
-    looks: list[ImageQuery] = []
+    snapshots: list[Snapshot] = []
     largest = 0.0
     with said.open("w") as output:
         sweep = subprocess.Popen(
@@ -113,21 +113,21 @@ def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
         )  # fmt: skip
         while sweep.poll() is None:
             own = list_workers(sweep.pid)
-            looks.append(ImageQuery(time.time(), {process.pid: process.cpu for process in own}))
+            snapshots.append(Snapshot(time.time(), {process.pid: process.cpu for process in own}))
             largest = max([largest, *(process.peak for process in own)])
             with suppress(subprocess.TimeoutExpired):
                 sweep.wait(POLL_INTERVAL)
     assert sweep.returncode == 0, said.read_text()[-3000:]
-    return Sweep(json.loads(said.read_text().splitlines()[-1]), looks, largest)
+    return Sweep(json.loads(said.read_text().splitlines()[-1]), snapshots, largest)
 
 
-def show(rows: int, workers: int, sweep: Sweep) -> None:
+def format_rows(rows: int, workers: int, sweep: Sweep) -> None:
     """Format the steps of a sweep as table rows."""
     for step, name in STEPS.items():
-        driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.workers(step)
+        driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.worker_seconds(step)
         share = driver / (driver + theirs)
         print(
-            f"| {name} | {workers} | {sweep.wall(step):,.1f} | {driver:,.1f} | {theirs:,.1f} | {share:.0%} | "
+            f"| {name} | {workers} | {sweep.wall_seconds(step):,.1f} | {driver:,.1f} | {theirs:,.1f} | {share:.0%} | "
             f"{(driver + theirs) / rows * 1e6:.2f} |"
         )
     print(f"peak memory: driver {sweep.measured['peak']:,.0f} MB, largest worker {sweep.worker:,.0f} MB", flush=True)
@@ -142,13 +142,13 @@ def main(folder: Path, prompts: int, generators: int, metrics: int) -> None:
     print("| step | workers | s | driver's CPU s | workers' CPU s | driver's share | us a row |")
     print("|---|---|---|---|---|---|---|", flush=True)
     two = run_sweep(folder, metrics, 2)
-    show(rows, 2, two)
+    format_rows(rows, 2, two)
     for part in ("runs", "order", "latest"):
         shutil.rmtree(folder / "store" / part)
     one = run_sweep(folder, metrics, 1)
-    show(rows, 1, one)
+    format_rows(rows, 1, one)
     for step in ("results", "report"):
-        print(f"{step}: two workers are {one.wall(step) / two.wall(step):.2f} times as fast as one")
+        print(f"{step}: two workers are {one.wall_seconds(step) / two.wall_seconds(step):.2f} times as fast as one")
     shutil.rmtree(folder)
 
 

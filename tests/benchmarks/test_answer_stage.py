@@ -25,14 +25,14 @@ from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, sweep_config
-from tests.benchmarks.size import HERE, expect, sized
+from tests.benchmarks.size import HERE, choose_size, expect
 from tests.operators import tiny
 
-SHARD = sized(256, 4)
-GENERATORS = sized(("atlas", "borealis", "cobalt", "drift", "ember", "flint"), ("atlas",))
-COPIES = sized(4, 1)
-"""Copies of each generator, so that one-off costs (a process's first batch) weigh as little as in a real sweep."""
-FEW = sized((), (*HERE, "benchmark.require_every_prompt=false"))
+SHARD = choose_size(256, 4)
+GENERATORS = choose_size(("atlas", "borealis", "cobalt", "drift", "ember", "flint"), ("atlas",))
+COPIES = choose_size(4, 1)
+"""Number of copies of each generator, so that startup costs weigh as little as in a real sweep."""
+FEW = choose_size((), (*HERE, "benchmark.require_every_prompt=false"))
 BATCH = 64
 THREADS = 2
 TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?", "{}?", "Do you see {}?")
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for copy in range(COPIES):
             file = root / "images" / f"{generator}-{copy}" / "0.parquet"
             file.parent.mkdir(parents=True)
-            pq.write_table(shard(generator), file)
+            pq.write_table(read_shard(generator), file)
     return root
 
 
@@ -62,19 +62,19 @@ def model() -> Iterator[ClipFlanT5Likelihood]:
     torch.set_num_threads(before)
 
 
-def shard(generator: str) -> pa.Table:
+def read_shard(generator: str) -> pa.Table:
     files = sorted((PACK / "images" / generator).glob("*.parquet"))
     return pa.concat_tables(map(pq.read_table, files)).slice(0, SHARD)
 
 
-def texts() -> dict[str, str]:
+def read_texts() -> dict[str, str]:
     prompts = pq.read_table(PACK / "prompts.parquet")
     return dict(zip(prompts["prompt_id"].to_pylist(), prompts["text"].to_pylist(), strict=True))
 
 
-def bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
-    """Do what a careful script does: read a shard, decode, encode and answer in batches, then the next shard."""
-    metric, prompts, answered = tiny.vqascore(), texts(), 0
+def run_bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
+    """Score shard after shard like a careful script: read, decode, encode and answer in batches."""
+    metric, prompts, answered = tiny.vqascore(), read_texts(), 0
     for file in files:
         records = pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()
         pixels = [model.preprocess(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in records]
@@ -92,9 +92,9 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
     folder: Path, model: ClipFlanT5Likelihood, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = sorted((folder / "images").glob("*/*.parquet"))
-    bare_loop(model, files[:1])
+    run_bare_loop(model, files[:1])
     began = time.monotonic()
-    assert bare_loop(model, files) == len(files) * SHARD
+    assert run_bare_loop(model, files) == len(files) * SHARD
     bare = time.monotonic() - began
 
     totals = Totals()
@@ -135,16 +135,18 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
     model: ClipFlanT5Likelihood, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counting = CountingModel(model.model, model.tokenizer, model.processor, pair_batch=BATCH)
-    stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _no_uri, image_batch=BATCH))
+    stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _refuse_uri, image_batch=BATCH))
     prompts = pq.read_table(PACK / "prompts.parquet")
     metrics = {template: tiny.vqascore(template=template) for template in TEMPLATES}
     asked = {name: QuestionIndex(write_questions(prompts, metric, None), metric) for name, metric in metrics.items()}
-    images = prepare_images(shard("atlas"), "atlas", preprocess=stage.preprocess, limits=ImageLimits(), fetch=_no_uri)
+    images = prepare_images(
+        read_shard("atlas"), "atlas", preprocess=stage.preprocess, limits=ImageLimits(), fetch=_refuse_uri
+    )
     began = time.monotonic()
     answers = stage.measure(images, asked)
     ours = time.monotonic() - began
     began = time.monotonic()
-    peer = _one_pair_at_a_time(model, images.pixels, [row.prompt_id or "" for row in images.rows])
+    peer = _score_one_pair_at_a_time(model, images.pixels, [row.prompt_id or "" for row in images.rows])
     theirs = time.monotonic() - began
     with capsys.disabled():
         print(
@@ -158,11 +160,11 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
         assert first[row][0]["token_logprobs"][0] == pytest.approx(expected, abs=1e-4)
 
 
-def _one_pair_at_a_time(
+def _score_one_pair_at_a_time(
     model: ClipFlanT5Likelihood, pixels: Sequence[torch.Tensor], prompt_ids: Sequence[str]
 ) -> list[list[float]]:
     """Follow the algorithm of the released scripts."""
-    prompts = texts()
+    prompts = read_texts()
     return [
         model.likelihood(model.encode([image]), [Question(0, template.replace("{}", prompts[prompt_id]), ("Yes",))])[0][
             0
@@ -172,5 +174,5 @@ def _one_pair_at_a_time(
     ]
 
 
-def _no_uri(uri: str) -> bytes:
+def _refuse_uri(uri: str) -> bytes:
     raise AssertionError(f"nothing should be fetched here, but {uri} was")

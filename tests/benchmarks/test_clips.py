@@ -6,14 +6,14 @@ from typing import Any
 import av
 import numpy as np
 
-from tests.benchmarks.size import expect, read_output, sized
+from tests.benchmarks.size import choose_size, expect, read_output
 
-WIDTH, HEIGHT = sized((640, 480), (64, 48))
-SHORT, LONG = 8, sized(1600, 16)
+WIDTH, HEIGHT = choose_size((640, 480), (64, 48))
+SHORT, LONG = 8, choose_size(1600, 16)
 """Numbers of frames; the long video's take 1.4 GB when decoded, more than everything else in the process."""
 
 
-def film(path: Path, frames: int) -> Path:
+def write_video(path: Path, frames: int) -> Path:
     """Write a video whose grey level increases from its first frame to its last."""
     with av.open(path, "w", format="mp4") as file:
         stream = file.add_stream("libx264", rate=24, options={"preset": "ultrafast"})
@@ -31,7 +31,7 @@ def score_clip(clip: Path) -> dict[str, Any]:
 
 
 def test_a_video_with_two_hundred_times_the_frames_takes_no_more_memory(tmp_path: Path) -> None:
-    short, long = (score_clip(film(tmp_path / f"{frames}.mp4", frames)) for frames in (SHORT, LONG))
+    short, long = (score_clip(write_video(tmp_path / f"{frames}.mp4", frames)) for frames in (SHORT, LONG))
     decoded = LONG * WIDTH * HEIGHT * 3 / 2**20
     print(
         f"\n{SHORT} frames: {short['peak']:.0f} MB at most, {LONG} frames ({decoded:.0f} MB decoded): "

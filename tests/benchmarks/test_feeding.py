@@ -18,14 +18,14 @@ from plumbline.operators.images.preparing import PreparedImages, prepare_images
 from plumbline.operators.models.processing import PixelTransform
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.uris import Uris
-from tests.benchmarks.photographs import photograph
-from tests.benchmarks.size import expect, fresh_process, sized
+from tests.benchmarks.photographs import make_photograph
+from tests.benchmarks.size import choose_size, expect, start_fresh_process
 from tests.operators.tiny import encoded
 from tests.s3 import S3Server
 
-SIDE = sized(1024, 64)
-PHOTOGRAPHS = sized(8, 1)
-ROUNDS = sized(3, 1)
+SIDE = choose_size(1024, 64)
+PHOTOGRAPHS = choose_size(8, 1)
+ROUNDS = choose_size(3, 1)
 FORMATS: dict[str, dict[str, Any]] = {"PNG": {}, "JPEG": {"quality": 92}}
 CLIP_L_336 = CLIPImageProcessorPil(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
 CORES = len(os.sched_getaffinity(0))
@@ -45,7 +45,9 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
     """Write a shard of a generator's images, both on the server and in the table."""
     fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
     fs.mkdir(bucket)
-    contents = [encoded(photograph(seed, SIDE), request.param, **FORMATS[request.param]) for seed in range(PHOTOGRAPHS)]
+    contents = [
+        encoded(make_photograph(seed, SIDE), request.param, **FORMATS[request.param]) for seed in range(PHOTOGRAPHS)
+    ]
     contents *= 12 if request.param == "JPEG" else 4
     places = [f"s3://{bucket}/{number}" for number in range(len(contents))]
     for place, content in zip(places, contents, strict=True):
@@ -57,8 +59,8 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
     fs.rm(bucket, recursive=True)
 
 
-def rates(*calls: Callable[[], int]) -> list[float]:
-    """Return the images per second of each call, as the median of rounds in which the calls alternate."""
+def measure_rates(*calls: Callable[[], int]) -> list[float]:
+    """Return the images per second of each call: the median over rounds; the calls alternate."""
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for call, taken in zip(calls, seconds, strict=True):
@@ -68,8 +70,8 @@ def rates(*calls: Callable[[], int]) -> list[float]:
     return [1 / statistics.median(taken) for taken in seconds]
 
 
-def bare_loop(table: pa.Table, uris: Uris) -> int:
-    """Do what a careful script does on one core: fetch, decode and preprocess one image after the other."""
+def run_bare_loop(table: pa.Table, uris: Uris) -> int:
+    """Prepare images like a careful script on one core: fetch, decode and preprocess one image after the other."""
     torch.set_num_threads(1)
     preprocess = PixelTransform(CLIP_L_336, pad_to_square=True)
     for record in table.to_pylist():
@@ -80,15 +82,15 @@ def bare_loop(table: pa.Table, uris: Uris) -> int:
 
 
 @contextmanager
-def loops_on_all_cores(table: pa.Table, uris: Uris) -> Iterator[Callable[[], int]]:
-    """Run a looping process per core, which measures the limit of the cores even while others use them."""
+def start_loops_on_all_cores(table: pa.Table, uris: Uris) -> Iterator[Callable[[], int]]:
+    """Run one looping process per core; together they measure the limit of the cores, even on a busy machine."""
     share = -(-len(table) // CORES)
     shares = [table.take(list(range(len(table)))[first : first + share]) for first in range(0, len(table), share)]
     with ExitStack() as stack:
-        pools = [stack.enter_context(fresh_process()) for _ in shares]
+        pools = [stack.enter_context(start_fresh_process()) for _ in shares]
 
         def run() -> int:
-            began = [pool.submit(bare_loop, part, uris) for pool, part in zip(pools, shares, strict=True)]
+            began = [pool.submit(run_bare_loop, part, uris) for pool, part in zip(pools, shares, strict=True)]
             return sum(loop.result() for loop in began)
 
         run()  # imports and connections
@@ -106,8 +108,10 @@ def test_a_shard_is_prepared_by_all_cores(shard: Shard, way: str, capsys: pytest
             table, "g", preprocess=preprocess, limits=ImageLimits(), fetch=shard.uris.read, decoders=decoders
         )
 
-    with loops_on_all_cores(table, shard.uris) as loops:
-        one, cores, many = rates(lambda: bare_loop(table, shard.uris), loops, lambda: len(prepare(CORES).pixels))
+    with start_loops_on_all_cores(table, shard.uris) as loops:
+        one, cores, many = measure_rates(
+            lambda: run_bare_loop(table, shard.uris), loops, lambda: len(prepare(CORES).pixels)
+        )
     torch.set_num_threads(before)
     assert all(map(torch.equal, prepare(1).pixels, prepare(CORES).pixels))
     size = (shard.embedded.nbytes / len(table)) / 1000

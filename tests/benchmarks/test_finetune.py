@@ -13,10 +13,10 @@ from plumbline.plugins.training.planning import plan_training
 from plumbline.plugins.training.rated_images import measure_held_out_agreement
 from plumbline.plugins.training.training_config import FinetuneConfig
 from plumbline.plugins.training.worker import HELD_OUT, WorkerRank, run_worker
-from tests.benchmarks.size import expect, sized
+from tests.benchmarks.size import choose_size, expect
 
 TINY = ("pace.steps=1", "pace.batch=4", "held_out=0.02", "sampling.resamples=2", "sampling.permutations=2")
-FEW: tuple[str, ...] = sized((), TINY)
+FEW: tuple[str, ...] = choose_size((), TINY)
 RAISED = ("pearson", "spearman", "pairwise_accuracy_grouped")
 
 

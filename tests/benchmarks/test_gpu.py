@@ -1,4 +1,4 @@
-"""`make bench-gpu` is ready for a GPU: with tiny shapes it runs on any CPU, with only torch and transformers."""
+"""`make bench-gpu` works: with tiny shapes it runs on any CPU, and needs only torch and transformers."""
 
 import json
 import multiprocessing
@@ -18,7 +18,7 @@ from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import apart, flops
 from tests.benchmarks.gpu.measures import Load, make_load, score, score_file, score_pair
-from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured, table
+from tests.benchmarks.gpu.rows import QUESTIONS, Amounts, Measured, format_table
 from tests.benchmarks.gpu.shapes import FAMILIES, TINY
 from tests.benchmarks.gpu.stage import Shards, measure_sweep
 from tests.benchmarks.size import ROOT
@@ -34,7 +34,7 @@ IMAGES = 3
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Use a single thread, because with tiny matrices on a busy machine several threads only wait for each other."""
+    """Use a single thread, because several threads on tiny matrices only wait for each other on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,7 +47,7 @@ def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
 
 
 @pytest.mark.parametrize("absent", ["", ABSENT], ids=["all", "torch_alone"])
-def test_one_command_measures_with_the_packages_of_a_machine(absent: str, tmp_path: Path) -> None:
+def test_one_command_measures_with_the_packages_of_a_gpu_machine(absent: str, tmp_path: Path) -> None:
     blocked = "import sys\n" + "\n".join(f"sys.modules[{name!r}] = None" for name in absent.split())
     (tmp_path / "sitecustomize.py").write_text(blocked)  # also in the processes of the models
     few = ["--images", "2", "--peer-pairs", "2", "--repeats", "1", "--shards", "2"]
@@ -91,7 +91,7 @@ def test_a_sweep_with_a_failed_row_does_not_count_as_a_measurement(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
-def test_both_ways_run_in_the_precision_of_a_gpu(name: str, tmp_path: Path) -> None:
+def test_both_ways_of_scoring_run_in_a_gpus_precision(name: str, tmp_path: Path) -> None:
     load = make_load(name, TINY[name], tmp_path, images=2, on_gpu=False, dtype="bfloat16")
     assert {weight.dtype for weight in load.network.parameters()} == {torch.bfloat16}
     ours = score(load.model, load.pixels, load.questions, BatchSize(2))
@@ -120,7 +120,7 @@ class KeptRows(list[Measured]):
     send = list.append
 
 
-def test_a_model_that_fails_or_dies_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_fails_or_dies_becomes_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def deadly(*arguments: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -130,12 +130,12 @@ def test_a_model_that_fails_or_dies_is_a_row_with_its_reason(monkeypatch: pytest
     assert failed.error is not None and "expected at least 1, got 0" in failed.error
     monkeypatch.setattr(apart, "CONTEXT", multiprocessing.get_context("fork"))  # so that the child inherits the patch
     monkeypatch.setattr(apart, "measure_into", deadly)
-    killed = apart.measure_apart("qwen2.5-vl-7b", "tiny", Amounts(), None, 60)
+    killed = apart.measure_in_process("qwen2.5-vl-7b", "tiny", Amounts(), None, 60)
     assert killed.error is not None and "-9" in killed.error
-    late = apart.measure_apart("qwen2.5-vl-7b", "tiny", Amounts(), None, 0)
+    late = apart.measure_in_process("qwen2.5-vl-7b", "tiny", Amounts(), None, 0)
     assert late.error is not None and "--minutes" in late.error
     sound = Measured(model="clip-flant5-xl", shapes="tiny", one=2.0, ten=10.0, peer=0.5, flops=3, matmul=10.0)
-    told = table([sound, failed, killed])
+    told = format_table([sound, failed, killed])
     assert "4.0       20.0      2.00" in told and "60.0%" in told
     assert "qwen2.5-vl-7b: not measured: its process ended with -9" in told
 

@@ -8,11 +8,11 @@ from itertools import islice
 import pytest
 
 from plumbline.jobs.scorer import open_scorer
-from tests.benchmarks.size import expect, sized
+from tests.benchmarks.size import choose_size, expect
 from tests.serving import pack_pairs
 
-ROUNDS = sized(3, 1)
-GROUPS = sized((8, 16), (2,))
+ROUNDS = choose_size(3, 1)
+GROUPS = choose_size((8, 16), (2,))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_a_group_shares_the_work_that_depends_on_its_prompt(
 ) -> None:
     scorer = open_scorer(f"metric=[{metric}]", "models=shapes")
 
-    def seconds(images: Sequence[bytes], prompts: Sequence[str]) -> float:
+    def time_scoring(images: Sequence[bytes], prompts: Sequence[str]) -> float:
         begun = time.perf_counter()
         table = scorer.score_table(images, prompts)
         assert table.column("error").null_count == len(images)
@@ -35,11 +35,11 @@ def test_a_group_shares_the_work_that_depends_on_its_prompt(
 
     for size in GROUPS:
         images = [pair.image for pair in pack_pairs(size)]
-        seconds(images, list(islice(fresh_prompts, size)))
+        time_scoring(images, list(islice(fresh_prompts, size)))
         group, different = [], []
         for _ in range(ROUNDS):
-            group.append(seconds(images, [next(fresh_prompts)] * size))
-            different.append(seconds(images, list(islice(fresh_prompts, size))))
+            group.append(time_scoring(images, [next(fresh_prompts)] * size))
+            different.append(time_scoring(images, list(islice(fresh_prompts, size))))
         ours, theirs = (statistics.median(spent) * 1000 for spent in (group, different))
         print(f"\n{metric}: {size} images of one prompt {ours:.0f} ms, of {size} prompts {theirs:.0f} ms")
         expect(ours < share * theirs)

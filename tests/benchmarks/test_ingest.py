@@ -17,11 +17,11 @@ from PIL import Image
 from plumbline.pipelines.ingest import draft_workers
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, WorkersConfig
-from tests.benchmarks.size import RAY, expect, read_output, sized
+from tests.benchmarks.size import RAY, choose_size, expect, read_output
 
-IMAGES = sized(1200, 72)
-SIDE = sized(1024, 32)
-IDS = sized(800_000, 2_000)
+IMAGES = choose_size(1200, 72)
+SIDE = choose_size(1024, 32)
+IDS = choose_size(800_000, 2_000)
 WORKERS = 2
 MIN_SPEEDUP = 1.2
 """Minimum speed-up with two workers instead of one, on two cores shared with the driver and the disk."""
@@ -73,9 +73,9 @@ def test_two_workers_ingest_faster_than_one(
 ) -> None:
     (tmp_path / "in").mkdir()
     options = make(tmp_path / "in")
-    monkeypatch.setattr(draft_workers, "PATIENCE", sized(-1.0, math.inf))
+    monkeypatch.setattr(draft_workers, "PATIENCE", choose_size(-1.0, math.inf))
     rates: dict[int, list[float]] = {1: [], WORKERS: []}
-    for attempt in range(sized(2, 1)):
+    for attempt in range(choose_size(2, 1)):
         for workers, tries in rates.items():
             config = IngestConfig(
                 output=f"{tmp_path}/{attempt}-{workers}",
@@ -118,11 +118,11 @@ def measure_rate(config: IngestConfig) -> float:
 
 
 def test_memory_is_bounded_for_any_number_of_ids(capsys: pytest.CaptureFixture[str]) -> None:
-    def taken(count: int) -> tuple[float, float]:
+    def measure_ids(count: int) -> tuple[float, float]:
         said = read_output("many_ids", str(count))
         return said["resident"], said["microseconds"]
 
-    (few, _), (half, _), (all_ids, microseconds) = map(taken, (1, IDS // 2, IDS))
+    (few, _), (half, _), (all_ids, microseconds) = map(measure_ids, (1, IDS // 2, IDS))
     with capsys.disabled():
         print(
             f"\n{IDS:,} ids with a cache of 4 MiB: {(all_ids - few) / 1e6:.1f} MB above none, of which "

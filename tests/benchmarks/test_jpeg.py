@@ -7,17 +7,17 @@ import numpy as np
 from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
-from tests.benchmarks.size import expect, sized
+from tests.benchmarks.size import choose_size, expect
 from tests.serving import pack_pairs
 
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint", "garnet")
 METRICS = ("vqascore", "clipscore")
 QUALITIES = (75, 90, 95)
-"""JPEG qualities; 75 is PIL's default, with which flow_grpo and LightRFT send images."""
-PROMPTS = sized(256, 4)
+"""JPEG qualities; flow_grpo and LightRFT send images with 75, PIL's default."""
+PROMPTS = choose_size(256, 4)
 
 
-def as_jpeg(image: bytes, quality: int) -> bytes:
+def encode_jpeg(image: bytes, quality: int) -> bytes:
     file = io.BytesIO()
     Image.open(io.BytesIO(image)).convert("RGB").save(file, "JPEG", quality=quality)
     return file.getvalue()
@@ -29,17 +29,17 @@ def count_reversals(before: np.ndarray, after: np.ndarray) -> float:
     return float(np.mean(pairs))
 
 
-def test_a_jpeg_of_high_quality_changes_a_score_little() -> None:
+def test_a_high_quality_jpeg_changes_scores_little() -> None:
     pairs, scorer = pack_pairs(PROMPTS, GENERATORS), open_scorer(f"metric=[{','.join(METRICS)}]", "models=shapes")
 
-    def scores(images: list[bytes]) -> dict[str, np.ndarray]:
+    def score_images(images: list[bytes]) -> dict[str, np.ndarray]:
         table = scorer.score_table(images, [pair.prompt for pair in pairs])
         each = table.column("score").to_numpy().reshape(len(METRICS), len(GENERATORS), -1)
         return dict(zip(METRICS, each, strict=True))
 
-    png = scores([pair.image for pair in pairs])
+    png = score_images([pair.image for pair in pairs])
     for quality in QUALITIES:
-        jpeg = scores([as_jpeg(pair.image, quality) for pair in pairs])
+        jpeg = score_images([encode_jpeg(pair.image, quality) for pair in pairs])
         for metric in METRICS:
             apart, turned = np.abs(jpeg[metric] - png[metric]), count_reversals(png[metric], jpeg[metric])
             print(

@@ -1,4 +1,4 @@
-"""A margin is useful: the better image of a pair is truly better more often beyond the margin than within it."""
+"""A margin is useful: beyond it, the image with the better score is truly better more often than within it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import PACK
-from tests.benchmarks.size import HERE, expect, run_module, sized
+from tests.benchmarks.size import HERE, choose_size, expect, run_module
 
 METRICS = ("vqascore", "gecko", "clipscore")
-FEW = sized((), (*HERE, "limit=3", f"metric=[{','.join(METRICS)}]"))
+FEW = choose_size((), (*HERE, "limit=3", f"metric=[{','.join(METRICS)}]"))
 NAMES = {1: "better", 0: "as good", -1: "worse"}
 
 
-def requirements_met() -> dict[str, float]:
+def read_requirements_met() -> dict[str, float]:
     """Return, for every image of the embedded benchmark by id, the fraction of requirements that it truly meets."""
     expect = pd.read_parquet(PACK / "requirements.parquet").groupby("prompt_id").size()
     images = pd.read_parquet(PACK / "truth.parquet")
@@ -32,7 +32,7 @@ def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
 
     The second value is 0 if both images are truly equal, and -1 if the other one is better.
     """
-    scores, truth = run.higher_is_better(metric), requirements_met()
+    scores, truth = run.higher_is_better(metric), read_requirements_met()
     noise = measure_noise(scores, run.prompts)
     for images in pd.Series(range(len(scores))).groupby(run.prompts).indices.values():
         for first, second in combinations(images, 2):
@@ -53,7 +53,7 @@ def count_pairs(store: Path) -> dict[str, dict[bool, Counter[int]]]:
     return counts
 
 
-def test_pairs_within_the_default_margin_are_mostly_images_that_are_as_good(tmp_path: Path) -> None:
+def test_pairs_within_the_default_margin_are_mostly_equally_good(tmp_path: Path) -> None:
     run_module("jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", *FEW)
     for metric, sides in count_pairs(tmp_path / "store").items():
         for near, counts in sides.items():

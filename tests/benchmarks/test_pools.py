@@ -28,16 +28,16 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.measures import Load, make_load
 from tests.benchmarks.gpu.shapes import FULL, TINY
-from tests.benchmarks.gpu.stage import Shards, sweep_config
-from tests.benchmarks.size import expect, sized
+from tests.benchmarks.gpu.stage import Shards, make_sweep_config
+from tests.benchmarks.size import choose_size, expect
 from tests.operators.tiny import no_fetch
 from tests.s3 import S3Server
 
 OPERATIONS, SHARE = 790e12, 0.6
 CORES = 24, 16
 """Cores of a host per GPU: for an H200, and for smaller GPUs."""
-N_IMAGES, ROUNDS = sized(8, 2), sized(3, 1)
-SHAPES = sized(FULL, TINY)
+N_IMAGES, ROUNDS = choose_size(8, 2), choose_size(3, 1)
+SHAPES = choose_size(FULL, TINY)
 MODELS: list[tuple[str, dict[str, Any]]] = [("clip-flant5-xl", {}), ("clip-flant5-xxl", {}), ("llava-1.5-7b", {})]
 MODELS += [(name, {"max_pixels": side**2}) for name in ("qwen2.5-vl-7b", "qwen3-vl-8b") for side in (1024, 768, 512)]
 VIT_H = CLIPVisionConfig(
@@ -47,7 +47,7 @@ UNFEEDABLE = {"ViT-H/14 (PickScore, HPSv2)": 50}
 """Models that need more cores than any host has, because they read an image 20 times faster than a PNG is decoded."""
 
 
-class Fed(NamedTuple):
+class FeedingCost(NamedTuple):
     """A model, and the cost of feeding it."""
 
     name: str
@@ -88,11 +88,11 @@ def make_model(name: str, folder: Path, **options: Any) -> Load:
     return make_load(name, SHAPES[name], folder, images=N_IMAGES, on_gpu=False, device="meta", **options)
 
 
-def read_from(server: S3Server, load: Load) -> Callable[[], pa.Table]:
+def make_shard_reader(server: S3Server, load: Load) -> Callable[[], pa.Table]:
     """Read a shard of its images like a worker."""
     shards = Shards(load.encoded, [of_image[0] for of_image in load.texts], 1, bucket="bench-pools")
     shards.save(server)
-    plan = plan_sweep(sweep_config(load.resolved, shards)).plan
+    plan = plan_sweep(make_sweep_config(load.resolved, shards)).plan
     (work,) = plan.work(plan.images)
     return lambda: read_shard(work.shard, IMAGE_COLUMNS)
 
@@ -115,24 +115,24 @@ def test_the_shipped_pools_feed_every_model(
     cluster = read_config(values, SweepConfig).cluster
     with patch.dict(os.environ, s3_server.environment()):
         first = make_model(MODELS[0][0], tmp_path / "first")
-        read = read_from(s3_server, first)
+        read = make_shard_reader(s3_server, first)
         table, reading = read(), milliseconds(read)
 
-    def fed(name: str, stage: str, operations: float, preprocess: Callable[[Any], Any]) -> Fed:
+    def measure_feeding(name: str, stage: str, operations: float, preprocess: Callable[[Any], Any]) -> FeedingCost:
         preparing = milliseconds(
             lambda: prepare_images(table, "g", preprocess=preprocess, limits=ImageLimits(), fetch=no_fetch)
         )
-        return Fed(name, operations, reading + preparing, count_decoders(cluster, stage))
+        return FeedingCost(name, operations, reading + preparing, count_decoders(cluster, stage))
 
     rows = []
     for name, options in MODELS:
         load = make_model(name, tmp_path / f"{name}{options}", **options)
         size = f" {round(options['max_pixels'] ** 0.5)}" if options else ""
         operations = flops.count_pair(load.model, load.pixels[0], load.questions[0][0])
-        rows.append(fed(f"{name}{size}", "answers", operations, load.model.preprocess))
-    seen = flops.clip_vision(VIT_H, VIT_H.num_hidden_layers)
+        rows.append(measure_feeding(f"{name}{size}", "answers", operations, load.model.preprocess))
+    seen = flops.count_clip_vision(VIT_H, VIT_H.num_hidden_layers)
     transform = PixelTransform(clip_processor(VIT_H.image_size), pad_to_square=False)
-    rows.append(fed(next(iter(UNFEEDABLE)), "similarities", seen, transform))
+    rows.append(measure_feeding(next(iter(UNFEEDABLE)), "similarities", seen, transform))
     with capsys.disabled():
         print(f"\n{'':28} Tflop  pairs/s at {SHARE:.0%}  ms  cores   decoders of {CORES} cores a GPU")
         print("\n".join(row.format_row() for row in rows))

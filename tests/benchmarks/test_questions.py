@@ -21,14 +21,14 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import sweep_config, write_benchmark
-from tests.benchmarks.size import HERE, RAY, expect, run_module, sized
+from tests.benchmarks.size import HERE, RAY, choose_size, expect, run_module
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
 
-IMAGES, QUESTIONS = sized((8, 10), (2, 2))
-SIDE, PATCH = sized(192, 32), 8
+IMAGES, QUESTIONS = choose_size((8, 10), (2, 2))
+SIDE, PATCH = choose_size(192, 32), 8
 """Side of an image and of a patch in pixels: an image is 576 tokens, as in LLaVA-1.5."""
-ROUNDS = sized(5, 1)
-PROMPTS = sized(16, 2)
+ROUNDS = choose_size(5, 1)
+PROMPTS = choose_size(16, 2)
 CHOICES = ("Yes", "No")
 
 
@@ -58,7 +58,7 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
     return model
 
 
-def pictures() -> list[Image.Image]:
+def draw_images() -> list[Image.Image]:
     noise = np.random.default_rng(0).integers(0, 255, (IMAGES, SIDE, SIDE, 3), dtype=np.uint8)
     return [Image.fromarray(pixels) for pixels in noise]
 
@@ -72,18 +72,18 @@ def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
 
 def time_fastest(*calls: Callable[[], object]) -> list[float]:
     """Return the shortest seconds of each call over several rounds; the calls alternate, so busy moments affect all."""
-    rounds = [[seconds(call) for call in calls] for _ in range(ROUNDS)]
+    rounds = [[time_call(call) for call in calls] for _ in range(ROUNDS)]
     return [min(taken) for taken in zip(*rounds, strict=True)]
 
 
-def seconds(call: Callable[[], object]) -> float:
+def time_call(call: Callable[[], object]) -> float:
     began = time.monotonic()
     call()
     return time.monotonic() - began
 
 
 def test_ten_questions_on_an_image_cost_at_most_twice_one(vlm: ChatVlm, capsys: pytest.CaptureFixture[str]) -> None:
-    images = pictures()
+    images = draw_images()
     answer(vlm, images[:1], 1)
     one, ten = time_fastest(lambda: answer(vlm, images, 1), lambda: answer(vlm, images, QUESTIONS))
     with capsys.disabled():
@@ -92,25 +92,25 @@ def test_ten_questions_on_an_image_cost_at_most_twice_one(vlm: ChatVlm, capsys: 
 
 
 def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFixture[str]) -> None:
-    images = pictures()
+    images = draw_images()
 
     def pair(image: Image.Image, n: int) -> float:
         features = vlm.encode([vlm.preprocess(image)])
         return vlm.likelihood(features, [Question(0, f"Is there a {n}?", CHOICES)])[0][0][0]
 
-    def pair_by_pair() -> list[float]:
+    def answer_pair_by_pair() -> list[float]:
         return [pair(image, n) for image in images for n in range(QUESTIONS)]
 
     batched = answer(vlm, images, QUESTIONS)
-    assert batched == pytest.approx(pair_by_pair(), abs=1e-4)
-    alone, together = time_fastest(pair_by_pair, lambda: answer(vlm, images, QUESTIONS))
+    assert batched == pytest.approx(answer_pair_by_pair(), abs=1e-4)
+    alone, together = time_fastest(answer_pair_by_pair, lambda: answer(vlm, images, QUESTIONS))
     ratio = alone / together
     with capsys.disabled():
         print(f"\nimages in batches with their questions: {ratio:.1f} times a pair at a time (5 or more wanted)")
     expect(ratio >= 5)
 
 
-def run(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
+def run_counted_sweep(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
     """Run a sweep with a metric that asks the language model once per prompt; return the number of calls."""
     planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE))
     done = run_sweep(planned, lambda progress: None)
@@ -123,7 +123,7 @@ def test_the_language_model_is_called_once_per_prompt_for_any_number_of_generato
     generators: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = ["atlas", "borealis", "cobalt", "drift", "ember"][:generators]
-    done, calls = run(write_benchmark(tmp_path / "bench", names, count=PROMPTS), tmp_path / "store")
+    done, calls = run_counted_sweep(write_benchmark(tmp_path / "bench", names, count=PROMPTS), tmp_path / "store")
     with capsys.disabled():
         print(f"\n{generators} generators, {PROMPTS} prompts: {calls} calls of the language model")
     assert (done.exit_code, calls) == (0, PROMPTS)
@@ -132,7 +132,7 @@ def test_the_language_model_is_called_once_per_prompt_for_any_number_of_generato
 def test_the_size_of_a_question_in_the_store_does_not_grow_with_their_number(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = run_module("tests.benchmarks.question_rows", str(sized(1024, 64)))
+    said = run_module("tests.benchmarks.question_rows", str(choose_size(1024, 64)))
     with capsys.disabled():
         print(f"\n{said}")
     cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in said.splitlines() if "answers" in line]

@@ -1,4 +1,4 @@
-"""Planning and a report read only small fractions of a benchmark on S3, counted at the wire."""
+"""A plan and a report read only small fractions of a benchmark on S3; the bytes are counted by a proxy."""
 
 import random
 import re
@@ -12,12 +12,12 @@ from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import run_plan, save_scores, sweep_config
 from tests.benchmarks.photographs import write_photographs
-from tests.benchmarks.size import expect, sized
+from tests.benchmarks.size import choose_size, expect
 from tests.faults.proxy import FaultProxy
 
-GENERATORS = sized(17, 2)
-PROMPTS = sized(742, 8)
-SIDE = sized(400, 64)
+GENERATORS = choose_size(17, 2)
+PROMPTS = choose_size(742, 8)
+SIDE = choose_size(400, 64)
 METRICS = ("vqascore", "clipscore")
 MAX_FOR_PLAN, MAX_FOR_REPORT = 0.03, 0.03
 """Maximum fractions of the bytes of all images."""
@@ -26,7 +26,7 @@ MAX_SECONDS = 10.0
 
 
 def count_image_bytes(proxy: FaultProxy) -> int:
-    """Return the number of bytes read so far from the image files."""
+    """Return the number of bytes that have been read from the image files."""
     return sum(size for name, size in proxy.bytes.items() if name.startswith("GET ") and "/bench/images/" in name)
 
 

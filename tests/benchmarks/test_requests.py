@@ -1,4 +1,4 @@
-"""The number of a sweep's requests to S3 is bounded, counted at the wire, because S3 limits the rate per prefix."""
+"""The number of a sweep's requests to S3, counted by a proxy, is bounded, because S3 limits the rate per prefix."""
 
 import math
 from collections import Counter
@@ -16,14 +16,14 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import images, prompts, sweep_config, write_rows
-from tests.benchmarks.size import sized
+from tests.benchmarks.size import choose_size
 from tests.benchmarks.small_images import write_tars
 from tests.faults.proxy import FaultProxy
 
 METRICS = ("vqascore", "clipscore")
 CELLS = 2 + len(METRICS)
 """Cells per image shard: answers, similarities, and the scores of both metrics."""
-FEW, MANY = sized((2, 10), (1, 2))
+FEW, MANY = choose_size((2, 10), (1, 2))
 """Numbers of shards of four images."""
 WRITES = 1
 """Number of writes per cell."""
@@ -33,7 +33,7 @@ MAX_ADDED = 2
 """Maximum number of additional requests for reading a longer list of shards."""
 
 
-def test_a_cell_takes_one_write_and_a_night_without_news_reads_none(
+def test_a_cell_takes_one_write_and_an_unchanged_night_reads_no_cell(
     proxy: FaultProxy, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few, many = (
@@ -81,7 +81,7 @@ def count_ingest_requests(proxy: FaultProxy, folder: Path, bucket: str, tars: in
 def count_night_requests(
     proxy: FaultProxy, folder: Path, bucket: str, shards: int
 ) -> tuple[Counter[str], Counter[str]]:
-    """Return the requests for one generator's images in `shards` shards, and for a later sweep without news."""
+    """Return the requests for one generator's images in `shards` shards, and for a later sweep without new images."""
     write_rows(folder / "prompts.parquet", prompts(4 * shards), row_group=4 * MANY)
     write_rows(folder / "images/atlas/00000.parquet", images("atlas", 4 * shards), row_group=4)
     fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/", f"{bucket}/bench/", recursive=True)
@@ -95,10 +95,10 @@ def count_requests(proxy: FaultProxy, call: Callable[[], int]) -> Counter[str]:
     """Count the requests of a successful call by kind, without heartbeats, which depend on time."""
     before = len(proxy.requests)
     assert call() == 0
-    return Counter(kind_of(request) for request in proxy.requests[before:] if "/sweeps/" not in request)
+    return Counter(find_request_kind(request) for request in proxy.requests[before:] if "/sweeps/" not in request)
 
 
-def kind_of(request: str) -> str:
+def find_request_kind(request: str) -> str:
     """Return the method, or LIST for a folder listing."""
     method, target, _ = request.split()
     return "LIST" if "list-type" in parse_qs(urlsplit(target).query) else method

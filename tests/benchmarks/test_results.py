@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.scripted_sweep import ROW_GROUP, write_images, write_prompts
-from tests.benchmarks.size import expect, read_output, sized
+from tests.benchmarks.size import choose_size, expect, read_output
 
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember")
-PROMPTS = sized((2_000, 20_000, 200_000), (250, 500))
+PROMPTS = choose_size((2_000, 20_000, 200_000), (250, 500))
 """Numbers of prompts; with five generators they give 10,000, 100,000 and 1,000,000 rows."""
 MAX_GROWTH = 1.25
 """Maximum growth of the time per row when the number of rows grows a hundredfold."""
@@ -21,7 +21,7 @@ MAX_NIGHT = 0.5
 
 MAX_ROW_BYTES = 256
 """Maximum memory of a report per row of one metric, in bytes."""
-METRICS = sized(10, 2)
+METRICS = choose_size(10, 2)
 MAX_METRIC_GROWTH = 4.0
 """Maximum growth of a report's memory, above that of a small report, when metrics (and so rows) grow tenfold.
 
@@ -41,7 +41,7 @@ def describe(rows: int, measured: dict[str, Any]) -> str:
     return f"{rows:,} rows: {times} of CPU; results {per_row:.1f} us a row; driver at most {measured['peak']:.0f} MB"
 
 
-def test_results_take_the_same_time_per_row_of_ten_thousand_and_of_a_million(
+def test_results_take_the_same_time_per_row_for_any_number_of_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     per_row = []
@@ -88,8 +88,8 @@ def test_a_report_keeps_the_scores_of_one_metric_in_memory_at_a_time(
     expect(grown[1] < MAX_METRIC_GROWTH * grown[0])
 
 
-def test_a_row_of_one_metric_takes_few_bytes_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
-    measured = read_output("one_metric", str(sized(1 << 18, 1 << 11)))
+def test_a_report_takes_few_bytes_of_memory_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = read_output("one_metric", str(choose_size(1 << 18, 1 << 11)))
     with capsys.disabled():
         print(f"\na report of one metric: {measured['bytes_a_row']:.0f} bytes a row, of {measured['rows']:,} rows")
     expect(measured["bytes_a_row"] < MAX_ROW_BYTES)

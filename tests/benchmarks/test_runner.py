@@ -19,12 +19,12 @@ from plumbline.pipelines.running.events import Totals
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.benchmarks.driver_rate import NODE, measure
-from tests.benchmarks.size import HERE, expect, read_output, run_module, sized
+from tests.benchmarks.size import HERE, choose_size, expect, read_output, run_module
 
-SHARDS = sized(500, 20)
-FEW = sized((), (*HERE, "benchmark.limit=1"))
-ROUNDS = sized(3, 1)
-BARE = ("tests.benchmarks.bare_clip", *sized((), ("atlas",)))
+SHARDS = choose_size(500, 20)
+FEW = choose_size((), (*HERE, "benchmark.limit=1"))
+ROUNDS = choose_size(3, 1)
+BARE = ("tests.benchmarks.bare_clip", *choose_size((), ("atlas",)))
 MAX_MS = 10.0
 """Maximum milliseconds of the driver per shard."""
 

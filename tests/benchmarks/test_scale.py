@@ -26,17 +26,26 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import write_run
 from tests.bench_of import images, prompts, write_rows
-from tests.benchmarks.size import HERE, ROOT, TINY, expect, fresh_process, one_row_shards, run_module, sized
+from tests.benchmarks.size import (
+    HERE,
+    ROOT,
+    TINY,
+    choose_size,
+    expect,
+    list_one_row_arguments,
+    run_module,
+    start_fresh_process,
+)
 
 GENERATORS = ("atlas", "flint")
-FILES, SHARDS = sized((250, 500), (10, 2))
+FILES, SHARDS = choose_size((250, 500), (10, 2))
 """Files per generator and shards per file; each shard has four cells, over a million with those of the questions."""
 MAX_PLANNING_SECONDS = 60
 MAX_PLANNING_MEGABYTES = 1_000
 MAX_NIGHT_SECONDS = 10
 RUN_ID = "2026-01-02"
-"""Id of the run that a night finds."""
-ROWS, COPIES = sized((125, 80), (4, 1))
+"""Id of the earlier run that a nightly sweep finds."""
+ROWS, COPIES = choose_size((125, 80), (4, 1))
 """Numbers of rows and copies: first 10,000 rows, then ten times as many."""
 MAX_GROWTH = 1.25
 """Maximum growth of memory when the number of rows grows tenfold."""
@@ -50,10 +59,10 @@ def write_many_shards(folder: Path, files: int) -> list[str]:
         for file in range(files):
             records = [{**row, "image_id": f"{generator}{file}-{n}"} for n in range(SHARDS)]
             write_rows(folder / f"bench/images/{generator}/{file:05d}.parquet", records, row_group=1)
-    return one_row_shards(str(folder))
+    return list_one_row_arguments(str(folder))
 
 
-def planned(overrides: Sequence[str]) -> PlannedSweep:
+def plan_overrides(overrides: Sequence[str]) -> PlannedSweep:
     return plan_sweep(read_config(load_values(command_of("sweep"), overrides), SweepConfig))
 
 
@@ -65,7 +74,7 @@ def commit_every_cell(sweep: PlannedSweep, store: Path) -> None:
         path.touch()
 
 
-class Planning(NamedTuple):
+class PlanningCost(NamedTuple):
     """The cost of one plan."""
 
     cells: int
@@ -77,31 +86,31 @@ class Planning(NamedTuple):
     """Peak resident memory of the process, in MB."""
 
 
-def measure_planning(overrides: Sequence[str]) -> Planning:
+def measure_planning(overrides: Sequence[str]) -> PlanningCost:
     """Plan over committed cells, in a process that does nothing else."""
     listed = []
     below = Store._below
 
-    def counted(self: Store, folder: str) -> Iterator[tuple[str, Entry]]:
+    def count_listing(self: Store, folder: str) -> Iterator[tuple[str, Entry]]:
         listed.append(folder)
         return below(self, folder)
 
-    with patch.object(Store, "_below", counted):
+    with patch.object(Store, "_below", count_listing):
         began = time.process_time()
-        plan = planned(overrides).plan
+        plan = plan_overrides(overrides).plan
         seconds = time.process_time() - began
     assert not plan.missing
     recipes = {cell.path.rsplit("/", 2)[0] for cell in plan.cells}
     assert recipes | {f"{LEASES}/{DELETING}"} <= set(listed), "and the lease for deletion"
-    return Planning(len(plan.cells), listed, seconds, peak_memory(os.getpid()))
+    return PlanningCost(len(plan.cells), listed, seconds, peak_memory(os.getpid()))
 
 
 def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_lists_no_folder_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = write_many_shards(tmp_path, FILES)
-    commit_every_cell(planned(overrides), tmp_path / "store")
-    with fresh_process() as fresh:
+    commit_every_cell(plan_overrides(overrides), tmp_path / "store")
+    with start_fresh_process() as fresh:
         again = fresh.submit(measure_planning, overrides).result()
     with capsys.disabled():
         print(
@@ -118,8 +127,8 @@ def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_tha
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = write_many_shards(tmp_path, FILES // 10)
-    commit_every_cell(planned(overrides), tmp_path / "store")
-    sweep = planned(overrides)
+    commit_every_cell(plan_overrides(overrides), tmp_path / "store")
+    sweep = plan_overrides(overrides)
     write_existing_run(sweep)
     before = os.times()
     began = time.perf_counter()

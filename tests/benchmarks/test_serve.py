@@ -23,17 +23,17 @@ from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPVisionCo
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.scoring.scorer import Scorer
-from tests.benchmarks.photographs import photograph
-from tests.benchmarks.size import TINY, expect, sized
+from tests.benchmarks.photographs import make_photograph
+from tests.benchmarks.size import TINY, choose_size, expect
 from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
 
-CLIENTS = sized(64, 4)
+CLIENTS = choose_size(64, 4)
 BATCH = 32
-ROUNDS = sized(3, 1)
-IMAGES = sized(1536, 12)
+ROUNDS = choose_size(3, 1)
+IMAGES = choose_size(1536, 12)
 """Number of images per round."""
-MANY_CLIENTS = sized(256, 8)
-LARGE_IMAGES = sized(8, 2)
+MANY_CLIENTS = choose_size(256, 8)
+LARGE_IMAGES = choose_size(8, 2)
 SERVE_SECONDS = float(os.environ.get("SERVE_SECONDS", "40"))
 MAX_GROWTH = 20
 """Maximum growth, in MB, of a warm process under load."""
@@ -76,11 +76,11 @@ def save_clip_of_common_size(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[Pair]:
-    """Yield pairs that are never cached: the embedded benchmark's images with the prompts of others."""
-    known = pack_pairs(sized(256, 16), ("atlas", "flint", "garnet"))
+    """Yield pairs whose scores are not cached: images of the embedded benchmark with prompts of other images."""
+    known = pack_pairs(choose_size(256, 16), ("atlas", "flint", "garnet"))
     return (
         Pair(image.image, text.prompt)
-        for shift in range(sized(256, 16))
+        for shift in range(choose_size(256, 16))
         for image, text in zip(known, known[shift:], strict=False)
     )
 
@@ -96,7 +96,7 @@ class Load(NamedTuple):
     """The score returned for every image."""
     retries: int
 
-    def latency(self, percent: int) -> float:
+    def find_latency(self, percent: int) -> float:
         return statistics.quantiles(self.seconds, n=100)[percent - 1] * 1000
 
 
@@ -169,14 +169,14 @@ def compare_with_offline(
         assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
         print(
             f"\n{CLIENTS} clients of one image: {load.rate:.0f} images/s, offline {offline:.0f}/s in batches of "
-            f"{BATCH} ({shares[-1]:.2f}); p50 {load.latency(50):.0f} ms, p99 {load.latency(99):.0f} ms"
+            f"{BATCH} ({shares[-1]:.2f}); p50 {load.find_latency(50):.0f} ms, p99 {load.find_latency(99):.0f} ms"
         )
     print(f"median ratio {statistics.median(shares):.2f}")
     return shares
 
 
 @skip_if_tiny
-def test_many_clients_of_one_image_get_the_offline_rate_of_a_common_size_of_model(
+def test_many_clients_reach_the_offline_rate_with_a_model_of_common_size(
     pairs: Iterator[Pair], one_thread: None, tmp_path: Path
 ) -> None:
     clip = save_clip_of_common_size(tmp_path / "clip")
@@ -186,7 +186,7 @@ def test_many_clients_of_one_image_get_the_offline_rate_of_a_common_size_of_mode
     expect(statistics.median(shares) >= 0.85)
 
 
-def test_many_clients_of_one_image_get_most_of_a_tiny_models_offline_rate(
+def test_many_clients_reach_most_of_a_tiny_models_offline_rate(
     service: Running, scorer: Scorer, pairs: Iterator[Pair]
 ) -> None:
     """The service's own cost matters most here, because the model takes less than 2 ms per image.
@@ -197,21 +197,21 @@ def test_many_clients_of_one_image_get_most_of_a_tiny_models_offline_rate(
     expect(statistics.median(shares) >= 0.7)
 
 
-def test_many_more_clients_only_wait_for_their_turn(service: Running, pairs: Iterator[Pair]) -> None:
+def test_more_clients_than_usual_only_wait_longer(service: Running, pairs: Iterator[Pair]) -> None:
     asyncio.run(ask_all(service, list(islice(pairs, MANY_CLIENTS)), clients=MANY_CLIENTS))
     load = asyncio.run(ask_all(service, list(islice(pairs, 2 * IMAGES)), clients=MANY_CLIENTS))
-    middle, slowest = load.latency(50), load.latency(99)
+    middle, slowest = load.find_latency(50), load.find_latency(99)
     print(f"\n{MANY_CLIENTS} clients: {load.rate:.0f} images/s; p50 {middle:.0f} ms, p99 {slowest:.0f} ms")
     expect(slowest < 3 * middle)
 
 
-def test_images_in_parts_cost_less_than_in_base64(service: Running) -> None:
+def test_multipart_images_cost_less_than_base64(service: Running) -> None:
     """The scores of the images are cached, so that only the request formats differ."""
-    pngs = [encode_png(photograph(seed, sized(1024, 64))) for seed in range(LARGE_IMAGES)]
+    pngs = [encode_png(make_photograph(seed, choose_size(1024, 64))) for seed in range(LARGE_IMAGES)]
     prompts = [f"photograph {seed}" for seed in range(LARGE_IMAGES)]
     seconds: dict[str, list[float]] = {"base64": [], "multipart": []}
     with requests.Session() as session:
-        for _ in range(sized(12, 2)):
+        for _ in range(choose_size(12, 2)):
             for form in seconds:
                 begun = time.perf_counter()
                 if form == "base64":
@@ -235,7 +235,7 @@ def encode_png(image: Image.Image) -> bytes:
 def ask_in_parts(
     session: requests.Session, url: str, images: Sequence[bytes], prompts: Sequence[str]
 ) -> list[dict[str, float | None]]:
-    """Send requests in the other form of our own protocol."""
+    """Send requests as multipart forms, the other format of our own protocol."""
     form = [("request", (None, json.dumps({"prompts": prompts}).encode())), *(("images", image) for image in images)]
     response = session.post(f"{url}/score", files=form, timeout=120)
     response.raise_for_status()
@@ -252,7 +252,7 @@ def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> Non
         begun = time.perf_counter()
         while time.perf_counter() - begun < SERVE_SECONDS:
             asyncio.run(ask_all(service, known))
-            sizes.append({name: megabytes(pid) for name, pid in processes.items()})
+            sizes.append({name: read_megabytes(pid) for name, pid in processes.items()})
     growth = {name: sizes[-1][name] - sizes[len(sizes) // 4][name] for name in processes}
     images = len(known) * (len(sizes) - len(sizes) // 4 - 1)
     print(f"\n{SERVE_SECONDS:g} s, {images} images in the last three quarters of them: ", end="")
@@ -260,13 +260,13 @@ def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> Non
     assert max(growth.values()) < MAX_GROWTH
 
 
-def megabytes(pid: int) -> float:
+def read_megabytes(pid: int) -> float:
     """Return the resident memory of a process, in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def test_a_replica_killed_under_load_loses_and_doubles_nothing(
+def test_killing_a_replica_under_load_loses_and_repeats_no_score(
     service: Running, scorer: Scorer, pairs: Iterator[Pair]
 ) -> None:
     asked = list(islice(pairs, IMAGES))
@@ -277,12 +277,12 @@ def test_a_replica_killed_under_load_loses_and_doubles_nothing(
     print(
         f"\nits only replica killed: {IMAGES} of {IMAGES} requests answered once and as offline, {load.retries} of "
         f"them asked again by the client; the longest took {max(load.seconds):.1f} s, the median "
-        f"{load.latency(50):.0f} ms"
+        f"{load.find_latency(50):.0f} ms"
     )
 
 
 @skip_if_tiny
-def test_killing_one_of_two_replicas_under_load_loses_and_doubles_nothing(
+def test_killing_one_of_two_replicas_under_load_loses_and_repeats_no_score(
     scorer: Scorer, pairs: Iterator[Pair], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     words = (METRIC, f"batch={BATCH}", "threads=1", "replicas=2", "num_cpus=0.5")

@@ -16,11 +16,11 @@ from plumbline.operators.statistics.ordering import correlation_p_value
 from plumbline.operators.statistics.ties import calibrate_ties
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.readers import read_release
-from tests.benchmarks.size import expect, fresh_process, sized
+from tests.benchmarks.size import choose_size, expect, start_fresh_process
 from tests.benchmarks.test_scale import peak_memory
 
-BRUTE_FORCE_ROWS = sized(3_000, 100)
-SIZES = sized({BRUTE_FORCE_ROWS: 3, 9_600: 10, 100_000: 40}, {BRUTE_FORCE_ROWS: 0, 200: 0})
+BRUTE_FORCE_ROWS = choose_size(3_000, 100)
+SIZES = choose_size({BRUTE_FORCE_ROWS: 3, 9_600: 10, 100_000: 40}, {BRUTE_FORCE_ROWS: 0, 200: 0})
 """Numbers of rows, with the minimum speed-up of tie calibration over listing all pairs."""
 MEGABYTES = 1_000
 
@@ -53,14 +53,14 @@ def calibrate_by_brute_force(human: np.ndarray, metric: np.ndarray) -> float:
     return float((concordant.sum() + max(gains[last].max(), 0)) / len(i))
 
 
-def seconds(call: Callable[[], object]) -> float:
+def time_call(call: Callable[[], object]) -> float:
     """Return the CPU seconds of a call, which hardly depend on other processes on the machine."""
     began = time.process_time()
     call()
     return time.process_time() - began
 
 
-def peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> float:
+def measure_peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> float:
     """Return this process's peak memory after the largest calibration; ru_maxrss would include that of its parent."""
     calibrate_ties(*make(max(SIZES)))
     return peak_memory(os.getpid())
@@ -69,25 +69,25 @@ def peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> floa
 def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     human, metric = make_ratings(BRUTE_FORCE_ROWS)
     assert calibrate_ties(human, metric).accuracy == pytest.approx(calibrate_by_brute_force(human, metric), abs=1e-12)
-    of_pairs = seconds(lambda: calibrate_by_brute_force(human, metric))
+    of_pairs = time_call(lambda: calibrate_by_brute_force(human, metric))
     ratios = {}
     for rows in SIZES:
         for name, make in (("three raters", make_ratings), ("two labels", make_labels)):
-            taken = seconds(lambda make=make, rows=rows: calibrate_ties(*make(rows)))
+            taken = time_call(lambda make=make, rows=rows: calibrate_ties(*make(rows)))
             ratios[rows, name] = of_pairs * (rows / BRUTE_FORCE_ROWS) ** 2 / taken
     with capsys.disabled():
         print()
         for (rows, name), ratio in ratios.items():
             print(f"tie calibration, n = {rows}, {name}: {ratio:.0f} times as fast as all pairs")
-        with fresh_process() as fresh:
-            peak = max(fresh.map(peak_megabytes, (make_ratings, make_labels)))
+        with start_fresh_process() as fresh:
+            peak = max(fresh.map(measure_peak_megabytes, (make_ratings, make_labels)))
         print(f"peak memory of a process that does n = {max(SIZES)}: {peak:.0f} MB (below {MEGABYTES} wanted)")
     expect(all(ratio > SIZES[rows] for (rows, _), ratio in ratios.items()))
     expect(peak < MEGABYTES)
 
 
 def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
-    """Do what the released code does for each walk and metric: call scipy's functions one by one."""
+    """Measure each walk and metric like the released code, by separate calls of scipy's functions."""
     levels = nodes.loc[nodes["graph_id"] == graph]
     values = scores.loc[levels["image_id"]]
     for metric in scores:
@@ -102,13 +102,13 @@ def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: s
 def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys: pytest.CaptureFixture[str]) -> None:
     folder = StorageConfig().locate(str(Path(os.environ["REFERENCE_DATA"]) / "ts2"))
     release = read_release("t2iscorescore", folder)
-    measured = seconds(lambda: measure_graphs(release.graph_nodes, release.scores, "published"))
+    measured = time_call(lambda: measure_graphs(release.graph_nodes, release.scores, "published"))
     nodes = release.graph_nodes.to_pandas()
     wide = release.scores.to_pandas().pivot(index="image_id", columns="metric", values="score")
-    walks = {graph: _walks(its) for graph, its in nodes.groupby("graph_id")}
+    walks = {graph: _count_walks(its) for graph, its in nodes.groupby("graph_id")}
     few = list(walks)[:5]
     by_walk = sum(
-        walks[graph] * seconds(lambda graph=graph: measure_walks_one_by_one(nodes, wide, graph)) for graph in few
+        walks[graph] * time_call(lambda graph=graph: measure_walks_one_by_one(nodes, wide, graph)) for graph in few
     )
     estimate = by_walk / sum(walks[graph] for graph in few) * sum(walks.values())
     with capsys.disabled():
@@ -122,16 +122,16 @@ def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys
 def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytest.CaptureFixture[str]) -> None:
     random = np.random.default_rng(0)
     truth, prompts = random.normal(size=1_200), [str(row // 4) for row in range(1_200)]
-    metrics = truth + random.normal(size=(sized(12, 2), 1_200))
+    metrics = truth + random.normal(size=(choose_size(12, 2), 1_200))
     pairs = list(combinations(metrics, 2))
-    together = seconds(lambda: [correlation_p_value(truth, a, b, prompts) for a, b in pairs])
-    drawn = seconds(lambda: [np.random.default_rng(0).integers(2, size=(9_999, 300)) for _ in pairs])
+    together = time_call(lambda: [correlation_p_value(truth, a, b, prompts) for a, b in pairs])
+    drawn = time_call(lambda: [np.random.default_rng(0).integers(2, size=(9_999, 300)) for _ in pairs])
     with capsys.disabled():
         print(f"\n{len(pairs)} comparisons of metrics on 300 prompts: {together:.2f} s; the draws alone {drawn:.2f} s")
     expect(together < drawn)
 
 
-def _walks(nodes: pd.DataFrame) -> int:
+def _count_walks(nodes: pd.DataFrame) -> int:
     """Return a graph's walks as released: every ordered pair of roots, with one node of every other level."""
     of_level = nodes.groupby("level")["node"].nunique()
     return int(of_level.drop(0, errors="ignore").prod() * of_level.get(0, 1) ** 2)

@@ -1,4 +1,4 @@
-"""Verifying everything that is read from the store costs a small fraction of the sweep that it protects."""
+"""Verifying everything that a sweep reads from the store takes a small fraction of the sweep's time."""
 
 import hashlib
 import io
@@ -15,17 +15,17 @@ from plumbline.pipelines.store.store import Store, decode_cell, encode_cell
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, sweep_config
-from tests.benchmarks.size import HERE, expect, sized
+from tests.benchmarks.size import HERE, choose_size, expect
 
-GENERATORS = sized(("atlas", "flint"), ("atlas",))
+GENERATORS = choose_size(("atlas", "flint"), ("atlas",))
 MAX_FRACTION = 0.03
 """Maximum fraction of the stages' seconds."""
 READS = 2
-"""Reads of each cell: by the dependent stage, and by the driver or the report."""
+"""Number of reads of each cell: by the dependent stage, and by the driver or the report."""
 IMAGE_READS = 2
-"""Reads of each image: by the answers stage and by the similarities stage."""
-REPEATS = sized(5, 1)
-FEW = sized((), (*HERE, "benchmark.limit=4"))
+"""Number of reads of each image: by the answers stage and by the similarities stage."""
+REPEATS = choose_size(5, 1)
+FEW = choose_size((), (*HERE, "benchmark.limit=4"))
 
 
 def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
@@ -37,11 +37,13 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
     assert run_sweep(planned, totals.add).exit_code == 0
     stages = sum(state.seconds for state in totals.nodes.values())
     tables = [planned.store.read(cell.path) for cell in planned.plan.cells]
-    files = [content(planned.store, cell.path) for cell in planned.plan.cells]
-    written = seconds(lambda: [encode_cell(table, {}) for table in tables]) - seconds(lambda: list(map(plain, tables)))
-    read = seconds(lambda: list(map(decode_cell, files))) - seconds(lambda: list(map(plain_read, files)))
-    images = [image for name in GENERATORS for image in encoded(name)]
-    looked = seconds(lambda: digest_images(images))
+    files = [read_content(planned.store, cell.path) for cell in planned.plan.cells]
+    written = time_fastest(lambda: [encode_cell(table, {}) for table in tables]) - time_fastest(
+        lambda: list(map(serialize, tables))
+    )
+    read = time_fastest(lambda: list(map(decode_cell, files))) - time_fastest(lambda: list(map(deserialize, files)))
+    images = [image for name in GENERATORS for image in read_encoded_images(name)]
+    looked = time_fastest(lambda: digest_images(images))
     cost = written + READS * read + IMAGE_READS * looked
     with capsys.disabled():
         print(
@@ -52,7 +54,7 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
     expect(cost < MAX_FRACTION * stages)
 
 
-def seconds(action: Callable[[], object]) -> float:
+def time_fastest(action: Callable[[], object]) -> float:
     """Return the shortest time of several attempts."""
     tries = []
     for _ in range(REPEATS):
@@ -62,21 +64,21 @@ def seconds(action: Callable[[], object]) -> float:
     return min(tries)
 
 
-def content(store: Store, path: str) -> bytes:
+def read_content(store: Store, path: str) -> bytes:
     return (store.place / path).read()
 
 
-def plain(table: pa.Table) -> bytes:
+def serialize(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
 
 
-def plain_read(data: bytes) -> pa.Table:
+def deserialize(data: bytes) -> pa.Table:
     return pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
 
 
-def encoded(generator: str) -> list[bytes]:
+def read_encoded_images(generator: str) -> list[bytes]:
     tables = [
         pq.read_table(file, columns=["image"]) for file in sorted((PACK / "images" / generator).glob("*.parquet"))
     ]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.scripted_sweep import write_images, write_prompts
-from tests.benchmarks.size import expect, read_output, sized
+from tests.benchmarks.size import choose_size, expect, read_output
 from tests.benchmarks.test_results import GENERATORS, run_scripted_sweep
 
-PROMPTS = sized(100_000, 500)
+PROMPTS = choose_size(100_000, 500)
 """Number of prompts; with five generators and two metrics they give a million rows."""
 MAX_OPENING = 4.0
 """Maximum cost of opening a run, relative to reading its scores and prompt texts with pandas."""
@@ -20,14 +20,14 @@ MAX_DIFFERENCES = 4.0
 MAX_SECOND_PAGE = 0.1
 """Maximum cost of the second such page, relative to the first."""
 MAX_MEGABYTES = 1_500
-"""Maximum memory of the process in MB, of which DuckDB may use 1,000."""
+"""Maximum memory of the process in MB, including up to 1,000 MB for DuckDB."""
 
 
 def measure(folder: Path) -> dict[str, Any]:
     return dict(read_output("pages_of_scores", str(folder), str(PROMPTS * 5 // 8)))
 
 
-def test_a_page_of_a_million_scores_costs_a_part_of_reading_them(
+def test_a_page_of_a_million_scores_costs_a_fraction_of_reading_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_prompts(tmp_path, PROMPTS)

@@ -10,12 +10,12 @@ import fsspec
 import pytest
 
 from tests.benchmarks.photographs import write_photographs
-from tests.benchmarks.size import HERE, expect, run_module, sized
+from tests.benchmarks.size import HERE, choose_size, expect, run_module
 from tests.s3 import S3Server
 
 CORES = len(os.sched_getaffinity(0))
-GENERATORS, PROMPTS, SIDE = sized((6, 500, 640), (1, 4, 64))
-SWEEPS = sized([["clipscore"], ["vqascore"], ["clipscore", "vqascore"]], [["clipscore"]])
+GENERATORS, PROMPTS, SIDE = choose_size((6, 500, 640), (1, 4, 64))
+SWEEPS = choose_size([["clipscore"], ["vqascore"], ["clipscore", "vqascore"]], [["clipscore"]])
 """Metrics of each sweep; the last sweep has enough calls for Ray."""
 MIN_SPEED = 1.3
 """Minimum speed relative to bare loops in sequence."""
@@ -50,7 +50,7 @@ def time_sweep(metrics: Sequence[str], bench: str, store: str) -> tuple[float, f
     found = threading.Event()
     first: list[float] = []
 
-    def look() -> None:
+    def poll() -> None:
         fs = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True)
         while not found.wait(0.2):
             if any(fs.glob(f"{store}/{stage}/*/*/*.parquet") for stage in ("answers", "similarities")):
@@ -58,7 +58,7 @@ def time_sweep(metrics: Sequence[str], bench: str, store: str) -> tuple[float, f
                 return
 
     began = time.monotonic()
-    looker = threading.Thread(target=look, daemon=True)
+    looker = threading.Thread(target=poll, daemon=True)
     looker.start()
     run_module("jobs.sweep", *line, threads=CORES)
     whole = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Pages are tested in a real browser: opened from their files at two widths, with an empty console."""
+"""Opens pages in a real browser at two widths, and reads, operates and checks them."""
 
 import shutil
 from pathlib import Path
@@ -19,9 +19,9 @@ ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-backg
              "--disable-component-update", "--disable-sync", "--window-size=1280,900")  # fmt: skip
 PHONE, DESKTOP = 390, 1280
 ON_DESKTOP, ON_PHONE = (pytest.mark.parametrize("width", [side], indirect=True) for side in (DESKTOP, PHONE))
-"""Marks for claims that do not depend on the width, or that are harder to satisfy on a phone."""
+"""Marks for tests at a single width: ON_DESKTOP if the width does not matter, ON_PHONE if a phone is harder."""
 DESKTOP_SLOW = pytest.mark.parametrize("width", [pytest.param(DESKTOP, marks=pytest.mark.slow), PHONE], indirect=True)
-"""Mark for claims that are harder to satisfy on a phone; `make slow` also checks them on a desktop."""
+"""Mark for tests that are harder to pass on a phone; `make slow` also runs them on a desktop."""
 WIDTHS_AND_SCHEMES = pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -78,7 +78,7 @@ def prefer_scheme(page: WebDriver, scheme: str) -> None:
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
-def barriers(page: WebDriver) -> list[str]:
+def find_accessibility_problems(page: WebDriver) -> list[str]:
     """Return the accessibility problems that axe-core finds with all its rules: each rule and its first element."""
     page.set_script_timeout(300)
     violations = Axe().run(page, options={"resultTypes": ["violations"]})["violations"]

@@ -16,7 +16,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
 from plumbline.pipelines.report.report import write_report
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, open_page, press
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, find_accessibility_problems, open_page, press
 from tests.operators.report.made import MadeRun, make_run, plain_prompts, png
 
 pytestmark = NEEDS_BROWSER
@@ -25,7 +25,7 @@ SECONDS = 60
 """Maximum seconds for images to appear on a busy machine; no test waits longer than it needs to."""
 
 
-def sources_of(prompt: int) -> list[bytes]:
+def make_sources(prompt: int) -> list[bytes]:
     return [[png(200 + prompt)], [png(300), png(301, 96)], [png(400)[:-30]]][prompt % 3]
 
 
@@ -33,12 +33,12 @@ def sources_of(prompt: int) -> list[bytes]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     """Make a run of edits with one source, with two, and with a damaged one, and its report."""
     folder = tmp_path_factory.mktemp("edits")
-    made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=sources_of)
+    made = make_run(folder, prompts=plain_prompts(6), generators=NAMES, sources=make_sources)
     write_report(made.store)
     return made
 
 
-def sliders(page: WebDriver) -> list[WebElement]:
+def find_sliders(page: WebDriver) -> list[WebElement]:
     return [slider for slider in find(page, "main .wipe input") if slider.is_displayed()]
 
 
@@ -54,7 +54,7 @@ def test_the_slider_draws_the_source_over_the_result_by_keyboard_mouse_and_touch
     browser: WebDriver, run: MadeRun, width: int
 ) -> None:
     page = open_page(browser, run.folder / "report.html", width)
-    slider = sliders(page)[0]
+    slider = find_sliders(page)[0]
     page.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].focus()", slider)  # type: ignore[no-untyped-call]
     assert find(page, "img.before") == []
     page.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
@@ -82,7 +82,7 @@ def test_every_card_shows_all_its_sources_or_the_reason_why_not(browser: WebDriv
     assert all(image.get_attribute("alt") for image in find(page, ".source img"))
     reasons = {reason.get_attribute("textContent") for reason in find(page, ".source small")}
     assert len(reasons) == 1 and "the source of the edit: " in str(reasons)
-    assert barriers(page) == []
+    assert find_accessibility_problems(page) == []
 
 
 @ON_DESKTOP

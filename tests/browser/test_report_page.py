@@ -20,8 +20,8 @@ from tests.browser.opened import (
     NEEDS_BROWSER,
     ON_DESKTOP,
     WIDTHS_AND_SCHEMES,
-    barriers,
     find,
+    find_accessibility_problems,
     find_shown,
     open_page,
     prefer_scheme,
@@ -204,7 +204,7 @@ def test_prompts_side_by_side_can_be_searched(page: WebDriver) -> None:
 
 
 def read_enlarged(page: WebDriver) -> str:
-    """Return the generator and the position of the enlarged image, or empty values if none is enlarged."""
+    """Return the generator and the position of the enlarged image, or an empty string if no image is enlarged."""
     (zoom,) = find(page, "#zoom")
     return find(zoom, "#zoom-name")[0].text if zoom.is_displayed() else ""
 
@@ -235,7 +235,7 @@ def test_a_gallery_image_enlarges_with_its_marked_prompt_and_a_click_outside_clo
     button.click()
     assert read_enlarged(page).endswith("1 of 12") and find(page, "#zoom-about .prompt")
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
-    assert barriers(page) == []
+    assert find_accessibility_problems(page) == []
     page.execute_script("document.querySelector('#zoom').click()")  # type: ignore[no-untyped-call]
     assert read_enlarged(page) == ""
 
@@ -302,7 +302,7 @@ def test_the_printed_page_has_every_metric_and_no_control(page: WebDriver) -> No
 @WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     prefer_scheme(page, scheme)
-    assert barriers(page) == []
+    assert find_accessibility_problems(page) == []
     prefer_scheme(page, "")
 
 
@@ -420,8 +420,8 @@ def test_any_number_of_generators_is_shown_at_1280_pixels_with_nothing_cut_off(
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the report of a run that people rated afterwards, and that one metric misjudges."""
+def rated_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the report of a run with people's ratings, which disagree with one of the metrics."""
     folder = tmp_path_factory.mktemp("judged")
 
     def score(generator: str, metric: str, prompt: int) -> float:
@@ -434,10 +434,10 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.folder / "report.html"
 
 
-def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, judged: Path, width: int) -> None:
+def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, rated_report: Path, width: int) -> None:
     """The page is tested dark on a desktop and light on a phone."""
     prefer_scheme(browser, "dark" if width == DESKTOP else "light")
-    page = open_page(browser, judged, width)
+    page = open_page(browser, rated_report, width)
     page.execute_script("document.querySelectorAll('#people details').forEach((each) => { each.open = true; })")  # type: ignore[no-untyped-call]
     assert (
         "clipscore contradicts people on atlas and cobalt: people find atlas better by +"
@@ -452,5 +452,5 @@ def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, judg
     assert captions == ["likert, with gecko", "likert, with clipscore", "ratings by likert"]
     assert len(charts) == 3 and all(chart.size["width"] > 200 for chart in charts)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
-    assert barriers(page) == []
+    assert find_accessibility_problems(page) == []
     prefer_scheme(browser, "")

@@ -14,8 +14,8 @@ from tests.browser.opened import (
     NEEDS_BROWSER,
     ON_DESKTOP,
     WIDTHS_AND_SCHEMES,
-    barriers,
     find,
+    find_accessibility_problems,
     open_page,
     prefer_scheme,
     press,
@@ -70,5 +70,5 @@ def test_the_means_sort_by_the_keyboard(page: WebDriver) -> None:
 @WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     prefer_scheme(page, scheme)
-    assert barriers(page) == []
+    assert find_accessibility_problems(page) == []
     prefer_scheme(page, "")

@@ -14,8 +14,8 @@ from tests.browser.opened import (
     NEEDS_BROWSER,
     ON_DESKTOP,
     WIDTHS_AND_SCHEMES,
-    barriers,
     find,
+    find_accessibility_problems,
     open_page,
     prefer_scheme,
     press,
@@ -95,5 +95,5 @@ def test_the_table_of_newest_means_sorts(page: WebDriver) -> None:
 @WIDTHS_AND_SCHEMES
 def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
     prefer_scheme(page, scheme)
-    assert barriers(page) == []
+    assert find_accessibility_problems(page) == []
     prefer_scheme(page, "")

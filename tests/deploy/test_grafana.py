@@ -21,15 +21,15 @@ RAY_LABELS = {"SessionName"}
 TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
-def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
+def list_selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
     """Return all series that an expression reads."""
     if isinstance(node, promql_parser.VectorSelector):
         yield node
     for name in ("expr", "lhs", "rhs", "vector_selector", "vs"):
         if (inner := getattr(node, name, None)) is not None:
-            yield from selectors(inner)
+            yield from list_selectors(inner)
     for argument in getattr(node, "args", ()):
-        yield from selectors(argument)
+        yield from list_selectors(argument)
 
 
 def parse(expression: str) -> Any:
@@ -40,7 +40,7 @@ def parse(expression: str) -> Any:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"])
 def test_a_panel_shows_existing_counters(target: dict[str, str]) -> None:
     expression = parse(target["expr"])
-    (selector,) = selectors(expression)
+    (selector,) = list_selectors(expression)
     labels = EXPORTED[selector.name]
     assert {matcher.name for matcher in selector.matchers.matchers} <= labels | RAY_LABELS
     grouped = set(expression.modifier.labels)
@@ -49,7 +49,7 @@ def test_a_panel_shows_existing_counters(target: dict[str, str]) -> None:
 
 
 def test_every_number_has_a_panel() -> None:
-    assert {selector.name for target in TARGETS for selector in selectors(parse(target["expr"]))} == set(EXPORTED)
+    assert {selector.name for target in TARGETS for selector in list_selectors(parse(target["expr"]))} == set(EXPORTED)
 
 
 def test_the_dashboard_has_the_form_that_grafana_imports() -> None:

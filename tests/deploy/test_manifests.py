@@ -29,12 +29,12 @@ MANIFESTS = ("rayjob.yaml", "raycronjob.yaml", "cronjob.yaml")
 SECRET_TEXT = re.compile(r"(?i)(secret_access_key|token|password|session_token)\s*[:=]\s*\S")
 
 
-def documents(name: str) -> list[dict[str, Any]]:
+def read_documents(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
-def rayjob() -> dict[str, Any]:
-    (manifest,) = documents("rayjob.yaml")
+def read_rayjob() -> dict[str, Any]:
+    (manifest,) = read_documents("rayjob.yaml")
     return manifest
 
 
@@ -63,7 +63,7 @@ def read_schema(kind: str) -> dict[str, Any]:
     return schema
 
 
-def pod_templates(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def list_pod_templates(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     cluster = job["rayClusterSpec"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         yield group["template"]
@@ -77,14 +77,14 @@ def check(manifest: Mapping[str, Any]) -> None:
     assert manifest.keys() == {"apiVersion", "kind", "metadata", "spec"}
     jsonschema.validate(manifest["spec"], read_schema(manifest["kind"]))
     job = manifest["spec"].get("jobTemplate", manifest["spec"])
-    for template in pod_templates(job):
+    for template in list_pod_templates(job):
         pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pods"}, "template": template}
         kubernetes_validate.validate(pod, KUBERNETES, strict=True)
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_the_cluster_accepts_every_manifest(name: str) -> None:
-    for manifest in documents(name):
+    for manifest in read_documents(name):
         check(manifest)
 
 
@@ -102,7 +102,7 @@ def test_the_cluster_accepts_every_manifest(name: str) -> None:
     ],
 )
 def test_a_field_that_would_be_dropped_or_is_of_another_type_is_refused(place: str, value: object) -> None:
-    manifest = rayjob()
+    manifest = read_rayjob()
     at: Any = manifest["spec"]
     *path, last = place.split(".")
     for name in path:
@@ -113,21 +113,21 @@ def test_a_field_that_would_be_dropped_or_is_of_another_type_is_refused(place: s
 
 
 def test_kuberays_schedule_starts_the_same_job() -> None:
-    (scheduled,) = documents("raycronjob.yaml")
-    assert scheduled["spec"]["jobTemplate"] == rayjob()["spec"]
-    cron = documents("cronjob.yaml")[0]
+    (scheduled,) = read_documents("raycronjob.yaml")
+    assert scheduled["spec"]["jobTemplate"] == read_rayjob()["spec"]
+    cron = read_documents("cronjob.yaml")[0]
     assert scheduled["spec"]["schedule"] == cron["spec"]["schedule"]
 
 
 def test_kuberays_further_rules_about_jobs_hold() -> None:
     """The rules are in KubeRay's validation.go: a TTL needs a shutdown, and a queue needs suspendable jobs."""
-    manifest = rayjob()
+    manifest = read_rayjob()
     spec = manifest["spec"]
     assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
     assert spec["shutdownAfterJobFinishes"] and spec["ttlSecondsAfterFinished"] > 0
     assert "clusterSelector" not in spec and not spec.get("suspend")
     assert "enableInTreeAutoscaling" not in spec["rayClusterSpec"], "Kueue can only admit a cluster of fixed size"
-    head, *workers = pod_templates(spec)
+    head, *workers = list_pod_templates(spec)
     (image,) = {container["image"] for pod in (head, *workers) for container in pod["spec"]["containers"]}
     assert image == "REGISTRY/plumbline:TAG"
     (ray,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["cluster"]
@@ -135,7 +135,7 @@ def test_kuberays_further_rules_about_jobs_hold() -> None:
 
 
 def test_no_file_contains_a_secret_and_only_the_head_gets_them() -> None:
-    head, *workers = pod_templates(rayjob()["spec"])
+    head, *workers = list_pod_templates(read_rayjob()["spec"])
     assert head["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "plumbline"}}]
     assert not [
         pod
@@ -143,13 +143,16 @@ def test_no_file_contains_a_secret_and_only_the_head_gets_them() -> None:
         for container in pod["spec"]["containers"]
         if "env" in container or "envFrom" in container
     ]
-    assert "runtimeEnvYAML" not in rayjob()["spec"], "Ray writes it into its log files"
+    assert "runtimeEnvYAML" not in read_rayjob()["spec"], "Ray writes it into its log files"
     for path in DEPLOY.iterdir():
         assert not SECRET_TEXT.search(path.read_text()), path
 
 
 def test_every_pod_is_without_privileges() -> None:
-    pods = [*pod_templates(rayjob()["spec"]), documents("cronjob.yaml")[0]["spec"]["jobTemplate"]["spec"]["template"]]
+    pods = [
+        *list_pod_templates(read_rayjob()["spec"]),
+        read_documents("cronjob.yaml")[0]["spec"]["jobTemplate"]["spec"]["template"],
+    ]
     for pod in pods:
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 1000
@@ -158,7 +161,7 @@ def test_every_pod_is_without_privileges() -> None:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def arguments(command: str) -> tuple[str, list[str]]:
+def split_command(command: str) -> tuple[str, list[str]]:
     """Return the job and the overrides in a shell command line."""
     words = shlex.split(command.replace(";", " ; "), comments=True)
     words = words[words.index("-m") + 1 :]
@@ -167,36 +170,36 @@ def arguments(command: str) -> tuple[str, list[str]]:
     return job.removeprefix("jobs."), overrides
 
 
-def crontab_line() -> str:
+def read_crontab_line() -> str:
     return (DEPLOY / "crontab").read_text().splitlines()[-1]
 
 
-def entrypoint() -> str:
-    return str(rayjob()["spec"]["entrypoint"])
+def read_entrypoint() -> str:
+    return str(read_rayjob()["spec"]["entrypoint"])
 
 
 def plan_night(overrides: Sequence[str]) -> NightlyConfig:
     return config_of("nightly", *overrides)
 
 
-@pytest.mark.parametrize("line", [entrypoint(), crontab_line()], ids=["rayjob", "crontab"])
+@pytest.mark.parametrize("line", [read_entrypoint(), read_crontab_line()], ids=["rayjob", "crontab"])
 def test_the_arguments_of_a_night_are_valid(line: str) -> None:
-    job, overrides = arguments(line)
+    job, overrides = split_command(line)
     assert job == "nightly"
     config = plan_night(overrides)
     assert config.store == "s3://BUCKET/plumbline" and config.log.format == "json"
 
 
 def test_the_arguments_of_the_weekly_collection_are_valid() -> None:
-    job, overrides = arguments((DEPLOY / "crontab").read_text().splitlines()[-2])
+    job, overrides = split_command((DEPLOY / "crontab").read_text().splitlines()[-2])
     assert job == "gc"
     config = config_of(job, *overrides)
-    assert config.delete and config.store == plan_night(arguments(crontab_line())[1]).store
+    assert config.delete and config.store == plan_night(split_command(read_crontab_line())[1]).store
 
 
 def test_the_workers_have_the_resources_and_labels_that_the_pools_need() -> None:
-    config = plan_night(arguments(entrypoint())[1])
-    (group,) = rayjob()["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    config = plan_night(split_command(read_entrypoint())[1])
+    (group,) = read_rayjob()["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]
     resources = container["resources"]
     machine = NodeResources(
@@ -215,16 +218,16 @@ def test_the_entrypoint_only_succeeds_for_a_run_within_its_budget(code: int, end
     (tmp_path / "python").write_text(f"#!/bin/sh\nexit {code}\n")
     (tmp_path / "python").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    assert subprocess.run(["/bin/sh", "-c", entrypoint()], env={**os.environ, "PATH": path}).returncode == ended
+    assert subprocess.run(["/bin/sh", "-c", read_entrypoint()], env={**os.environ, "PATH": path}).returncode == ended
 
 
 def test_a_night_ends_cleanly_before_its_cluster_does() -> None:
-    spec = rayjob()["spec"]
-    deadline = plan_night(arguments(entrypoint())[1]).nightly.deadline
+    spec = read_rayjob()["spec"]
+    deadline = plan_night(split_command(read_entrypoint())[1]).nightly.deadline
     assert deadline is not None and deadline < spec["activeDeadlineSeconds"] < 24 * 3600
 
 
-def instructions() -> list[tuple[str, str]]:
+def read_instructions() -> list[tuple[str, str]]:
     """Return the Dockerfile's instructions with their arguments."""
     lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
@@ -237,7 +240,7 @@ def test_the_container_image_has_the_files_of_a_sweep_in_their_places(tmp_path: 
     app, venv = tmp_path / "app", tmp_path / "venv"
     app.mkdir()
     ignored = {line.removeprefix("!") for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()}
-    for word, said in instructions():
+    for word, said in read_instructions():
         if word == "COPY":
             *sources, target = said.split()
             assert set(sources) <= ignored, "everything else is ignored by the build"
@@ -247,7 +250,7 @@ def test_the_container_image_has_the_files_of_a_sweep_in_their_places(tmp_path: 
     (site,) = venv.glob("lib/*/site-packages")
     (here,) = (path for path in sys.path if path.endswith("site-packages"))
     (site / "here.pth").write_text(here + "\n")
-    (install,) = (said for word, said in instructions() if word == "RUN" and "pip install" in said)
+    (install,) = (said for word, said in read_instructions() if word == "RUN" and "pip install" in said)
     command = install.replace("python", f"{venv}/bin/python", 1).replace("${EXTRAS}", "cluster,api")
     offline = f"{command} --no-deps --no-build-isolation --quiet"
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -262,7 +265,7 @@ def test_the_container_image_has_the_files_of_a_sweep_in_their_places(tmp_path: 
 
 
 def test_the_container_image_is_pinned_and_runs_without_root() -> None:
-    said = instructions()
+    said = read_instructions()
     (base,) = (text for word, text in said if word == "FROM")
     assert re.fullmatch(r"python:\$\{PYTHON\}-slim-\w+(@sha256:[0-9a-f]{64})?", base)
     assert [text for word, text in said if word == "USER"][-1] == "1000"

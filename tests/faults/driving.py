@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench_of import UNJUDGED
-from tests.ray_head import RayHead, RayNode, head_environment, marked, run_node
+from tests.ray_head import RayHead, RayNode, find_marked_processes, head_environment, run_node
 
 ROOT = Path(__file__).parent.parent.parent
 POLL_SECONDS = 0.05
@@ -23,7 +23,7 @@ MARK = "PLUMBLINE_TEST_MARK"
 """Environment variable that marks a driver and all the processes that it starts."""
 
 
-def until(met: Callable[[], bool], seconds: float = MAX_WAIT_SECONDS) -> bool:
+def wait_until(met: Callable[[], bool], seconds: float = MAX_WAIT_SECONDS) -> bool:
     """Wait until a condition is met; return False if this takes too long."""
     waiting = threading.Event()
     ends = time.monotonic() + seconds
@@ -32,8 +32,8 @@ def until(met: Callable[[], bool], seconds: float = MAX_WAIT_SECONDS) -> bool:
     return now
 
 
-def killed(pid: int) -> bool:
-    """Send SIGKILL to a process; return False if it has already ended."""
+def kill_process(pid: int) -> bool:
+    """Kill a process; return False if it has already ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -41,8 +41,8 @@ def killed(pid: int) -> bool:
     return True
 
 
-def small_sweep(bench: Path | str, store: str, *overrides: str) -> list[str]:
-    """Return the command-line arguments of a sweep over a small benchmark, on Ray."""
+def list_sweep_arguments(bench: Path | str, store: str, *overrides: str) -> list[str]:
+    """Return the command-line arguments of a sweep on Ray over a small benchmark."""
     return [
         *UNJUDGED, "benchmark.name=small", f"benchmark.prompts={bench}/prompts.parquet",
         f"benchmark.images={bench}/images", f"store={store}", "cluster=local", *overrides,
@@ -74,19 +74,19 @@ class Driver:
 
     def processes(self) -> list[int]:
         """Return the sweep's running processes, recognised by the mark in their environment."""
-        return list(marked(MARK, self.mark))
+        return list(find_marked_processes(MARK, self.mark))
 
     def end(self) -> None:
         """Wait for the remaining processes to end, and kill those that do not end in time."""
-        until(lambda: not self.processes(), ORPHAN_SECONDS)
+        wait_until(lambda: not self.processes(), ORPHAN_SECONDS)
         for pid in self.processes():
-            killed(pid)
-        assert until(lambda: not self.processes())
+            kill_process(pid)
+        assert wait_until(lambda: not self.processes())
 
 
 @contextmanager
-def driver(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Driver]:
-    """Start a sweep that prints to a file in the folder; at the end, stop everything that it started."""
+def run_driver(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Driver]:
+    """Start a sweep whose output goes to a file in the folder; at the end, stop everything that it started."""
     started = Driver(arguments, folder, environment)
     try:
         yield started
@@ -113,22 +113,22 @@ class Cluster(NamedTuple):
     def sweep(
         self, bench: Path | str, store: str, *overrides: str, environment: Mapping[str, str] | None = None
     ) -> Iterator[Driver]:
-        """Start the job on this cluster, in a process whose environment contains what workers need."""
-        arguments = small_sweep(bench, store, f"cluster.address={self.head.address}", *overrides)
-        with driver(arguments, self.folder, head_environment() | dict(environment or {})) as started:
+        """Start a sweep on this cluster; `environment` contains additional variables for the driver."""
+        arguments = list_sweep_arguments(bench, store, f"cluster.address={self.head.address}", *overrides)
+        with run_driver(arguments, self.folder, head_environment() | dict(environment or {})) as started:
             yield started
 
 
-def working(nodes: Sequence[RayNode]) -> list[RayNode]:
-    """Return the nodes on which an actor of a stage is running."""
-    return [node for node in nodes if workers_on(node)]
+def find_working_nodes(nodes: Sequence[RayNode]) -> list[RayNode]:
+    """Return the nodes that run an actor of a stage."""
+    return [node for node in nodes if list_workers(node)]
 
 
-def workers_on(node: RayNode) -> list[int]:
+def list_workers(node: RayNode) -> list[int]:
     """Return the processes on a node that are actors of a stage, recognised by the name that Ray Data gives them."""
-    return actors(node, "MapWorker")
+    return list_actors(node, "MapWorker")
 
 
-def actors(node: RayNode, kind: str) -> list[int]:
+def list_actors(node: RayNode, kind: str) -> list[int]:
     """Return the processes on a node whose command contains this class of actors."""
     return [pid for pid, command in node.processes().items() if kind in command]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tests.histories.damage import KINDS
 
-DAMAGED = tuple(f"damaged-{kind.replace(' ', '-')}" for kind in KINDS)
+DAMAGE_EVENTS = tuple(f"damaged-{kind.replace(' ', '-')}" for kind in KINDS)
 """Events that damage a file of each kind, by flipping bits or cutting off its end."""
 
 ANYWHERE = (
@@ -21,7 +21,7 @@ ANYWHERE = (
     "node-joins",
     "head-lost",
     "rival",
-    *DAMAGED,
+    *DAMAGE_EVENTS,
 )
 ON_S3 = ("s3-errors", "s3-slow", "s3-resets", "s3-truncated", "credentials-expire")
 ON_DISK = ("disk-full",)
@@ -43,13 +43,13 @@ class Event(NamedTuple):
 
     kind: str
     share: float
-    """Fraction of the sweep's missing cells that are committed before the event; 0 means that there is no wait."""
+    """Fraction of the sweep's missing cells that must be committed before the event; 0 means no wait."""
     pause: float
-    """Seconds from that moment until the event."""
+    """Seconds to wait between reaching this fraction and the event."""
     seconds: float
-    """Duration in seconds of an event that lasts."""
+    """Duration of the event in seconds, for faults that last, such as network errors."""
     choice: float
-    """Number from 0 to 1 that selects one of the possible targets."""
+    """Number from 0 to 1 that selects a target, such as one of the workers."""
 
 
 class Phase(NamedTuple):
@@ -65,7 +65,7 @@ class Phase(NamedTuple):
 
 
 class Round(NamedTuple):
-    """A sequence of sweeps on a separate store."""
+    """A sequence of sweeps on one store that no other round uses."""
 
     store: str
     """Kind of store: s3 or folder."""
@@ -92,7 +92,7 @@ def draw_rounds(seed: int) -> Iterator[Round]:
 
 
 def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
-    """Draw the top card that suits the store, adding a new deck if no card does."""
+    """Draw the first kind of event in the deck that the store allows; if it allows none, add all kinds again."""
     suitable = {*ANYWHERE, *(ON_S3 if store == "s3" else ON_DISK)}
     if not suitable & set(deck):
         deck += chance.sample([*ANYWHERE, *ON_S3, *ON_DISK], len(ANYWHERE) + len(ON_S3) + len(ON_DISK))

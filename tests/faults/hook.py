@@ -1,4 +1,4 @@
-"""Ways to disturb a worker through its data.
+"""Faults that a test triggers in a worker through images and files.
 
 An image can end or block the process that decodes it, or make the process report its id; and a store can run out of
 space.
@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 DEADLY = b"this image ends the process that decodes it"
 HANGING = b"decoding this image never ends"
 HANGING_CALL = "the model never answers about this image"
-"""The image_id of images for which the model never replies."""
+"""Image id for which the model call never returns."""
 BAIT = b"the process that decodes this image writes its id to the file named here and waits to be killed: "
-ROOM = "room"
-"""A file in a local store that contains a number n.
+DISK_FULL_FILE = "room"
+"""Name of a file in a local store; its content is a number n.
 
 The next write after n cells are committed fails once, as on a full disk.
 """
 
-NOTES = "PLUMBLINE_TEST_NOTES"
-"""Environment variable that names a folder with notes to a cluster's workers."""
-MEMORY = "memory"
+NOTES_VARIABLE = "PLUMBLINE_TEST_NOTES"
+"""Environment variable with the path of a folder of notes (files) that the workers of a cluster react to."""
+MEMORY_NOTE = "memory"
 """Name of the note that makes a model's next batch run out of device memory, once."""
 
 
 class Bait(NamedTuple):
-    """Position of an image that carries BAIT, and the file to which the process id is written."""
+    """Position of an image that contains BAIT, and the file for the id of the process that decodes it."""
 
     generator: str
     row: int
@@ -50,32 +50,32 @@ def install() -> None:
     SimilaritiesStage.measure = hang(SimilaritiesStage.measure)
     decode = module.decode_bytes
 
-    def deadly_decode(encoded: bytes, *arguments: Any) -> Any:
-        _hurt(encoded)
+    def decode_with_faults(encoded: bytes, *arguments: Any) -> Any:
+        _apply_fault(encoded)
         return decode(encoded, *arguments)
 
-    module.decode_bytes = deadly_decode
+    module.decode_bytes = decode_with_faults
 
 
 def run_out_of_memory(isolate: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap isolate so that a single call runs out of memory if there is a MEMORY note."""
+    """Wrap isolate so that a single call runs out of device memory if a MEMORY_NOTE exists."""
 
-    def crowded_isolate(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        def crowded_call(batch: Any) -> Any:
-            if _take_note(MEMORY):
+    def isolate_with_fault(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        def call_with_fault(batch: Any) -> Any:
+            if _take_note(MEMORY_NOTE):
                 import torch
 
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
             return call(batch)
 
-        return isolate(crowded_call, *arguments, **options)
+        return isolate(call_with_fault, *arguments, **options)
 
-    return crowded_isolate
+    return isolate_with_fault
 
 
 def _take_note(note: str) -> bool:
-    """Return True if the note existed and was taken by this process, rather than by another at the same time."""
-    folder = os.environ.get(NOTES)
+    """Remove the note; return True if it existed and this process, rather than another, removed it."""
+    folder = os.environ.get(NOTES_VARIABLE)
     if folder is None:
         return False
     try:
@@ -88,15 +88,15 @@ def _take_note(note: str) -> bool:
 def hang(measure: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap measure so that it never returns for images named HANGING_CALL."""
 
-    def hanging_measure(stage: Any, images: Any, *arguments: Any) -> Any:
+    def measure_with_fault(stage: Any, images: Any, *arguments: Any) -> Any:
         if images.pixels and any(row.image_id == HANGING_CALL for row in images.rows):
             threading.Event().wait()
         return measure(stage, images, *arguments)
 
-    return hanging_measure
+    return measure_with_fault
 
 
-def _hurt(image: bytes) -> None:
+def _apply_fault(image: bytes) -> None:
     if DEADLY in image:
         os._exit(1)
     if HANGING in image:
@@ -114,8 +114,8 @@ def _wait_to_be_killed(note: Path) -> None:
         threading.Event().wait()
 
 
-def _take_room(room: Path) -> bool:
-    """Return True if enough cells are committed and this process, rather than another, removed the file."""
+def _take_disk_full_file(room: Path) -> bool:
+    """Remove the file if enough cells are committed; return True if this process, rather than another, removed it."""
     try:
         if len(list(room.parent.glob("*/*/*/[!.]*.parquet"))) < int(room.read_text()):
             return False
@@ -126,12 +126,12 @@ def _take_room(room: Path) -> bool:
 
 
 def fill_disk(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
-    """Wrap write so that it fails halfway through the cell that a ROOM file selects."""
+    """Wrap write so that it fails halfway through the cell that a DISK_FULL_FILE selects."""
 
-    def scarce_write(path: Path, data: bytes) -> None:
-        if _take_room(path.parents[3] / ROOM):
+    def write_with_fault(path: Path, data: bytes) -> None:
+        if _take_disk_full_file(path.parents[3] / DISK_FULL_FILE):
             path.write_bytes(data[: len(data) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write(path, data)
 
-    return scarce_write
+    return write_with_fault

@@ -5,7 +5,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.faults.driving import Cluster, actors, killed, workers_on
+from tests.faults.driving import Cluster, kill_process, list_actors, list_workers
 from tests.ray_head import RayNode, run_head
 
 MIN_MACHINES, MAX_MACHINES = 2, 4
@@ -52,7 +52,7 @@ class Machines:
         self.fill()
 
     def fill(self) -> None:
-        """Add machines until there are as many as the minimum."""
+        """Add machines until the minimum number is running."""
         while len(self.nodes) < MIN_MACHINES:
             self.join()
 
@@ -80,30 +80,30 @@ class Machines:
 
     def lose_raylet(self, node: RayNode) -> None:
         """Kill a machine's raylet, which ends its other processes as well."""
-        for pid in actors(node, "raylet/raylet"):
-            killed(pid)
+        for pid in list_actors(node, "raylet/raylet"):
+            kill_process(pid)
         self.leave(node)
 
     def lose_head(self) -> None:
         """Kill the head, including the GCS and the progress log; the other machines are then without a cluster.
 
-        A new head is started at the same address, as behind the name of a service. It answers the old machines, but not
-        with anything that they wait for.
+        A new head is started at the same address, as behind the name of a service. It replies to the old machines, but
+        knows nothing about them.
         """
         self.cluster.head.node.kill()
         self.close()
         self.start(self.cluster.head.address)
 
     def workers(self) -> list[int]:
-        """Return the stage processes, largest first (the order in which the kernel's OOM killer would pick them)."""
+        """Return the stage processes, largest first, as the kernel's OOM killer would choose them."""
         nodes = (self.cluster.head.node, *self.nodes)
-        return sorted((pid for node in nodes for pid in workers_on(node)), key=_memory, reverse=True)
+        return sorted((pid for node in nodes for pid in list_workers(node)), key=_count_pages, reverse=True)
 
     def progress_logs(self) -> list[int]:
-        return actors(self.cluster.head.node, "ProgressLog")
+        return list_actors(self.cluster.head.node, "ProgressLog")
 
 
-def _memory(pid: int) -> int:
+def _count_pages(pid: int) -> int:
     """Return a process's number of resident memory pages, or 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1])

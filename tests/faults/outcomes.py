@@ -1,4 +1,4 @@
-"""Compares the tables and remaining files of a disturbed sweep with those of an undisturbed one."""
+"""Compares the tables of a disturbed sweep with those of an undisturbed sweep, and finds files left behind."""
 
 import json
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ STATED_FIELDS = ("benchmark", "generators", "metrics", "lower_is_better", "exit_
 COUNTED_FIELDS = ("rows", "rows_null", "rows_truncated", "coverage")
 
 
-def scores(folder: str) -> pd.DataFrame:
+def read_scores(folder: str) -> pd.DataFrame:
     """Read the scores of a run from its store, in a fixed order."""
-    return table(folder, "scores", ORDER, StorageConfig())
+    return read_run_table(folder, "scores", ORDER, StorageConfig())
 
 
-def table(folder: str, name: str, order: Sequence[str], storage: StorageConfig) -> pd.DataFrame:
+def read_run_table(folder: str, name: str, order: Sequence[str], storage: StorageConfig) -> pd.DataFrame:
     """Read a table of a run, in a fixed order."""
     location = storage.locate(folder)
     rows = pq.read_table((location / f"{name}.parquet").path, filesystem=location.fs).to_pandas()
@@ -41,24 +41,24 @@ def assert_same_tables(folder: str, undisturbed: str, *, rtol: float = 0, storag
     """
     reached = storage or StorageConfig()
     for name, order in ORDERS.items():
-        one, other = table(folder, name, order, reached), table(undisturbed, name, order, reached)
+        one, other = read_run_table(folder, name, order, reached), read_run_table(undisturbed, name, order, reached)
         pd.testing.assert_frame_equal(one, other, rtol=rtol, atol=rtol, check_exact=not rtol)
 
 
 def assert_same_counts(folder: str, undisturbed: str, *, storage: StorageConfig | None = None) -> None:
     """Assert that the manifests of two runs are equal, except for how much was computed in each run."""
-    one, other = (_manifest(run, storage or StorageConfig()) for run in (folder, undisturbed))
+    one, other = (_read_manifest(run, storage or StorageConfig()) for run in (folder, undisturbed))
     assert {name: one.get(name) for name in STATED_FIELDS} == {name: other.get(name) for name in STATED_FIELDS}
     for name in COUNTED_FIELDS:
         assert one["counts"][name] == pytest.approx(other["counts"][name]), name
 
 
-def _manifest(folder: str, storage: StorageConfig) -> dict[str, Any]:
+def _read_manifest(folder: str, storage: StorageConfig) -> dict[str, Any]:
     location = storage.locate(folder)
     read: dict[str, Any] = json.loads((location / "manifest.json").read())
     return read
 
 
-def leftovers(store: Path) -> list[Path]:
+def find_leftovers(store: Path) -> list[Path]:
     """Return the draft files and hidden files that are left in a store."""
     return [path for path in store.rglob("*") if path.name.startswith(".") or ".draft." in path.name]

@@ -1,4 +1,4 @@
-"""Locations of a soak round's benchmark and store, in a folder or on S3, accessed without any faults."""
+"""The benchmark and store of a soak round, in a folder or on S3, accessed without any faults."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.store.runs import LATEST_REPORT, ORDER, newest_run, run_of_position
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, prompts, write_rows
-from tests.histories.damage import ROT, harmed, kind_of, overwrite
+from tests.histories.damage import ROT, damage_content, find_kind, overwrite
 
 IMAGES, SHARD = 8, 2
 GENERATORS = ("atlas", "flint")
@@ -40,15 +40,15 @@ def write_masters(folder: Path) -> Path:
     return folder
 
 
-class Damaged(NamedTuple):
+class DamagedFile(NamedTuple):
     """A damaged file in a store."""
 
     path: str
     content: bytes
 
 
-class RoundPlaces(NamedTuple):
-    """The locations of a round's benchmark and store, accessed without faults."""
+class RoundStorage(NamedTuple):
+    """The folder or bucket with a round's benchmark and store, accessed without faults."""
 
     root: Place
     masters: Path
@@ -61,15 +61,15 @@ class RoundPlaces(NamedTuple):
     def store(self) -> Store:
         return Store(self.root / "store")
 
-    def show(self, bench: str) -> None:
-        """Bring the benchmark into the given state by putting that state's files in place."""
+    def set_bench_state(self, bench: str) -> None:
+        """Bring the benchmark into the given state by copying or linking the files of this state."""
         for name, master in BENCHES[bench].items():
-            self._put(self.masters / master, self.root / f"bench/{name}")
+            self._link_or_write(self.masters / master, self.root / f"bench/{name}")
 
-    def _put(self, master: Path, place: Place) -> None:
-        """Put a file in place without changing its identity.
+    def _link_or_write(self, master: Path, place: Place) -> None:
+        """Copy or link a file so that a sweep sees it as unchanged.
 
-        On disk its time is kept; on S3 its ETag depends only on its content.
+        On disk a hard link keeps its modification time; on S3 its ETag depends only on its content.
         """
         if not place.is_local:
             place.write(master.read_bytes())
@@ -85,15 +85,15 @@ class RoundPlaces(NamedTuple):
         return dict(store.files()) if store.exists() else {}
 
     def cells(self) -> dict[str, tuple[str, float]]:
-        """Return an identity for each committed cell's file, which changes only if the cell is computed again."""
-        return {path: (entry.etag, entry.modified) for path, entry in self.files().items() if kind_of(path) == "cell"}
+        """Return the ETag and time of each committed cell's file; they change only if the cell is computed again."""
+        return {path: (entry.etag, entry.modified) for path, entry in self.files().items() if find_kind(path) == "cell"}
 
-    def damage(self, kind: str, choice: float) -> Damaged | None:
+    def damage(self, kind: str, choice: float) -> DamagedFile | None:
         """Flip a bit in one of the newest files of a kind, or cut off its end; return None if no file was damaged.
 
         On disk, half of the flipped bits leave the file's size, time and other hard links unchanged.
         """
-        files = {path: entry for path, entry in self.files().items() if kind_of(path) == kind}
+        files = {path: entry for path, entry in self.files().items() if find_kind(path) == kind}
         if not files:
             return None
         newest = sorted(files, key=lambda path: (files[path].modified, path))[-3:]
@@ -101,14 +101,14 @@ class RoundPlaces(NamedTuple):
         path = chance.choice(newest)
         content = self.read(path)
         way = chance.choice(("flip", "truncate", *(ROT if self.root.is_local else ())))
-        left = harmed(content or b"", way, chance)
+        left = damage_content(content or b"", way, chance)
         if not content or left is None or left == content:
             return None
         if way in ROT:
             overwrite(Path((self.store.place / path).path), left)
         else:
-            self._put_bytes(left, path)
-        return Damaged(path, left)
+            self._write_new_file(left, path)
+        return DamagedFile(path, left)
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file in the store, or None if the file no longer exists."""
@@ -117,8 +117,8 @@ class RoundPlaces(NamedTuple):
         except FileNotFoundError:
             return None
 
-    def _put_bytes(self, content: bytes, path: str) -> None:
-        """Write a new file, so that a hard link to the old one in another run stays intact, as on S3."""
+    def _write_new_file(self, content: bytes, path: str) -> None:
+        """Write a new file, so that another run's hard link to the old file stays intact, as on S3."""
         (self.store.place / path).write(content)
 
     def newest(self) -> str:
@@ -126,9 +126,9 @@ class RoundPlaces(NamedTuple):
         return f"{self.store.place}/runs/{newest_run(self.store)}"
 
     def collect_garbage(self, damaged: Collection[str]) -> None:
-        """Remove what `jobs.gc` would remove once the heartbeats of killed drivers have expired.
+        """Remove the files that `jobs.gc` would remove after the heartbeats of killed drivers have expired.
 
-        First delete earlier runs with damaged files, as `jobs.gc` tells its user to do.
+        First delete earlier runs with damaged files, as a message of `jobs.gc` asks the user to do.
         """
         newest = newest_run(self.store)
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:
@@ -150,6 +150,6 @@ def _is_expected(path: str, whole_runs: set[str]) -> bool:
         return name == "latest" or (name.split("/")[0] in whole_runs and "/." not in name)
     if folder == ORDER:
         return run_of_position(path) in whole_runs
-    if path == LATEST_REPORT or kind_of(path) == "cell":
+    if path == LATEST_REPORT or find_kind(path) == "cell":
         return True
     return folder in ("digests", "leases", "sources", "store.json") and "/." not in path

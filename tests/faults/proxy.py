@@ -17,7 +17,7 @@ CODES = {400: "ExpiredToken", 429: "TooManyRequests", 500: "InternalError", 503:
 GARBLED_BYTES = 8
 """Number of bytes that are changed in the middle of a response body."""
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-"""SO_LINGER value with which closing a socket resets the connection."""
+"""SO_LINGER value that makes closing a socket reset the connection."""
 FAULTS = ("429", "500", "503", "reset", "delay", "truncated", "lost-500", "lost-reset")
 """Kinds of faults.
 
@@ -43,7 +43,7 @@ class Stream(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The first lines of a request or a response, unchanged."""
+    """The head of a request or a response: its first line and headers, unchanged."""
 
     raw: bytes
     start: str
@@ -55,7 +55,7 @@ class Head(NamedTuple):
 
 
 class FaultProxy:
-    """Proxy that passes calls on unchanged, except for a fraction that it answers wrongly, late or not at all.
+    """Proxy that passes calls on unchanged, except for a fraction that gets a wrong, late or missing response.
 
     Its behaviour can be changed at any time. With `once`, each call fails at most once. If `valid` is set to an access
     key, the sessions of all other keys count as expired.
@@ -81,7 +81,7 @@ class FaultProxy:
         self.requests: list[str] = []
         """The first line of each request, in order of arrival."""
         self.bytes: Counter[str] = Counter()
-        """Number of body bytes in calls without a fault, by method (PUT or GET), and by method and path."""
+        """Number of body bytes in calls without a fault, keyed by method (PUT or GET) and by method and path."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a client's connection with a connection to the server, for as many calls as the client makes."""
@@ -111,7 +111,7 @@ class FaultProxy:
         if fault == "garbled":
             return await garble(request, client, server)
         if fault == "truncated":
-            return await cut(request, client, server)
+            return await truncate(request, client, server)
         if fault.startswith("lost"):
             await swallow(request, client, server)
         elif fault != "reset":
@@ -135,29 +135,29 @@ async def copy_body(head: Head, reader: asyncio.StreamReader, writer: asyncio.St
         while size:
             line = await reader.readuntil(b"\r\n")
             size = int(line.split(b";")[0], 16)
-            await _put(writer, line + await reader.readexactly(size + 2))
+            await _pass_part(writer, line + await reader.readexactly(size + 2))
     elif (left := int(head.headers.get("content-length", 0))) > 0:
         while left:
             part = await reader.read(min(left, 1 << 16))
             if not part:
                 raise asyncio.IncompleteReadError(b"", left)
             left -= len(part)
-            await _put(writer, part)
+            await _pass_part(writer, part)
 
 
-async def _put(writer: asyncio.StreamWriter | None, part: bytes) -> None:
+async def _pass_part(writer: asyncio.StreamWriter | None, part: bytes) -> None:
     if writer is not None:
         writer.write(part)
         await writer.drain()
 
 
-async def ask(request: Head, client: Stream, server: Stream) -> Head:
+async def forward_request(request: Head, client: Stream, server: Stream) -> Head:
     """Send a request to the server and return the head of the response, passing 100 Continue on to the client."""
     server.writer.write(request.raw)
     body = asyncio.create_task(copy_body(request, client.reader, server.writer))
     try:
         while (answer := await read_head(server.reader)).status == 100:
-            await _put(client.writer, answer.raw)
+            await _pass_part(client.writer, answer.raw)
         await body
     finally:
         body.cancel()
@@ -166,20 +166,20 @@ async def ask(request: Head, client: Stream, server: Stream) -> Head:
 
 async def pass_on(request: Head, client: Stream, server: Stream, counted: Counter[str]) -> bool:
     """Pass on a call without a fault, counting its bytes by method; return True if the connection can stay open."""
-    answer = await ask(request, client, server)
+    answer = await forward_request(request, client, server)
     method, target, _ = request.start.split()
     body = answer if method == "GET" else request
     for name in (method, f"{method} {urlsplit(target).path}"):
         counted[name] += int(body.headers.get("content-length", 0))
-    await _put(client.writer, answer.raw)
+    await _pass_part(client.writer, answer.raw)
     await _copy_answer(request, answer, server, client.writer)
     return "close" not in (request.headers.get("connection", ""), answer.headers.get("connection", ""))
 
 
 async def garble(request: Head, client: Stream, server: Stream) -> bool:
     """Pass on a call, flipping some bytes in the middle of the object; return True if the connection can stay open."""
-    answer = await ask(request, client, server)
-    await _put(client.writer, answer.raw)
+    answer = await forward_request(request, client, server)
+    await _pass_part(client.writer, answer.raw)
     size = int(answer.headers.get("content-length", 0))
     if not size or not request.start.startswith("GET ") or "xml" in answer.headers.get("content-type", ""):
         await _copy_answer(request, answer, server, client.writer)
@@ -187,22 +187,22 @@ async def garble(request: Head, client: Stream, server: Stream) -> bool:
     body = bytearray(await server.reader.readexactly(size))
     middle = slice(size // 2, size // 2 + GARBLED_BYTES)
     body[middle] = bytes(byte ^ 0x55 for byte in body[middle])
-    await _put(client.writer, bytes(body))
+    await _pass_part(client.writer, bytes(body))
     return True
 
 
-async def cut(request: Head, client: Stream, server: Stream) -> bool:
-    """Send half of a response, then close the connection; of a chunked body, send nothing."""
-    answer = await ask(request, client, server)
-    await _put(client.writer, answer.raw)
+async def truncate(request: Head, client: Stream, server: Stream) -> bool:
+    """Send half of a response (none of a chunked body), then close the connection."""
+    answer = await forward_request(request, client, server)
+    await _pass_part(client.writer, answer.raw)
     body = 0 if request.start.startswith("HEAD ") else int(answer.headers.get("content-length", 0))
-    await _put(client.writer, await server.reader.readexactly(body // 2))
+    await _pass_part(client.writer, await server.reader.readexactly(body // 2))
     return False
 
 
 async def swallow(request: Head, client: Stream, server: Stream) -> None:
     """Forward the request, and discard the response."""
-    answer = await ask(request, client, server)
+    answer = await forward_request(request, client, server)
     await _copy_answer(request, answer, server, None)
 
 
@@ -214,7 +214,7 @@ async def _copy_answer(request: Head, answer: Head, server: Stream, writer: asyn
 async def take_body(request: Head, client: Stream) -> None:
     """Read the whole request, like a server that fails afterwards."""
     if request.headers.get("expect", "").lower() == "100-continue":
-        await _put(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
+        await _pass_part(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
     await copy_body(request, client.reader, None)
 
 
@@ -229,11 +229,11 @@ async def refuse(request: Head, client: Stream, fault: str) -> None:
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a fault of the test</Message></Error>".encode()
     body = b"" if request.start.startswith("HEAD ") else body
     head = f"HTTP/1.1 {fault} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
-    await _put(client.writer, f"{head}Connection: close\r\n\r\n".encode() + body)
+    await _pass_part(client.writer, f"{head}Connection: close\r\n\r\n".encode() + body)
 
 
 @contextmanager
-def faulty(proxy: FaultProxy) -> Iterator[str]:
+def run_proxy(proxy: FaultProxy) -> Iterator[str]:
     """Run a proxy in a separate thread, and yield its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -242,13 +242,13 @@ def faulty(proxy: FaultProxy) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
-        asyncio.run_coroutine_threadsafe(_end(listening), loop).result()
+        asyncio.run_coroutine_threadsafe(_stop(listening), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
-async def _end(listening: asyncio.Server) -> None:
+async def _stop(listening: asyncio.Server) -> None:
     """Stop listening, and close the open connections."""
     listening.close()
     calls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -27,14 +27,14 @@ import pyarrow.parquet as pq
 
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.environment import ROOT, set_environment
-from tests.faults.driving import Driver, killed
-from tests.faults.events import DAMAGED, Event, Phase, Round, draw_rounds
-from tests.faults.hook import MEMORY, NOTES, ROOM
+from tests.faults.driving import Driver, kill_process
+from tests.faults.events import DAMAGE_EVENTS, Event, Phase, Round, draw_rounds
+from tests.faults.hook import DISK_FULL_FILE, MEMORY_NOTE, NOTES_VARIABLE
 from tests.faults.machines import Machines
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
-from tests.faults.places import BENCHES, PROMPTS, SHARD, Damaged, RoundPlaces, write_masters
-from tests.faults.proxy import FaultProxy, faulty
-from tests.histories.damage import DRAWN_WAYS, damage_pictures, kind_of
+from tests.faults.places import BENCHES, PROMPTS, SHARD, DamagedFile, RoundStorage, write_masters
+from tests.faults.proxy import FaultProxy, run_proxy
+from tests.histories.damage import DRAWN_WAYS, damage_pictures, find_kind
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, VARIABLE
 from tests.ray_head import RayNode, head_environment
@@ -47,14 +47,14 @@ OVERRIDES = (
     *(f"cluster.pools.answers.{name}=1" for name in ("threads", "min_size", "max_size")),
 )
 REWARD = f"reward={{weights: {{{', '.join(f'{metric}: 1' for metric in METRICS)}}}}}"
-"""The reward in the metrics' own units, because so few images of so few prompts give no estimate of their noise."""
+"""Option for rewards in the metrics' own units, because noise cannot be estimated from so few images."""
 RUNTIME_ENVIRONMENT = json.dumps({"runtime_env": {"worker_process_setup_hook": "tests.faults.hook.install"}})
-"""A runtime environment, in the form in which `ray job submit` passes it to a driver."""
+"""A runtime environment, in the format that `ray job submit` passes to a driver."""
 POLL_SECONDS = 0.5
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 """Matches tracebacks printed by a job itself; lines that Ray relays from workers start with `(raylet)`."""
 MIN_ROUNDS = 20
-"""Number of rounds after which every state of the benchmark has occurred."""
+"""Number of rounds after which every state of the benchmark has occurred at least once."""
 MAX_TRY_SECONDS = 900
 """Number of seconds after which a sweep is considered to hang."""
 TOLERANCE = 1e-5
@@ -68,7 +68,7 @@ S3_FAULTS = {
 
 
 class SoakError(Exception):
-    """Raised if a sweep did not end like an undisturbed one."""
+    """Raised if a disturbed sweep does not end like an undisturbed sweep."""
 
 
 class Log:
@@ -113,10 +113,10 @@ class Soak:
         self.totals: Counter[str] = Counter()
         self.seconds_lost = 0.0
         self.key = 0
-        os.environ[NOTES] = str(self.notes)  # inherited by the machines
-        self.give_credentials()
+        os.environ[NOTES_VARIABLE] = str(self.notes)  # inherited by the machines
+        self.write_credentials()
 
-    def give_credentials(self) -> None:
+    def write_credentials(self) -> None:
         """Write the currently valid credentials to the file that the sweep reads, as an external program would."""
         draft = self.credentials.with_suffix(".draft")
         now = self.server.other(self.key)
@@ -137,64 +137,64 @@ class Soak:
             "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
         }
 
-    def place(self, kind: str, name: str) -> RoundPlaces:
-        """Return a new location for a round's benchmark and store."""
+    def place(self, kind: str, name: str) -> RoundStorage:
+        """Create the folder or bucket for a round's benchmark and store."""
         if kind == "folder":
-            return RoundPlaces(StorageConfig().locate(str(self.folder / name)), self.masters)
+            return RoundStorage(StorageConfig().locate(str(self.folder / name)), self.masters)
         bucket = f"soak-{name}"
         self.server.filesystem().mkdir(bucket)
         storage = StorageConfig(
             endpoint_url=self.server.endpoint, region="us-east-1", key=self.server.key, secret=self.server.secret
         )
-        return RoundPlaces(storage.locate(f"s3://{bucket}"), self.masters)
+        return RoundStorage(storage.locate(f"s3://{bucket}"), self.masters)
 
 
-class Disturbed:
-    """A sweep over one state of a benchmark, with its faults, that is restarted until it is complete."""
+class DisturbedSweep:
+    """A sweep over one state of a benchmark; faults disturb it, and it is restarted until it is complete."""
 
-    def __init__(self, soak: Soak, machines: Machines, place: RoundPlaces, phase: Phase) -> None:
+    def __init__(self, soak: Soak, machines: Machines, place: RoundStorage, phase: Phase) -> None:
         self.soak = soak
         self.machines = machines
         self.place = place
         self.phase = phase
         self.pending = list(phase.events)
-        self.standing = place.cells()
-        self.before = len(self.standing)
+        self.known_cells = place.cells()
+        self.before = len(self.known_cells)
         self.due: dict[Event, float] = {}
         self.ending: list[tuple[float, Event]] = []
         self.rivals: list[tuple[Driver, ExitStack]] = []
         self.disturbed = False
         """True if an event occurred during the current attempt."""
-        self.damaged: list[Damaged] = []
-        self.bites: list[tuple[str, Callable[[], bool]]] = []
-        """Events that occurred: their kind, and a function that returns True if the event had an effect."""
+        self.damaged: list[DamagedFile] = []
+        self.effect_checks: list[tuple[str, Callable[[], bool]]] = []
+        """Kinds of the events so far, each with a function that returns True if the event had an effect."""
 
     def run(self) -> None:
         """Run until an attempt is complete; raise SoakError if one fails without a fault, or prints a traceback."""
         try:
-            self._until_complete()
-            while self._damage_at_rest():
-                self._until_complete()
+            self._run_until_complete()
+            while self._damage_finished_store():
+                self._run_until_complete()
             for event in self.pending:
                 self.soak.log.write("missed", kind=event.kind)
             self._join_rivals()
         finally:
-            self._settle()
+            self._finish()
 
-    def _until_complete(self) -> None:
-        while (code := self._try()) != 0:
+    def _run_until_complete(self) -> None:
+        while (code := self._run_once()) != 0:
             if not self.disturbed:
                 raise SoakError(f"an undisturbed sweep ended with exit code {code}")
 
-    def _damage_at_rest(self) -> bool:
-        """Do the damage for which there was no file until the sweep had ended; return False if there was none to do."""
-        due = [event for event in self.pending if event.kind in DAMAGED and self._damaged(event) is not None]
+    def _damage_finished_store(self) -> bool:
+        """Apply pending damage to files that exist only after a sweep; return False if nothing was damaged."""
+        due = [event for event in self.pending if event.kind in DAMAGE_EVENTS and self._damaged(event) is not None]
         for event in due:
-            self._has_come(event, self.damaged[-1].path)
+            self._record_event(event, self.damaged[-1].path)
         self.pending = [event for event in self.pending if event not in due]
         return bool(due)
 
-    def _try(self) -> int:
+    def _run_once(self) -> int:
         """Run one driver from start to end, and return its exit code."""
         soak = self.soak
         self.machines.fill()
@@ -203,9 +203,9 @@ class Disturbed:
         with self._sweep() as job:
             self._watch(job)
             code = int(job.process.returncode)
-            soak.log.write("ended", code=code, printed=job.printed.name, last=_last_line(job.printed))
+            soak.log.write("ended", code=code, printed=job.printed.name, last=_read_last_line(job.printed))
         require_no_traceback(job.printed)
-        self._count_again()
+        self._count_recomputed()
         return code
 
     def _sweep(self) -> AbstractContextManager[Driver]:
@@ -220,10 +220,10 @@ class Disturbed:
         while not job.ended():
             if time.monotonic() > ends:
                 raise SoakError(f"a sweep has not ended after {MAX_TRY_SECONDS} s; see {job.printed}")
-            self._end_what_lasts()
+            self._end_due_events()
             stand = len(self.place.cells()) - self.before if self.pending else 0
             for event in [event for event in self.pending if self._is_due(event, stand)]:
-                if not job.ended() and self._happens(event, job):
+                if not job.ended() and self._trigger(event, job):
                     self.pending.remove(event)
             waiting.wait(POLL_SECONDS)
 
@@ -235,47 +235,47 @@ class Disturbed:
             self.due[event] = time.monotonic() + event.pause
         return time.monotonic() >= self.due[event]
 
-    def _happens(self, event: Event, job: Driver) -> bool:
-        """Trigger an event; return False if there is no possible target yet."""
+    def _trigger(self, event: Event, job: Driver) -> bool:
+        """Trigger an event; return False if it has no target yet."""
         befall = getattr(
-            self, "_" + event.kind.replace("-", "_"), self._damaged if event.kind in DAMAGED else self._s3_faults
+            self, "_" + event.kind.replace("-", "_"), self._damaged if event.kind in DAMAGE_EVENTS else self._s3_faults
         )
         victim = befall(event, job)
         if victim is None:
             return False
-        self._has_come(event, victim)
+        self._record_event(event, victim)
         return True
 
-    def _has_come(self, event: Event, victim: str) -> None:
+    def _record_event(self, event: Event, victim: str) -> None:
         self.disturbed = True
-        self.bites.append((event.kind, self._bite(event)))
+        self.effect_checks.append((event.kind, self._make_effect_check(event)))
         self.soak.log.write(event.kind, victim=victim, cells=len(self.place.cells()) - self.before)
 
-    def _bite(self, event: Event) -> Callable[[], bool]:
+    def _make_effect_check(self, event: Event) -> Callable[[], bool]:
         """Return a function that checks, after the sweep, whether the event had an effect.
 
         For damage, the effect is that a file or a run was written again.
         """
-        proxy, refused, badly = self.soak.proxy, self.soak.proxy.counts["400"], self._answered_badly()
+        proxy, refused, badly = self.soak.proxy, self.soak.proxy.counts["400"], self._count_faulty_responses()
         if event.kind in S3_FAULTS:
-            return lambda: self._answered_badly() > badly
+            return lambda: self._count_faulty_responses() > badly
         if event.kind == "credentials-expire":
             return lambda: proxy.counts["400"] > refused
         if event.kind == "model-out-of-memory":
-            return lambda: not (self.soak.notes / MEMORY).exists()
+            return lambda: not (self.soak.notes / MEMORY_NOTE).exists()
         if event.kind == "disk-full":
-            return lambda: not self._room.exists()
-        if event.kind in DAMAGED:
+            return lambda: not self._disk_full_file.exists()
+        if event.kind in DAMAGE_EVENTS:
             damaged, newest = self.damaged[-1], self.place.newest()
             return lambda: self.place.newest() != newest or self.place.read(damaged.path) != damaged.content
         return lambda: True
 
-    def _answered_badly(self) -> int:
+    def _count_faulty_responses(self) -> int:
         return sum(count for fault, count in self.soak.proxy.counts.items() if fault not in ("none", "400"))
 
-    def _count_bites(self) -> None:
-        while self.bites:
-            kind, bit = self.bites.pop()
+    def _count_effects(self) -> None:
+        while self.effect_checks:
+            kind, bit = self.effect_checks.pop()
             (self.soak.events if bit() else self.soak.idle)[kind] += 1
 
     def _driver_killed(self, event: Event, job: Driver) -> str | None:
@@ -288,7 +288,7 @@ class Disturbed:
         If a driver is running, it is killed first.
         """
         kind = event.kind.removeprefix("damaged-").replace("-", " ")
-        if not any(kind_of(path) == kind for path in self.place.files()):
+        if not any(find_kind(path) == kind for path in self.place.files()):
             return None
         if job is not None:
             job.kill()
@@ -296,7 +296,7 @@ class Disturbed:
         if damaged is None:
             return None
         self.damaged.append(damaged)
-        self.standing = self.place.cells()
+        self.known_cells = self.place.cells()
         return damaged.path
 
     def _worker_killed(self, event: Event, job: Driver) -> str | None:
@@ -309,7 +309,7 @@ class Disturbed:
         return _kill(workers[0]) if workers else None
 
     def _model_out_of_memory(self, event: Event, job: Driver) -> str | None:
-        (self.soak.notes / MEMORY).touch()
+        (self.soak.notes / MEMORY_NOTE).touch()
         return "the next batch"
 
     def _progress_log_killed(self, event: Event, job: Driver) -> str | None:
@@ -318,14 +318,14 @@ class Disturbed:
 
     def _raylet_killed(self, event: Event, job: Driver) -> str | None:
         """Kill a raylet, and add another machine."""
-        node = self._node(event)
+        node = self._choose_node(event)
         self.machines.lose_raylet(node)
         self.machines.join()
         return f"machine {node.mark}"
 
     def _node_lost(self, event: Event, job: Driver) -> str | None:
         """Kill a node, and add another machine."""
-        node = self._node(event)
+        node = self._choose_node(event)
         self.machines.lose(node)
         self.machines.join()
         return f"machine {node.mark}"
@@ -333,13 +333,13 @@ class Disturbed:
     def _node_leaves(self, event: Event, job: Driver) -> str | None:
         if len(self.machines.nodes) < 2:
             return None
-        self.machines.leave(node := self._node(event))
+        self.machines.leave(node := self._choose_node(event))
         return f"machine {node.mark}, {len(self.machines.nodes)} left"
 
     def _node_joins(self, event: Event, job: Driver) -> str | None:
         return f"{len(self.machines.nodes)} machines" if self.machines.join() else None
 
-    def _node(self, event: Event) -> RayNode:
+    def _choose_node(self, event: Event) -> RayNode:
         nodes = list(self.machines.nodes)
         return nodes[int(event.choice * len(nodes))]
 
@@ -356,76 +356,76 @@ class Disturbed:
     def _s3_faults(self, event: Event, job: Driver) -> str | None:
         self.soak.proxy.faults = S3_FAULTS[event.kind]
         self.soak.proxy.share = 0.3 + 0.6 * event.choice
-        self._lasts(event)
+        self._schedule_end(event)
         return f"{self.soak.proxy.share:.2f} of the calls for {event.seconds} s"
 
     def _credentials_expire(self, event: Event, job: Driver) -> str | None:
         """Let the credentials expire; new ones are written to the file at once, or only after some seconds."""
         self.soak.expire_credentials()
         if event.choice < 0.5:
-            self.soak.give_credentials()
+            self.soak.write_credentials()
             return "new ones are there"
-        self._lasts(event)
+        self._schedule_end(event)
         return f"new ones come in {event.seconds} s"
 
     def _disk_full(self, event: Event, job: Driver) -> str | None:
-        self._room.parent.mkdir(exist_ok=True)
-        self._room.write_text("0")
+        self._disk_full_file.parent.mkdir(exist_ok=True)
+        self._disk_full_file.write_text("0")
         return "the next cell"
 
     @property
-    def _room(self) -> Path:
-        return Path(self.place.root.path) / "store" / ROOM
+    def _disk_full_file(self) -> Path:
+        return Path(self.place.root.path) / "store" / DISK_FULL_FILE
 
-    def _lasts(self, event: Event) -> None:
+    def _schedule_end(self, event: Event) -> None:
         self.ending.append((time.monotonic() + event.seconds, event))
 
-    def _end_what_lasts(self, *, now: float | None = None) -> None:
+    def _end_due_events(self, *, now: float | None = None) -> None:
         moment = time.monotonic() if now is None else now
         for ends, event in [entry for entry in self.ending if entry[0] <= moment]:
             self.ending.remove((ends, event))
             if event.kind == "credentials-expire":
-                self.soak.give_credentials()
+                self.soak.write_credentials()
             elif not any(other.kind in S3_FAULTS for _, other in self.ending):
                 self.soak.proxy.share = 0.0
             self.soak.log.write("over", kind=event.kind)
 
-    def _settle(self) -> None:
-        """Count the sweep's events, and end those that would otherwise affect the next sweep."""
-        self._end_what_lasts(now=float("inf"))
-        self._count_bites()
+    def _finish(self) -> None:
+        """Count the events that had an effect, and end all faults so that they do not affect the next sweep."""
+        self._end_due_events(now=float("inf"))
+        self._count_effects()
         self._end_rivals()
-        for note in (self.soak.notes / MEMORY, self._room):
+        for note in (self.soak.notes / MEMORY_NOTE, self._disk_full_file):
             note.unlink(missing_ok=True)
 
     def _join_rivals(self) -> None:
-        self._end_what_lasts(now=float("inf"))
+        self._end_due_events(now=float("inf"))
         for rival, _ in self.rivals:
             rival.process.wait(MAX_TRY_SECONDS)
-            self.soak.log.write("rival ended", code=rival.process.returncode, last=_last_line(rival.printed))
+            self.soak.log.write("rival ended", code=rival.process.returncode, last=_read_last_line(rival.printed))
             require_no_traceback(rival.printed)
 
     def _end_rivals(self) -> None:
         while self.rivals:
             self.rivals.pop()[1].close()
 
-    def _count_again(self) -> None:
+    def _count_recomputed(self) -> None:
         """Count the committed cells that were computed again; raise SoakError if any committed cell is gone."""
         now = self.place.cells()
-        again = [path for path, state in self.standing.items() if path in now and now[path] != state]
-        gone = [path for path in self.standing if path not in now]
-        self.soak.totals["cells"] += len(now) - len(self.standing)
+        again = [path for path, state in self.known_cells.items() if path in now and now[path] != state]
+        gone = [path for path in self.known_cells if path not in now]
+        self.soak.totals["cells"] += len(now) - len(self.known_cells)
         self.soak.totals["cells_again"] += len(again)
-        self.standing = now
+        self.known_cells = now
         if gone:
             raise SoakError(f"committed cells are gone: {gone}")
 
 
 def _kill(pid: int) -> str | None:
-    return f"pid {pid}" if killed(pid) else None
+    return f"pid {pid}" if kill_process(pid) else None
 
 
-def _last_line(printed: Path) -> str:
+def _read_last_line(printed: Path) -> str:
     lines = printed.read_text(errors="replace").strip().splitlines()
     return lines[-1][:300] if lines else ""
 
@@ -437,28 +437,28 @@ def require_no_traceback(printed: Path) -> None:
 
 
 def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
-    """Run the sweeps, given by state of the benchmark and options, one after the other on one store without faults."""
+    """Run sweeps one after the other on one store without faults; each is a state of the benchmark and its options."""
     place = soak.place("folder", "undisturbed")
     for bench, options in sorted(wanted, key=lambda one: (list(BENCHES).index(one[0]), one[1])):
-        place.show(bench)
+        place.set_bench_state(bench)
         known, began = len(place.cells()), time.monotonic()
         soak.cells_of[bench, options] = 0
-        Disturbed(soak, machines, place, Phase(bench, options, ())).run()
+        DisturbedSweep(soak, machines, place, Phase(bench, options, ())).run()
         soak.undisturbed[bench, options] = place.newest()
         soak.cells_of[bench, options] = len(place.cells()) - known
         soak.seconds_undisturbed[bench, options] = time.monotonic() - began
         soak.log.write("undisturbed", bench=bench, options=options, cells=soak.cells_of[bench, options])
 
 
-def run_round(soak: Soak, machines: Machines, place: RoundPlaces, drawn: Round) -> None:
+def run_round(soak: Soak, machines: Machines, place: RoundStorage, drawn: Round) -> None:
     """Run a round's sweeps, comparing each with the undisturbed one; at the end, `jobs.gc` must find nothing."""
     damaged: list[str] = []
     for number, phase in enumerate(drawn.phases):
         soak.log.write("sweep", store=place.store.place.url, bench=phase.bench, options=phase.options,
                        events=[list(e) for e in phase.events])  # fmt: skip
-        place.show(phase.bench)
+        place.set_bench_state(phase.bench)
         began = time.monotonic()
-        disturbed = Disturbed(soak, machines, place, phase)
+        disturbed = DisturbedSweep(soak, machines, place, phase)
         disturbed.run()
         damaged += [one.path for one in disturbed.damaged]
         lost = time.monotonic() - began - soak.seconds_undisturbed[phase.bench, phase.options]
@@ -476,7 +476,7 @@ def run_round(soak: Soak, machines: Machines, place: RoundPlaces, drawn: Round) 
         raise SoakError(f"left in the store: {left}")
 
 
-def run_job(soak: Soak, place: RoundPlaces, job: str, name: str) -> None:
+def run_job(soak: Soak, place: RoundStorage, job: str, name: str) -> None:
     """Run a job that reads the newest run; raise SoakError if it fails."""
     output = soak.folder / f"{job}-{name}"
     arguments = {
@@ -484,11 +484,11 @@ def run_job(soak: Soak, place: RoundPlaces, job: str, name: str) -> None:
         "export": ["format=lance", f"output={output}"],
         "report": [],
     }
-    _run_well(soak, job, name, [f"store={place.store.place}", *arguments[job]])
+    _run_job_successfully(soak, job, name, [f"store={place.store.place}", *arguments[job]])
 
 
-def run_generation(soak: Soak, place: RoundPlaces, bench: str) -> None:
-    """Generate images for the benchmark's prompts, also after damage to the files; all images must be correct."""
+def run_generation(soak: Soak, place: RoundStorage, bench: str) -> None:
+    """Generate images for the benchmark's prompts, then again after damage; all images must be correct."""
     chance, images = Random(f"{soak.seed} {soak.totals['jobs']}"), soak.folder / "drawn"
     words = [f"prompts={place.root}/bench/prompts.parquet", f"images={images}", "cluster=here", f"shard_rows={SHARD}"]
     prompts = pq.read_table(place.masters / BENCHES[bench][PROMPTS]).to_pylist()
@@ -496,11 +496,11 @@ def run_generation(soak: Soak, place: RoundPlaces, bench: str) -> None:
         for way in (None, *chance.sample(DRAWN_WAYS, 2)):
             harmed = damage_pictures(images, PAINTER, way, chance) if way is not None else ""
             soak.log.write("pictures", harmed=harmed)
-            _run_well(soak, "generate", f"{soak.totals['jobs']}", [*painter.words(), *words])
+            _run_job_successfully(soak, "generate", f"{soak.totals['jobs']}", [*painter.list_arguments(), *words])
             painter.assert_drawn(images / PAINTER, prompts)
 
 
-def _run_well(soak: Soak, job: str, name: str, words: Sequence[str]) -> None:
+def _run_job_successfully(soak: Soak, job: str, name: str, words: Sequence[str]) -> None:
     """Run a job; raise SoakError if it fails."""
     printed = soak.folder / f"{job}-{name}.printed"
     with printed.open("wb") as file:
@@ -509,13 +509,13 @@ def _run_well(soak: Soak, job: str, name: str, words: Sequence[str]) -> None:
             env=head_environment() | soak.environment() | {VARIABLE: KEY}, stdout=file, stderr=file,
         ).returncode  # fmt: skip
     soak.totals["jobs"] += 1
-    soak.log.write("job", job=job, code=code, last=_last_line(printed))
+    soak.log.write("job", job=job, code=code, last=_read_last_line(printed))
     require_no_traceback(printed)
     if code != 0:
         raise SoakError(f"jobs.{job} ended with {code}; see {printed}")
 
 
-def _assert_equal(soak: Soak, place: RoundPlaces, phase: Phase) -> None:
+def _assert_equal(soak: Soak, place: RoundStorage, phase: Phase) -> None:
     undisturbed = soak.undisturbed[phase.bench, phase.options]
     assert_same_tables(place.newest(), undisturbed, rtol=TOLERANCE, storage=place.root.storage)
     assert_same_counts(place.newest(), undisturbed, storage=place.root.storage)
@@ -523,7 +523,7 @@ def _assert_equal(soak: Soak, place: RoundPlaces, phase: Phase) -> None:
 
 
 def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
-    """Run at least one round, and more until the time is over; return "equal" or "failed" for the summary."""
+    """Run rounds until the time is over, but at least one; return "equal" or "failed" for the summary."""
     place = None
     with Machines(soak.folder / "machines") as machines:
         try:
@@ -559,15 +559,15 @@ def main(argv: list[str] | None = None) -> int:
     with (folder / "log.jsonl").open("w") as file, run_server() as server:
         log = Log(sys.stdout, file)
         proxy = FaultProxy(server, given.seed, share=0.0)
-        with faulty(proxy) as endpoint:
+        with run_proxy(proxy) as endpoint:
             soak = Soak(given.seed, folder, server, proxy, endpoint, log)
             proxy.valid = server.other(0).key
             result = run_soak(soak, given.minutes, given.rounds)
-        log.write("summary", **_summary(soak, result))
+        log.write("summary", **_summarize(soak, result))
     return 0 if result == "equal" else 1
 
 
-def _summary(soak: Soak, result: str) -> Mapping[str, Any]:
+def _summarize(soak: Soak, result: str) -> Mapping[str, Any]:
     return {
         "seed": soak.seed,
         "rounds": soak.totals["rounds"],

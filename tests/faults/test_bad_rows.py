@@ -19,7 +19,7 @@ from PIL import Image
 
 from plumbline.operators.base.errors import REMEDIES, ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
-from tests.bench_of import images, plan_bench, prompts, words_of, write_benchmark, write_rows
+from tests.bench_of import images, list_arguments, plan_bench, prompts, write_benchmark, write_rows
 from tests.commands import newest, run
 from tests.operators.broken_images import ARITHMETIC, BMPS, drop_intervals, make_three_scans, make_tiff
 from tests.operators.tiny import encoded, picture
@@ -36,14 +36,14 @@ EXIF = Image.Exif()
 EXIF[0x0112] = 6
 
 
-def chunk(name: bytes, content: bytes) -> bytes:
+def make_chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
-def png(width: int, height: int, pixels: bytes, *, depth: int = 8, colour: int = 0, extra: bytes = b"") -> bytes:
+def make_png(width: int, height: int, pixels: bytes, *, depth: int = 8, colour: int = 0, extra: bytes = b"") -> bytes:
     """Return a PNG assembled from its parts, so that its header can be wrong."""
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + extra + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
+    header = make_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + extra + make_chunk(b"IDAT", zlib.compress(pixels)) + make_chunk(b"IEND", b"")
 
 
 def flip_bits(content: bytes, start: float, stop: float) -> bytes:
@@ -59,17 +59,17 @@ def make_zip() -> bytes:
     return stream.getvalue()
 
 
-def transparent_palette() -> bytes:
+def make_transparent_palette() -> bytes:
     image = PICTURE.quantize(8)
     image.info["transparency"] = bytes([0, 128, 255])
     return encoded(image)
 
 
-def two_frames(image_format: str) -> bytes:
+def make_two_frames(image_format: str) -> bytes:
     return encoded(PICTURE, image_format, save_all=True, append_images=[picture(1)])
 
 
-def scans(count: int) -> bytes:
+def repeat_scan(count: int) -> bytes:
     """Return a progressive JPEG whose last scan is repeated `count` times."""
     content = encoded(PICTURE, "JPEG", progressive=True)
     last = content.rindex(b"\xff\xda")
@@ -88,28 +88,30 @@ class Kind(NamedTuple):
     remedy: str = ""
     retried: bool = False
     file: str = "bytes"
-    """Name of the file (and generator) whose columns can store the row."""
+    """Name of the file (and generator) whose column types allow this row."""
     prompt: Mapping[str, Any] | None = None
     copies: int = 1
 
 
-def corrupt(name: str, image: Any, found: str, remedy: str = "generate it again", **more: Any) -> Kind:
+def corrupt_image(name: str, image: Any, found: str, remedy: str = "generate it again", **more: Any) -> Kind:
     return Kind(name, {"image": image}, "corrupt_image", found, remedy, **more)
 
 
-def too_large(name: str, image: bytes, found: str, remedy: str) -> Kind:
+def too_large_image(name: str, image: bytes, found: str, remedy: str) -> Kind:
     return Kind(name, {"image": image}, "image_too_large", found, remedy)
 
 
-def missing(name: str, row: Mapping[str, Any], found: str, remedy: str = "generate the image", **more: Any) -> Kind:
+def missing_image(
+    name: str, row: Mapping[str, Any], found: str, remedy: str = "generate the image", **more: Any
+) -> Kind:
     return Kind(name, {"image": None, **row}, "missing_image", found, remedy, **more)
 
 
-def unreadable(name: str, uri: str, found: str) -> Kind:
+def unreadable_uri(name: str, uri: str, found: str) -> Kind:
     return Kind(name, {"image": None, "uri": uri}, "unreadable_uri", found, "check the address", retried=True)
 
 
-def refused(name: str, uri: str) -> Kind:
+def refused_uri(name: str, uri: str) -> Kind:
     found = "is not read: it lies outside of the benchmark's folders"
     return Kind(name, {"image": None, "uri": uri}, "uri_refused", found, "benchmark.uri_roots", retried=True)
 
@@ -126,43 +128,45 @@ def bad_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str
 NOT_BYTES = "put bytes there, or addresses in `uri`"
 ZEROS = zlib.compress(b"\0" * 200_000_000)
 KINDS = [
-    corrupt("corrupt bytes", b"\x13\x37" * 50, "found something else"),
-    corrupt("truncated PNG", PNG[: len(PNG) // 2], "does not decode"),
-    corrupt("PNG that lacks rows", png(8, 8, b"\0" + b"\x55" * 8), "end before its last row"),
-    corrupt("JPEG that lacks blocks", JPEG[: len(JPEG) // 2] + b"\xff\xd9", "premature end of data segment"),
-    corrupt("JPEG that lacks restart intervals", drop_intervals(2, 8), "found marker 0xd9 instead of RST3"),
-    corrupt("JPEG that lacks scans", make_three_scans(kept=(0, 1, 1)), "it lacks some of its scans"),
-    corrupt("arithmetic-coded JPEG", ARITHMETIC, "found an arithmetic-coded or lossless JPEG", "save the image as PNG"),
-    corrupt("TIFF of a fax", make_tiff("group3", 0.01), "a TIFF compressed as group3", "save the image as PNG"),
-    corrupt("BMP that skips pixels", BMPS["it skips its pixels"], "its runs leave out some of its pixels"),
-    corrupt("PNG with damaged pixels", flip_bits(PNG, 0.5, 0.51), "checksum"),
-    corrupt("truncated JPEG", JPEG[: len(JPEG) // 2], "Premature end of JPEG file"),
-    corrupt("truncated WebP", encoded(PICTURE, "WEBP")[:200], "does not decode"),
-    corrupt("zip archive", make_zip(), "found a zip archive"),
-    corrupt("HTML page", b"<!DOCTYPE html><title>403</title>", "found a web page"),
-    corrupt("PDF document", b"%PDF-1.7\n1 0 obj\n", "found a PDF document"),
-    corrupt("unknown image format", encoded(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
-    corrupt("zero-size image", png(0, 0, b""), "expected an image"),
-    corrupt("32-bit pixels", encoded(Image.new("F", (8, 8), 5.0), "TIFF"), "no fixed range", "8-bit RGB"),
-    corrupt("text in the image column", "outputs/a.png", "found text", NOT_BYTES, file="texts"),
-    corrupt("numbers in the image column", 7, "type int", NOT_BYTES, file="numbers"),
-    corrupt("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES, file="lists"),
-    too_large("decompression bomb", png(60_000, 60_000, b""), "60000x60000 pixels", "limits.max_pixels"),
-    too_large("too many bytes", PNG + bytes(2_000_000), "bytes is over limits.max_bytes=2000000", "raise the limit"),
-    too_large("too many scans", scans(90), "scans is over limits.max_scans=64", "raise the limit"),
-    too_large("too elongated", encoded(Image.new("L", (40_000, 1))), "40000x1 is over 16 times", "crop it"),
-    missing("empty bytes", {"image": b""}, "neither image bytes nor a uri"),
-    missing("null image", {}, "neither image bytes nor a uri"),
+    corrupt_image("corrupt bytes", b"\x13\x37" * 50, "found something else"),
+    corrupt_image("truncated PNG", PNG[: len(PNG) // 2], "does not decode"),
+    corrupt_image("PNG that lacks rows", make_png(8, 8, b"\0" + b"\x55" * 8), "end before its last row"),
+    corrupt_image("JPEG that lacks blocks", JPEG[: len(JPEG) // 2] + b"\xff\xd9", "premature end of data segment"),
+    corrupt_image("JPEG that lacks restart intervals", drop_intervals(2, 8), "found marker 0xd9 instead of RST3"),
+    corrupt_image("JPEG that lacks scans", make_three_scans(kept=(0, 1, 1)), "it lacks some of its scans"),
+    corrupt_image("arithmetic-coded JPEG", ARITHMETIC, "found an arithmetic-coded or lossless JPEG",
+                  "save the image as PNG"),
+    corrupt_image("TIFF of a fax", make_tiff("group3", 0.01), "a TIFF compressed as group3", "save the image as PNG"),
+    corrupt_image("BMP that skips pixels", BMPS["it skips its pixels"], "its runs leave out some of its pixels"),
+    corrupt_image("PNG with damaged pixels", flip_bits(PNG, 0.5, 0.51), "checksum"),
+    corrupt_image("truncated JPEG", JPEG[: len(JPEG) // 2], "Premature end of JPEG file"),
+    corrupt_image("truncated WebP", encoded(PICTURE, "WEBP")[:200], "does not decode"),
+    corrupt_image("zip archive", make_zip(), "found a zip archive"),
+    corrupt_image("HTML page", b"<!DOCTYPE html><title>403</title>", "found a web page"),
+    corrupt_image("PDF document", b"%PDF-1.7\n1 0 obj\n", "found a PDF document"),
+    corrupt_image("unknown image format", encoded(PICTURE, "PPM"), "expected an image (PNG, JPEG"),
+    corrupt_image("zero-size image", make_png(0, 0, b""), "expected an image"),
+    corrupt_image("32-bit pixels", encoded(Image.new("F", (8, 8), 5.0), "TIFF"), "no fixed range", "8-bit RGB"),
+    corrupt_image("text in the image column", "outputs/a.png", "found text", NOT_BYTES, file="texts"),
+    corrupt_image("numbers in the image column", 7, "type int", NOT_BYTES, file="numbers"),
+    corrupt_image("lists in the image column", [0.5, 1.0], "type list", NOT_BYTES, file="lists"),
+    too_large_image("decompression bomb", make_png(60_000, 60_000, b""), "60000x60000 pixels", "limits.max_pixels"),
+    too_large_image("too many bytes", PNG + bytes(2_000_000), "bytes is over limits.max_bytes=2000000",
+                    "raise the limit"),
+    too_large_image("too many scans", repeat_scan(90), "scans is over limits.max_scans=64", "raise the limit"),
+    too_large_image("too elongated", encoded(Image.new("L", (40_000, 1))), "40000x1 is over 16 times", "crop it"),
+    missing_image("empty bytes", {"image": b""}, "neither image bytes nor a uri"),
+    missing_image("null image", {}, "neither image bytes nor a uri"),
     Kind("struct path without bytes", {"image": {"bytes": None, "path": "a.png"}}, "image_not_embedded",
          "only the path 'a.png'", "put the address in `uri`", file="structs"),
-    missing("uri to nothing", {"uri": "FOLDER/images/nothing.png"}, "nothing at", retried=True),
-    missing("uri to an empty file", {"uri": "FOLDER/images/empty.png"}, "an empty file at", retried=True),
-    refused("uri outside of the benchmark", "/etc/passwd"),
-    refused("uri that a link leads outside", "FOLDER/images/outside.png"),
-    unreadable("uri to a pipe", "FOLDER/images/pipe.png", "expected a regular file"),
-    unreadable("uri to a directory", "FOLDER/images", "Is a directory"),
-    unreadable("uri denied", "s3://private/a.png", "cannot read 's3://private/a.png'"),
-    refused("uri of a place that is not named", "ftp://host/a.png"),
+    missing_image("uri to nothing", {"uri": "FOLDER/images/nothing.png"}, "nothing at", retried=True),
+    missing_image("uri to an empty file", {"uri": "FOLDER/images/empty.png"}, "an empty file at", retried=True),
+    refused_uri("uri outside of the benchmark", "/etc/passwd"),
+    refused_uri("uri that a link leads outside", "FOLDER/images/outside.png"),
+    unreadable_uri("uri to a pipe", "FOLDER/images/pipe.png", "expected a regular file"),
+    unreadable_uri("uri to a directory", "FOLDER/images", "Is a directory"),
+    unreadable_uri("uri denied", "s3://private/a.png", "cannot read 's3://private/a.png'"),
+    refused_uri("uri of a place that is not named", "ftp://host/a.png"),
     bad_prompt("empty prompt", "", "empty_prompt"),
     bad_prompt("whitespace-only prompt", " \n\t ", "empty_prompt"),
     bad_prompt("null prompt", None, "empty_prompt"),
@@ -175,18 +179,18 @@ KINDS = [
     bad_id("numeric prompt_id", 7, None, "", "", "integers"),
     bad_prompt("10,000-character prompt", "a red circle " * 770, file="long"),
     bad_prompt("control characters", "a red\x00 circle\x07 \x1b[31mleft of\u200b a blue square"),
-    Kind("animated GIF", {"image": two_frames("GIF")}),
-    Kind("animated WebP", {"image": two_frames("WEBP")}),
-    Kind("animated PNG", {"image": two_frames("PNG")}),
+    Kind("animated GIF", {"image": make_two_frames("GIF")}),
+    Kind("animated WebP", {"image": make_two_frames("WEBP")}),
+    Kind("animated PNG", {"image": make_two_frames("PNG")}),
     Kind("CMYK JPEG", {"image": encoded(PICTURE.convert("CMYK"), "JPEG")}),
     Kind("16-bit grey PNG", {"image": encoded(Image.fromarray(np.full((8, 8), 40_000, np.uint16)))}),
-    Kind("16-bit RGB PNG", {"image": png(2, 2, (b"\0" + b"\xff\xff\x80\0\0\0" * 2) * 2, depth=16, colour=2)}),
-    Kind("palette with transparency", {"image": transparent_palette()}),
+    Kind("16-bit RGB PNG", {"image": make_png(2, 2, (b"\0" + b"\xff\xff\x80\0\0\0" * 2) * 2, depth=16, colour=2)}),
+    Kind("palette with transparency", {"image": make_transparent_palette()}),
     Kind("RGBA", {"image": encoded(PICTURE.convert("RGBA"))}),
     Kind("1-bit image", {"image": encoded(PICTURE.convert("1"))}),
-    Kind("pixel data bomb", {"image": png(2, 2, bytes(50_000_000))}),
-    Kind("text chunk bomb", {"image": png(2, 2, bytes(6), extra=chunk(b"zTXt", b"a\0\0" + ZEROS))}),
-    Kind("colour profile bomb", {"image": png(2, 2, bytes(6), extra=chunk(b"iCCP", b"a\0\0" + ZEROS))}),
+    Kind("pixel data bomb", {"image": make_png(2, 2, bytes(50_000_000))}),
+    Kind("text chunk bomb", {"image": make_png(2, 2, bytes(6), extra=make_chunk(b"zTXt", b"a\0\0" + ZEROS))}),
+    Kind("colour profile bomb", {"image": make_png(2, 2, bytes(6), extra=make_chunk(b"iCCP", b"a\0\0" + ZEROS))}),
     Kind("EXIF-rotated JPEG", {"image": encoded(PICTURE, "JPEG", exif=EXIF)}),
     Kind("wrong extension", {"image": {"bytes": PNG, "path": "a.jpg"}}, file="structs"),
     Kind("duplicate image_id", {}, copies=2),
@@ -209,21 +213,21 @@ FILES: Mapping[str, Mapping[str, pa.DataType]] = {
     "floats": {"prompt_id": pa.float64()},
     "latin1": {"prompt_id": pa.binary()},
 }
-"""The files (and generators) of bad rows, and the columns in which each differs."""
+"""Columns with unusual types, by file (and generator) of bad rows."""
 
 
 class BadShard(NamedTuple):
-    """A file that is empty or cannot be read; it belongs to a separate generator, next to an intact file."""
+    """A file that is empty or cannot be read, next to an intact file of the same generator."""
 
     name: str
     spoil: Callable[[bytes], bytes]
     found: str
-    """Text of the message, without the file; empty if there is no error."""
+    """Part of the expected message, without the file; empty if no error is expected."""
     error: str = "broken_file"
     """Kind of the error; `shard_failed` if the ids of the lost rows can still be read."""
 
 
-def parquet(
+def make_parquet(
     rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None, *, compression: str = "snappy"
 ) -> bytes:
     stream = io.BytesIO()
@@ -237,7 +241,7 @@ LOST = [dict(row, image_id=f"lost-{n}") for n, row in enumerate(SOUND)]
 
 def corrupt_page(_: bytes) -> bytes:
     """Flip bytes in the middle of the file, which lie within a page of images."""
-    return flip_bits(parquet(LOST, compression="gzip"), 0.45, 0.5)
+    return flip_bits(make_parquet(LOST, compression="gzip"), 0.45, 0.5)
 
 
 SHARDS = [
@@ -248,8 +252,10 @@ SHARDS = [
     BadShard("corrupt footer", lambda content: flip_bits(content, 0.98, 0.99), "not a readable Parquet file"),
     BadShard("corrupt page header", lambda content: content[:4] + b"\xff" * 2000 + content[2004:], "unreadable"),
     BadShard("corrupt data page", corrupt_page, "unreadable", error="shard_failed"),
-    BadShard("wrong schema", lambda content: parquet([{"prompt_id": "1", "picture": b""}]), "expected column(s) image"),
-    BadShard("empty shard", lambda content: parquet([], pa.schema(COLUMNS)), ""),
+    BadShard(
+        "wrong schema", lambda content: make_parquet([{"prompt_id": "1", "picture": b""}]), "expected column(s) image"
+    ),
+    BadShard("empty shard", lambda content: make_parquet([], pa.schema(COLUMNS)), ""),
 ]
 
 
@@ -266,7 +272,7 @@ class Sweep(NamedTuple):
         return [row for row in self.scores if row["generator"] == generator and image_id in (None, row["image_id"])]
 
 
-def slug(name: str) -> str:
+def make_slug(name: str) -> str:
     return name.replace(" ", "-")
 
 
@@ -279,7 +285,7 @@ def write_bad_rows(folder: Path) -> None:
     for name, columns in FILES.items():
         types = {**COLUMNS, **columns}
         sound = [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND * 6)] if name == "bytes" else []
-        mine = [row for kind in KINDS if kind.file == name for row in [bad_row(kind, folder, types)] * kind.copies]
+        mine = [row for kind in KINDS if kind.file == name for row in [make_bad_row(kind, folder, types)] * kind.copies]
         mixed = [row for n in range(max(len(sound), len(mine))) for row in (*sound[n : n + 1], *mine[n : n + 1])]
         table = pa.Table.from_pylist(mixed, schema=pa.schema(types))
         if name == "latin1":
@@ -289,7 +295,7 @@ def write_bad_rows(folder: Path) -> None:
         pq.write_table(table, target, row_group_size=8)
 
 
-def bad_row(kind: Kind, folder: Path, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
+def make_bad_row(kind: Kind, folder: Path, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
     prompt_id = PROMPT if pa.types.is_string(types["prompt_id"]) else 7
     image = PNG if pa.types.is_binary(types["image"]) else None
     row = {"image_id": kind.name, "prompt_id": prompt_id, "image": image, **kind.row}
@@ -297,14 +303,14 @@ def bad_row(kind: Kind, folder: Path, types: Mapping[str, pa.DataType]) -> dict[
 
 
 def write_bad_shards(folder: Path) -> None:
-    good = parquet(LOST)
+    good = make_parquet(LOST)
     for shard in SHARDS:
-        target = folder / "images" / slug(shard.name)
+        target = folder / "images" / make_slug(shard.name)
         write_rows(target / "00001.parquet", [dict(row, image_id=f"sound-{n}") for n, row in enumerate(SOUND[:2])])
         (target / "00000.parquet").write_bytes(shard.spoil(good))
 
 
-def all_prompts() -> list[dict[str, Any]]:
+def list_prompts() -> list[dict[str, Any]]:
     odd = [{"prompt_id": kind.name, "skills": [], **kind.prompt} for kind in KINDS if kind.prompt is not None]
     return [*prompts(8), {"prompt_id": "7", "text": "a red circle", "skills": []}, *odd]
 
@@ -313,14 +319,14 @@ def all_prompts() -> list[dict[str, Any]]:
 def sweep(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Sweep:
     """Run the command with S3 credentials that give no access."""
     folder = tmp_path_factory.mktemp("bad")
-    write_rows(folder / "prompts.parquet", all_prompts())
+    write_rows(folder / "prompts.parquet", list_prompts())
     write_bad_rows(folder)
     write_bad_shards(folder)
     options = ("benchmark.uri_roots=[s3://private]", "benchmark.require_every_prompt=false", "limits.max_bytes=2000000")
     with pytest.MonkeyPatch.context() as environment:
         for name, value in {**s3_server.environment(), "AWS_SECRET_ACCESS_KEY": "wrong"}.items():
             environment.setenv(name, value)
-        ended = run("sweep", *words_of(folder, folder / "store", *options, "shard_rows=32"))
+        ended = run("sweep", *list_arguments(folder, folder / "store", *options, "shard_rows=32"))
     open_filesystem.cache_clear()
     made = newest(folder / "store")
     scores, errors = (pq.read_table(made / f"{name}.parquet").to_pylist() for name in ("scores", "errors"))
@@ -348,14 +354,14 @@ def test_an_odd_row_is_scored(sweep: Sweep, kind: Kind) -> None:
 
 @pytest.mark.parametrize("shard", SHARDS, ids=lambda shard: shard.name)
 def test_a_bad_shard_is_named_and_its_neighbour_scored(sweep: Sweep, shard: BadShard) -> None:
-    rows = sweep.select_scores(slug(shard.name), None)
+    rows = sweep.select_scores(make_slug(shard.name), None)
     failed = [row["error"] for row in rows if row["score"] is None]
     assert sorted(row["image_id"] for row in rows if row["score"] is not None) == ["sound-0"] * 2 + ["sound-1"] * 2
-    lost = len(LOST) if shard.error == "shard_failed" else len(all_prompts()) - 2
+    lost = len(LOST) if shard.error == "shard_failed" else len(list_prompts()) - 2
     assert len(failed) == (2 * lost if shard.found else 0)
     for error in failed:
         assert (error["kind"], error["retryable"]) == (shard.error, True)
-        assert f"{slug(shard.name)}/00000.parquet" in error["message"] and shard.found in error["message"]
+        assert f"{make_slug(shard.name)}/00000.parquet" in error["message"] and shard.found in error["message"]
         assert "again" in error["message"] or "rename" in error["message"]
 
 
@@ -381,19 +387,20 @@ def test_the_console_shows_the_coverage_and_every_kind_with_an_example_and_its_r
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("prompt without prompt_id", parquet([{"prompt_id": None, "text": "a"}, {"prompt_id": "b", "text": "b"}]),
+        ("prompt without prompt_id", make_parquet([{"prompt_id": None, "text": "a"}, {"prompt_id": "b", "text": "b"}]),
          "row 0: the prompt has no prompt_id"),
-        ("prompt_id that occurs twice", parquet([{"prompt_id": "a", "text": "a"}, {"prompt_id": "a", "text": "b"}]),
+        ("prompt_id that occurs twice",
+         make_parquet([{"prompt_id": "a", "text": "a"}, {"prompt_id": "a", "text": "b"}]),
          "row 1: prompt_id 'a' occurs twice"),
-        ("prompts without text column", parquet([{"prompt_id": "a"}]), r"expected column\(s\) text"),
-        ("prompts that are numbers", parquet([{"prompt_id": "a", "text": 7}]),
+        ("prompts without text column", make_parquet([{"prompt_id": "a"}]), r"expected column\(s\) text"),
+        ("prompts that are numbers", make_parquet([{"prompt_id": "a", "text": 7}]),
          "expected the prompt as text, found int"),
-        ("prompts that are bytes", parquet([{"prompt_id": "a", "text": b"caf\xe9"}]),
+        ("prompts that are bytes", make_parquet([{"prompt_id": "a", "text": b"caf\xe9"}]),
          "expected the prompt as text, found bytes"),
-        ("truncated prompts", parquet([{"prompt_id": "a", "text": "a"}])[:-50], "not a readable Parquet file"),
+        ("truncated prompts", make_parquet([{"prompt_id": "a", "text": "a"}])[:-50], "not a readable Parquet file"),
     ],
 )  # fmt: skip
-def test_bad_prompts_refuse_the_plan(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+def test_bad_prompts_are_refused_when_planning(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     (folder / "prompts.parquet").write_bytes(content)
     with pytest.raises(ConfigError, match=rf"prompts\.parquet.*{problem}"):

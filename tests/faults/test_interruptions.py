@@ -19,17 +19,17 @@ from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, write_rows
 from tests.commands import store_at
 from tests.faults import driving
-from tests.faults.driving import MAX_WAIT_SECONDS, Driver, small_sweep, until
-from tests.faults.hook import BAIT, ROOM, Bait, fill_disk
-from tests.faults.outcomes import assert_same_tables, leftovers
-from tests.faults.proxy import FaultProxy, faulty
+from tests.faults.driving import MAX_WAIT_SECONDS, Driver, list_sweep_arguments, wait_until
+from tests.faults.hook import BAIT, DISK_FULL_FILE, Bait, fill_disk
+from tests.faults.outcomes import assert_same_tables, find_leftovers
+from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server
 
 GENERATORS = ("atlas", "flint")
 IMAGES, SHARD = 12, 2
 CELLS = 2 * len(GENERATORS) * IMAGES // SHARD
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
-"""Options of sweeps in which no worker has to import the libraries of a model."""
+"""Options of sweeps whose workers import no libraries of a model."""
 ON_RAY = "cluster=local"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 Etags = Mapping[str, object]
@@ -44,7 +44,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_bench(folder: Path, baited: Bait | None = None) -> Path:
-    """Write the benchmark, in which one image may be bait."""
+    """Write the benchmark; `baited` is an image that blocks the process that decodes it."""
     write_rows(folder / "prompts.parquet", prompts(IMAGES))
     for generator in GENERATORS:
         rows = images(generator, IMAGES)
@@ -56,7 +56,7 @@ def write_bench(folder: Path, baited: Bait | None = None) -> Path:
 
 @pytest.fixture(params=["cluster=here", pytest.param(ON_RAY, marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> str:
-    """Return the cluster for a sweep whose faults have the same effect in this process and on Ray."""
+    """Return the option for running a sweep in this process, then (in a second run of the test) on Ray."""
     if request.param == ON_RAY:
         request.getfixturevalue("ray_cluster")
     return str(request.param)
@@ -80,12 +80,12 @@ def run(bench: Path, store: str, *overrides: str) -> FinishedSweep:
     return run_bench(bench, store, *OVERRIDES, *overrides)
 
 
-def etags(store: Store) -> Etags:
+def read_etags(store: Store) -> Etags:
     """Return the identity of each cell's file, by path: S3's ETag and time, or inode and modification time."""
     location = store.place
     with suppress(FileNotFoundError):
         found = location.fs.find(location.path, detail=True)
-        return {path: _etag(entry) for path, entry in found.items() if _is_cell(path)}
+        return {path: _identify(entry) for path, entry in found.items() if _is_cell(path)}
     return {}
 
 
@@ -94,15 +94,15 @@ def _is_cell(path: str) -> bool:
     return stage in ("image_statistics", "scores") and name.endswith(".parquet") and not name.startswith(".")
 
 
-def _etag(entry: Mapping[str, object]) -> object:
+def _identify(entry: Mapping[str, object]) -> object:
     return (entry["ETag"], entry["LastModified"]) if "ETag" in entry else (entry["ino"], entry["mtime"])
 
 
 @contextmanager
-def driver(bench: Path, store: Store, cluster: str = ON_RAY) -> Iterator[Driver]:
+def run_driver(bench: Path, store: Store, cluster: str = ON_RAY) -> Iterator[Driver]:
     """Start a sweep in a separate process, with its own Ray."""
-    arguments = small_sweep(bench, store.place.url, "cluster.num_cpus=2", *OVERRIDES, cluster)
-    with driving.driver(arguments, bench, os.environ) as started:
+    arguments = list_sweep_arguments(bench, store.place.url, "cluster.num_cpus=2", *OVERRIDES, cluster)
+    with driving.run_driver(arguments, bench, os.environ) as started:
         yield started
 
 
@@ -111,12 +111,12 @@ def test_failing_every_fifth_call_changes_no_score(
     seed: int, bench: Path, bucket: str, cluster: str, s3_server: S3Server, undisturbed: FinishedSweep
 ) -> None:
     proxy = FaultProxy(s3_server, seed)
-    with faulty(proxy) as endpoint:
+    with run_proxy(proxy) as endpoint:
         done = run(bench, bucket, cluster, f"storage.endpoint_url={endpoint}")
     assert (done.computed, done.exit_code) == (CELLS, 0)
     assert sum(proxy.counts.values()) - proxy.counts["none"] > CELLS / 2
     assert_same_tables(done.folder, undisturbed.folder)
-    assert len(etags(store_at(bucket))) == CELLS
+    assert len(read_etags(store_at(bucket))) == CELLS
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -126,38 +126,38 @@ def test_a_killed_driver_loses_no_committed_cell(
     """The driver is killed one to three times, later in the sweep each time."""
     committed: Etags = {}
     for count in sorted(random.Random(seed).sample(range(1, CELLS), 1 + seed % 3)):
-        with driver(bench, store, cluster) as started:
-            assert until(lambda count=count: len(etags(store)) >= count or started.ended())
+        with run_driver(bench, store, cluster) as started:
+            assert wait_until(lambda count=count: len(read_etags(store)) >= count or started.ended())
             started.kill()
             assert started.process.returncode == -signal.SIGKILL, started.printed.read_text()
-        assert committed.items() <= etags(store).items(), "a committed cell was computed again"
-        committed = etags(store)
+        assert committed.items() <= read_etags(store).items(), "a committed cell was computed again"
+        committed = read_etags(store)
     done = run(bench, store.place.url, cluster)
     assert (done.computed, done.exit_code) == (CELLS - len(committed), 0)
-    assert committed.items() <= etags(store).items(), "a committed cell was computed again"
+    assert committed.items() <= read_etags(store).items(), "a committed cell was computed again"
     assert_same_tables(done.folder, undisturbed.folder)
 
 
 @pytest.mark.slow
 def test_the_local_ray_of_a_killed_driver_ends_by_itself(bench: Path, tmp_path: Path) -> None:
     store = store_at(tmp_path / "store")
-    with driver(bench, store) as started:
-        assert until(lambda: len(etags(store)) > 0 or started.ended())
+    with run_driver(bench, store) as started:
+        assert wait_until(lambda: len(read_etags(store)) > 0 or started.ended())
         started.kill()
         assert len(started.processes()) > 0, started.printed.read_text()
-        assert until(lambda: not started.processes())
+        assert wait_until(lambda: not started.processes())
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("seed", range(10))
-def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: FinishedSweep) -> None:
+def test_a_killed_worker_changes_no_score(seed: int, tmp_path: Path, undisturbed: FinishedSweep) -> None:
     choice = random.Random(seed)
     bait = Bait(choice.choice(GENERATORS), choice.randrange(IMAGES), tmp_path / "pid")
     bench = write_bench(tmp_path / "bench", bait)
     with ThreadPoolExecutor(1) as pool:
         running: Future[FinishedSweep] = pool.submit(run, bench, str(tmp_path / "store"), ON_RAY)
-        assert until(lambda: bait.note.exists() or running.done())
+        assert wait_until(lambda: bait.note.exists() or running.done())
         os.kill(int(bait.note.read_text()), signal.SIGKILL)
         done = running.result()
     assert (done.computed, done.exit_code) == (CELLS, 0)
@@ -165,9 +165,11 @@ def test_a_killed_worker_costs_nothing(seed: int, tmp_path: Path, undisturbed: F
 
 
 @pytest.mark.slow
-def test_two_concurrent_sweeps_on_one_store_end_alike(bench: Path, bucket: str, undisturbed: FinishedSweep) -> None:
+def test_two_concurrent_sweeps_on_one_store_give_the_same_tables(
+    bench: Path, bucket: str, undisturbed: FinishedSweep
+) -> None:
     store = store_at(bucket)
-    with driver(bench, store) as one, driver(bench, store) as other:
+    with run_driver(bench, store) as one, run_driver(bench, store) as other:
         codes = [started.process.wait(MAX_WAIT_SECONDS) for started in (one, other)]
         assert codes == [0, 0], one.printed.read_text() + other.printed.read_text()
     assert len(run_ids(store)) == 2
@@ -179,10 +181,10 @@ def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
     bench: Path, store: Store, cluster: str, undisturbed: FinishedSweep
 ) -> None:
     planned = [plan_bench(bench, store.place.url, *OVERRIDES, cluster) for _ in range(2)]
-    first, won = run_plan(planned[0]), etags(store)
+    first, won = run_plan(planned[0]), read_etags(store)
     second = run_plan(planned[1])
     assert (first.computed, second.computed) == (CELLS, CELLS)
-    assert etags(store) == won
+    assert read_etags(store) == won
     assert_same_tables(second.folder, undisturbed.folder)
 
 
@@ -193,13 +195,13 @@ def test_a_write_to_a_full_disk_only_fails_its_cell(
     monkeypatch.setattr(disk, "write_new", fill_disk(disk.write_new))  # Ray's workers inherit this
     store = tmp_path / "store"
     store.mkdir()
-    (store / ROOM).write_text(str(random.Random(seed).randrange(CELLS // 2)))
+    (store / DISK_FULL_FILE).write_text(str(random.Random(seed).randrange(CELLS // 2)))
     done = run(bench, str(store), cluster)
     messages = {error["message"] for error in done.results.read_errors().to_pylist()}
     assert done.exit_code == 1 and len(messages) == 1
     (message,) = messages
     assert str(store) in message and "the disk is full: free some space and run again" in message
-    assert leftovers(store) == []
+    assert find_leftovers(store) == []
     again = run(bench, str(store))
     assert (done.computed + again.computed, again.exit_code) == (CELLS, 0) and again.computed <= 2
     assert_same_tables(again.folder, undisturbed.folder)
@@ -211,8 +213,8 @@ def test_a_sweep_on_a_disk_that_fills_up_continues_when_there_is_space(
     with mount_small_disk(tmp_path / "disk", count_pages(Path(undisturbed.folder).parent.parent) // 2) as disk:
         with suppress(WriteError):  # raised if there is no space for the run's tables either
             assert run(bench, str(disk), cluster).exit_code == 1
-        assert leftovers(disk) == []
-        committed = etags(store_at(disk))
+        assert find_leftovers(disk) == []
+        committed = read_etags(store_at(disk))
         assert 0 < len(committed) < CELLS
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
         again = run(bench, str(disk))

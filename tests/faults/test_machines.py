@@ -17,18 +17,26 @@ from plumbline.pipelines.store.runs import newest_run
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import images, prompts, run_bench, write_rows
 from tests.commands import store_at
-from tests.faults.driving import Cluster, Driver, actors, killed, until, workers_on, working
-from tests.faults.outcomes import scores
+from tests.faults.driving import (
+    Cluster,
+    Driver,
+    find_working_nodes,
+    kill_process,
+    list_actors,
+    list_workers,
+    wait_until,
+)
+from tests.faults.outcomes import read_scores
 from tests.pipelines.ingest.test_ingest import source_rows, write_csv, write_files
 from tests.ray_head import head_environment, run_head
 from tests.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGES, SHARD = 24, 2
-MANY = 128
-"""Number of images, large enough for some to be left when the first worker is stopped."""
+MANY_IMAGES = 128
+"""Number of images, large enough that some are left when the first worker is stopped."""
 OVERRIDES = ("metric=[edge_density]", f"shard_rows={SHARD}")
-"""Options of sweeps in which no worker has to import the libraries of a model."""
+"""Options of sweeps whose workers import no libraries of a model."""
 WORKER = "--labels=kind=worker"
 WORKER_POOLS = ("+cluster.pools.image_statistics.labels={kind:worker}", "+cluster.pools.scores.labels={kind:worker}")
 """Options for pools that do not fit on the head."""
@@ -58,19 +66,19 @@ def undisturbed(bench: Path, tmp_path: Path) -> pd.DataFrame:
     """Return the scores of an undisturbed run in this process."""
     store = str(tmp_path / "undisturbed")
     run_bench(bench, store, *OVERRIDES)
-    return newest_scores(store_at(store))
+    return read_newest_scores(store_at(store))
 
 
-def newest_scores(store: Store) -> pd.DataFrame:
-    return scores(f"{store.place.url}/runs/{newest_run(store)}")
+def read_newest_scores(store: Store) -> pd.DataFrame:
+    return read_scores(f"{store.place.url}/runs/{newest_run(store)}")
 
 
-def committed(store: Store) -> int:
+def count_committed(store: Store) -> int:
     return len(list((store.place / "image_statistics").files()))
 
 
 @contextmanager
-def sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Iterator[Driver]:
+def run_sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Iterator[Driver]:
     with cluster.sweep(bench, store, *OVERRIDES, *overrides, environment={"HF_TOKEN": SECRET}) as job:
         yield job
 
@@ -81,15 +89,17 @@ def test_a_sweep_waits_for_late_machines_and_loses_nothing_with_a_lost_machine(
 ) -> None:
     """The logs of the machines contain none of the credentials that the driver passes to them."""
     store = store_at(bucket)
-    with sweep(cluster, bench, bucket, *WORKER_POOLS) as job, ExitStack() as stack:
-        assert until(lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.ended())
+    with run_sweep(cluster, bench, bucket, *WORKER_POOLS) as job, ExitStack() as stack:
+        assert wait_until(
+            lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.ended()
+        )
         nodes = [stack.enter_context(cluster.node(WORKER)) for _ in range(2)]
-        assert until(lambda: committed(store) > 2 or job.ended())
+        assert wait_until(lambda: count_committed(store) > 2 or job.ended())
         assert not job.ended(), job.printed.read_text()
-        lost, *_ = working(nodes)
+        lost, *_ = find_working_nodes(nodes)
         lost.kill()
         assert job.process.wait(240) == 0, job.printed.read_text()
-    pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
+    pd.testing.assert_frame_equal(read_newest_scores(store), undisturbed, rtol=1e-5)
     assert find_secret(cluster.logs, SECRET) == find_secret(cluster.logs, s3_server.secret) == []
 
 
@@ -98,14 +108,14 @@ def test_a_raylet_that_dies_while_workers_start_costs_nothing_and_leaves_no_trac
     cluster: Cluster, bench: Path, tmp_path: Path, undisturbed: pd.DataFrame
 ) -> None:
     store = store_at(tmp_path / "store")
-    with cluster.node(WORKER) as node, sweep(cluster, bench, store.place.url, *WORKER_POOLS) as job:
-        assert until(lambda: bool(workers_on(node)) or job.ended())
-        for pid in actors(node, "raylet/raylet"):
-            killed(pid)
+    with cluster.node(WORKER) as node, run_sweep(cluster, bench, store.place.url, *WORKER_POOLS) as job:
+        assert wait_until(lambda: bool(list_workers(node)) or job.ended())
+        for pid in list_actors(node, "raylet/raylet"):
+            kill_process(pid)
         with cluster.node(WORKER):
             assert job.process.wait(240) == 0, job.printed.read_text()
     assert "Traceback" not in job.printed.read_text() and "retries remaining" not in job.printed.read_text()
-    pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
+    pd.testing.assert_frame_equal(read_newest_scores(store), undisturbed, rtol=1e-5)
 
 
 def find_secret(folder: Path, secret: str) -> list[str]:
@@ -124,7 +134,7 @@ def test_a_machine_that_does_not_see_the_drivers_folder_is_refused_in_one_line(
     without = tmp_path / "store" if hidden == "store" else bench / "images"
     with (
         cluster.node(WORKER, without=without),
-        sweep(cluster, bench, str(tmp_path / "store"), *WORKER_POOLS) as job,
+        run_sweep(cluster, bench, str(tmp_path / "store"), *WORKER_POOLS) as job,
     ):
         assert job.process.wait(120) == 1
     (error,) = [line for line in job.printed.read_text().splitlines() if line.startswith("error:")]
@@ -171,22 +181,22 @@ def test_a_run_that_lost_all_workers_continues_when_a_machine_joins(
 ) -> None:
     """The run also continues if the process of the progress log is killed."""
     store = store_at(bucket)
-    with cluster.node(WORKER) as lost, sweep(cluster, bench, bucket, *WORKER_POOLS) as job:
-        assert until(lambda: committed(store) > 2 or job.ended())
-        (log,) = actors(cluster.head.node, "ProgressLog")
+    with cluster.node(WORKER) as lost, run_sweep(cluster, bench, bucket, *WORKER_POOLS) as job:
+        assert wait_until(lambda: count_committed(store) > 2 or job.ended())
+        (log,) = list_actors(cluster.head.node, "ProgressLog")
         os.kill(log, signal.SIGKILL)
-        known = committed(store)
-        assert until(lambda: committed(store) > known or job.ended())
+        known = count_committed(store)
+        assert wait_until(lambda: count_committed(store) > known or job.ended())
         lost.kill()
-        assert until(lambda: "for machines to join" in job.printed.read_text() or job.ended())
+        assert wait_until(lambda: "for machines to join" in job.printed.read_text() or job.ended())
         with cluster.node(WORKER):
             assert job.process.wait(240) == 0, job.printed.read_text()
-    pd.testing.assert_frame_equal(newest_scores(store), undisturbed, rtol=1e-5)
+    pd.testing.assert_frame_equal(read_newest_scores(store), undisturbed, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_a_sweep_waits_for_missing_machines_up_to_the_limit(cluster: Cluster, bench: Path, tmp_path: Path) -> None:
-    with sweep(cluster, bench, str(tmp_path / "store"), *WORKER_POOLS, "cluster.wait_seconds=3") as job:
+    with run_sweep(cluster, bench, str(tmp_path / "store"), *WORKER_POOLS, "cluster.wait_seconds=3") as job:
         assert job.process.wait(120) == 1
     lines = job.printed.read_text()
     assert "waiting up to 3 s for machines to join: stage image_statistics" in lines
@@ -205,7 +215,7 @@ ray.get(holder.ready.remote())
 print("holds", flush=True)
 sys.stdin.read()
 """
-SHARED = (
+SHARED_POOLS = (
     "+cluster.pools.image_statistics={num_cpus:2.75,labels:{kind:room}}",
     "+cluster.pools.scores={num_cpus:1,labels:{kind:room}}",
 )
@@ -232,12 +242,12 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
             [sys.executable, "-c", HOLDER, cluster.head.address],
             cwd=ROOT, env=head_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as holder,
-        sweep(cluster, bench, store("first"), *SHARED) as first,
+        run_sweep(cluster, bench, store("first"), *SHARED_POOLS) as first,
     ):  # fmt: skip
         assert holder.stdout is not None and holder.stdin is not None and holder.stdout.readline() == "holds\n"
-        assert until(lambda: waits(first))
-        with sweep(cluster, bench, store("second"), *SHARED) as second:
-            assert until(lambda: waits(second))
+        assert wait_until(lambda: waits(first))
+        with run_sweep(cluster, bench, store("second"), *SHARED_POOLS) as second:
+            assert wait_until(lambda: waits(second))
             holder.stdin.close()
             codes = [job.process.wait(240) for job in (first, second)]
             assert codes == [0, 0], first.printed.read_text() + second.printed.read_text()
@@ -248,18 +258,18 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
 @pytest.mark.slow
 def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path: Path) -> None:
     """The worker on the first machine is stopped, so only a worker on the second can continue."""
-    write_rows(tmp_path / "prompts.parquet", prompts(MANY))
-    write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", MANY), row_group=SHARD)
+    write_rows(tmp_path / "prompts.parquet", prompts(MANY_IMAGES))
+    write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", MANY_IMAGES), row_group=SHARD)
     store = store_at(tmp_path / "store")
     pools = ("+cluster.pools.image_statistics={num_cpus:1,max_size:2,labels:{kind:worker}}",)
-    with cluster.node(WORKER) as node, sweep(cluster, tmp_path, store.place.url, *pools) as job:
-        assert until(lambda: committed(store) > 0 or job.ended())
-        (worker,) = workers_on(node)
+    with cluster.node(WORKER) as node, run_sweep(cluster, tmp_path, store.place.url, *pools) as job:
+        assert wait_until(lambda: count_committed(store) > 0 or job.ended())
+        (worker,) = list_workers(node)
         os.kill(worker, signal.SIGSTOP)
-        before = committed(store)
+        before = count_committed(store)
         with cluster.node(WORKER) as joined:
-            assert until(lambda: len(workers_on(joined)) > 0 or job.ended())
-            assert until(lambda: committed(store) > before or job.ended())
+            assert wait_until(lambda: len(list_workers(joined)) > 0 or job.ended())
+            assert wait_until(lambda: count_committed(store) > before or job.ended())
             os.kill(worker, signal.SIGCONT)
             assert job.process.wait(240) == 0, job.printed.read_text()
-    assert committed(store) == MANY // SHARD > before
+    assert count_committed(store) == MANY_IMAGES // SHARD > before

@@ -1,4 +1,4 @@
-"""In a short soak, a round of faults on a real cluster gives the undisturbed tables and leaves nothing behind."""
+"""A short soak with faults on a real cluster gives the undisturbed tables and leaves nothing behind."""
 
 import json
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.environment import ROOT
-from tests.faults.driving import ORPHAN_SECONDS, until
-from tests.faults.hook import NOTES
-from tests.ray_head import marked
+from tests.faults.driving import ORPHAN_SECONDS, wait_until
+from tests.faults.hook import NOTES_VARIABLE
+from tests.ray_head import find_marked_processes
 
 SEED = 26
 """Seed that draws one sweep in a folder: a worker is killed, and a table of the run and a digest are damaged."""
@@ -27,4 +27,4 @@ def test_a_short_soak_ends_in_the_undisturbed_tables_and_leaves_no_process(tmp_p
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["event"] == "summary"
     assert (lines[-1]["result"], lines[-1]["rounds"], lines[-1]["sweeps"]) == ("equal", 1, 1)
-    assert until(lambda: not marked(NOTES, str(folder / "notes")), ORPHAN_SECONDS)
+    assert wait_until(lambda: not find_marked_processes(NOTES_VARIABLE, str(folder / "notes")), ORPHAN_SECONDS)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 def sweep_marked(
     marks: dict[int, bytes], tmp_path: Path, *overrides: str
 ) -> tuple[FinishedSweep, list[dict[str, Any]]]:
-    """Sweep twelve images in three shards; the images at the keys of `marks` carry the marks."""
+    """Sweep twelve images in three shards; `marks` contains bytes to append to images, by position."""
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=12)
     rows = images("atlas", 12)
     for row, mark in marks.items():
@@ -37,7 +37,7 @@ def sweep_marked(
     return run_config(config), rows
 
 
-def failed_ids(done: FinishedSweep) -> set[str]:
+def list_failed_ids(done: FinishedSweep) -> set[str]:
     return {row["image_id"] for row in done.results.read_scores().to_pylist() if row["score"] is None}
 
 
@@ -58,7 +58,7 @@ def test_rows_that_kill_their_worker_or_hang_are_left_out_and_their_shards_are_s
     deadlines = [f"cluster.pools.{stage}.deadline=5" for stage in ("answers", "similarities")]
     overrides = (f"metric=[{metric}]", "cluster.default.deadline=5", *deadlines, f"cluster.bundle={bundle}")
     done, rows = sweep_marked(marks, tmp_path, *overrides)
-    assert failed_ids(done) == {rows[row]["image_id"] for row in marks}
+    assert list_failed_ids(done) == {rows[row]["image_id"] for row in marks}
     errors = done.results.read_errors().to_pylist()
     assert [(error["kind"], error["retryable"]) for error in errors] == [("killed_worker", True)] * len(marks)
 
@@ -71,7 +71,7 @@ def test_the_deadline_ends_a_model_call_that_hangs_and_its_row_is_left_out(tmp_p
     write_rows(folder / "images/atlas/00000.parquet", rows)
     overrides = ("metric=[clipscore]", "cluster.pools.similarities.deadline=5")
     done = run_bench(folder, tmp_path / "store", *overrides, "cluster=local")
-    assert failed_ids(done) == {HANGING_CALL}
+    assert list_failed_ids(done) == {HANGING_CALL}
     (error,) = done.results.read_errors().to_pylist()
     assert (error["kind"], error["retryable"]) == ("killed_worker", True)
 
@@ -80,7 +80,7 @@ def test_the_deadline_ends_a_model_call_that_hangs_and_its_row_is_left_out(tmp_p
 def test_a_shard_that_keeps_killing_workers_fails_alone_and_the_next_run_tries_it_again(tmp_path: Path) -> None:
     overrides = ("metric=[edge_density]", "cluster.max_attempts=2")
     done, rows = sweep_marked({4: DEADLY, 6: DEADLY}, tmp_path, *overrides)
-    assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
+    assert list_failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     assert {e["message"] for e in done.results.read_errors().to_pylist()} == {"the worker died 2 times on this shard"}
     assert (done.exit_code, len(done.results.read_scores())) == (1, 12)
 
@@ -93,7 +93,7 @@ def test_a_sweep_with_retry_failed_tries_an_abandoned_shard_again(tmp_path: Path
     """The image of the shard blocks the first process that decodes it, until the deadline, but not the second."""
     overrides = ("metric=[edge_density]", "cluster.max_attempts=1", "cluster.default.deadline=5")
     done, rows = sweep_marked({5: BAIT + str(tmp_path / "pid").encode()}, tmp_path, *overrides)
-    assert failed_ids(done) == {row["image_id"] for row in rows[4:8]}
+    assert list_failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     write_rows(tmp_path / "bench/images/flint/00000.parquet", images("flint", 12))
     config = sweep_config(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides, "retry_failed=true")
     again = run_config(config)

@@ -1,4 +1,4 @@
-"""A benchmark whose files change: any order, uneven shards, and several images or none for a prompt."""
+"""A benchmark whose files change: rows in any order, uneven shards, and prompts with several images or without any."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,7 +18,7 @@ BROKEN = b"this is no image"
 
 
 @cache
-def pictures(generator: str) -> dict[str, bytes]:
+def read_images(generator: str) -> dict[str, bytes]:
     """Return a generator's images in the embedded benchmark, keyed by prompt."""
     table = pq.read_table(PACK / "images" / generator, columns=["prompt_id", "image"])
     return dict(zip(table.column("prompt_id").to_pylist(), table.column("image").to_pylist(), strict=True))
@@ -26,7 +26,7 @@ def pictures(generator: str) -> dict[str, bytes]:
 
 @dataclass(kw_only=True)
 class Bench:
-    """The intended rows, and the folder with the files that contain them."""
+    """The benchmark's current rows, and the folder with the files that contain them."""
 
     folder: Path
     chance: Random
@@ -36,7 +36,7 @@ class Bench:
     images: str = "images"
     """Folder of the images, relative to the benchmark's folder."""
     version: int = 0
-    """Number of changes so far."""
+    """Number of changes since the benchmark was created."""
 
     def begin(self, count: int, generators: int) -> None:
         """Start with this number of the embedded benchmark's prompts, and with some generators' images."""
@@ -53,7 +53,7 @@ class Bench:
         pq.write_table(pa.Table.from_pylist(self.prompts), self.folder / "prompts.parquet")
 
     def write_images(self, name: str) -> None:
-        """Rewrite a generator's files with new row groups; remove files that are no longer needed."""
+        """Rewrite a generator's files with new row groups, and remove surplus files."""
         self.version += 1
         folder = self.folder / self.images / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,30 +75,30 @@ class Bench:
                 writer.write_table(table.slice(start, size))
                 start += size
 
-    def _image(self, name: str, prompt: dict[str, Any], of: str | None = None) -> dict[str, Any]:
+    def _make_image(self, name: str, prompt: dict[str, Any], of: str | None = None) -> dict[str, Any]:
         image_id = f"{name}-{self.chance.getrandbits(40):010x}"
         return {
             "image_id": image_id,
             "prompt_id": prompt["prompt_id"],
-            "image": pictures(of or name)[prompt["prompt_id"]],
+            "image": read_images(of or name)[prompt["prompt_id"]],
         }
 
-    def _a_row(self) -> tuple[str, dict[str, Any]]:
+    def _choose_row(self) -> tuple[str, dict[str, Any]]:
         name = self.chance.choice(sorted(self.rows))
         return name, self.chance.choice(self.rows[name])
 
     # names of the possible changes
 
     def add_generator(self, name: str | None = None) -> None:
-        """Add a generator with several images or none for each prompt, in random order."""
+        """Add a generator with any number of images for each prompt, in random order."""
         left = [one for one in GENERATORS if one not in self.rows]
         if name is None and not left:
             return
         name = name or left[0]
         counts = [self.chance.choice([0, 1, 1, 1, 1, 2]) for _ in self.prompts]
         several = [prompt for prompt, count in zip(self.prompts, counts, strict=True) for _ in range(count)]
-        rows = [self._image(name, prompt, self.chance.choice([name, *GENERATORS])) for prompt in several]
-        self.rows[name] = self.chance.sample(rows, len(rows)) or [self._image(name, self.prompts[0])]
+        rows = [self._make_image(name, prompt, self.chance.choice([name, *GENERATORS])) for prompt in several]
+        self.rows[name] = self.chance.sample(rows, len(rows)) or [self._make_image(name, self.prompts[0])]
         self.write_images(name)
 
     def edit_prompt(self) -> None:
@@ -113,7 +113,7 @@ class Bench:
         self.write_prompts()
         if self.chance.random() < 0.7:
             name = self.chance.choice(sorted(self.rows))
-            self.rows[name].insert(self.chance.randint(0, len(self.rows[name])), self._image(name, prompt))
+            self.rows[name].insert(self.chance.randint(0, len(self.rows[name])), self._make_image(name, prompt))
             self.write_images(name)
 
     def shuffle_prompts(self) -> None:
@@ -123,13 +123,13 @@ class Bench:
 
     def replace_image(self) -> None:
         """Replace the image of a row."""
-        name, row = self._a_row()
-        row["image"] = self._image(name, self.chance.choice(self.prompts), self.chance.choice(GENERATORS))["image"]
+        name, row = self._choose_row()
+        row["image"] = self._make_image(name, self.chance.choice(self.prompts), self.chance.choice(GENERATORS))["image"]
         self.write_images(name)
 
     def break_image(self) -> None:
         """Break the image of a row."""
-        name, row = self._a_row()
+        name, row = self._choose_row()
         row["image"] = BROKEN
         self.write_images(name)
 
@@ -138,13 +138,13 @@ class Bench:
         for name, rows in self.rows.items():
             broken = [row for row in rows if row["image"] == BROKEN]
             for row in broken:
-                row["image"] = pictures(name)[row["prompt_id"]]
+                row["image"] = read_images(name)[row["prompt_id"]]
             if broken:
                 self.write_images(name)
 
     def drop_image(self) -> None:
         """Remove a row, unless it is the only one."""
-        name, row = self._a_row()
+        name, row = self._choose_row()
         if len(self.rows[name]) > 1:
             self.rows[name].remove(row)
             self.write_images(name)

@@ -1,4 +1,4 @@
-"""Damage to the files of a store, as on a failing disk, by kind of file."""
+"""Damages files of a store, as a failing disk does."""
 
 import os
 from pathlib import Path
@@ -36,8 +36,8 @@ DRAWN_WAYS = tuple(way for way in WAYS if way != "misplace")
 SECTOR = 512
 
 
-def kind_of(path: str) -> str | None:
-    """Return the kind of a file from its path in the store, or None if files like it are never damaged."""
+def find_kind(path: str) -> str | None:
+    """Return the kind of a file in the store, or None for a kind that is never damaged."""
     folder, *rest = path.split("/")
     if folder in STAGES:
         return "draft" if ".draft." in path else "cell"
@@ -61,11 +61,11 @@ def kind_of(path: str) -> str | None:
     }.get(name)  # fmt: skip
 
 
-def files_of(store: Path) -> dict[str, list[Path]]:
+def list_files_by_kind(store: Path) -> dict[str, list[Path]]:
     """Return the store's files by kind, newest last."""
     found: dict[str, list[Path]] = {}
     for path in sorted(store.rglob("*"), key=lambda path: (path.lstat().st_mtime_ns, path)):
-        kind = kind_of(str(path.relative_to(store))) if path.is_file() else None
+        kind = find_kind(str(path.relative_to(store))) if path.is_file() else None
         if kind is not None:
             found.setdefault(kind, []).append(path)
     return found
@@ -75,7 +75,7 @@ def damage(store: Path, way: str, chance: Random) -> str:
     """Damage some of the newest files, cells more often than others; return their paths."""
     damaged = []
     for _ in range(chance.randint(1, 3)):
-        found = files_of(store)
+        found = list_files_by_kind(store)
         if found:
             kind = chance.choice([*sorted(found), *(["cell"] * len(found) if "cell" in found else [])])
             damaged.append(_damage(store, found[kind], way, chance))
@@ -89,7 +89,7 @@ def _damage(store: Path, files: list[Path], way: str, chance: Random) -> str:
     if way == "misplace":
         return _misplace(store, path, chance.choice(strangers)) if strangers else ""
     others = strangers or [other for other in files[-8:] if other != path]
-    return f"{way} {path.relative_to(store)}" if harm(path, way, chance, others) else ""
+    return f"{way} {path.relative_to(store)}" if damage_file(path, way, chance, others) else ""
 
 
 def damage_pictures(folder: Path, generator: str, way: str, chance: Random) -> str:
@@ -99,13 +99,13 @@ def damage_pictures(folder: Path, generator: str, way: str, chance: Random) -> s
     files += (kept / "wanted" / generator).glob("*.parquet")
     path = chance.choice(sorted(files)) if files else None
     others = [other for other in files if other.parent == path.parent] if path is not None else []
-    return f"{way} {path.relative_to(folder)}" if path is not None and harm(path, way, chance, others) else ""
+    return f"{way} {path.relative_to(folder)}" if path is not None and damage_file(path, way, chance, others) else ""
 
 
-def harm(path: Path, way: str, chance: Random, others: list[Path] | None = None) -> bool:
+def damage_file(path: Path, way: str, chance: Random, others: list[Path] | None = None) -> bool:
     """Damage a file; return False if its content did not change."""
     content = path.read_bytes()
-    left = harmed(content, way, chance, others)
+    left = damage_content(content, way, chance, others)
     if left == content:
         return False
     if way in ROT and left is not None:
@@ -118,7 +118,7 @@ def harm(path: Path, way: str, chance: Random, others: list[Path] | None = None)
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Overwrite a file under all of its names, keeping its modification times."""
+    """Overwrite a file in place, so that all its hard links change, and keep its modification time."""
     before = path.stat()
     with path.open("r+b") as file:
         file.write(content)
@@ -127,19 +127,19 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def _find_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
-    """Return cells of the same stage with another recipe; none if the file is not a cell."""
+    """Return cells of the same stage with another recipe; an empty list if the file is not a cell."""
     stage, recipe, *_ = path.relative_to(store).parts
     others = [other.relative_to(store).parts for other in files if stage in STAGES]
     return [store.joinpath(*other) for other in others if other[0] == stage and other[1] != recipe]
 
 
 def _misplace(store: Path, path: Path, stranger: Path) -> str:
-    """Move a cell to where another recipe's cell belongs, keeping the moved cell's name."""
+    """Move a cell into the folder of another recipe, keeping its name."""
     path.rename(stranger.with_name(path.name))
     return f"misplace {path.relative_to(store)} to {stranger.parent.relative_to(store)}"
 
 
-def harmed(content: bytes, way: str, chance: Random, others: list[Path] | None = None) -> bytes | None:
+def damage_content(content: bytes, way: str, chance: Random, others: list[Path] | None = None) -> bytes | None:
     """Return the damaged content, or None if the file is lost."""
     if way == "delete":
         return None

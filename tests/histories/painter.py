@@ -1,4 +1,4 @@
-"""A generator whose images depend only on their prompts, as an image service on localhost."""
+"""An image service on localhost whose images depend only on their prompts."""
 
 import base64
 import io
@@ -43,7 +43,7 @@ class Painter(AbstractContextManager["Painter"]):
     ) -> None:
         self.server.close()
 
-    def words(self) -> list[str]:
+    def list_arguments(self) -> list[str]:
         """Return the arguments that make `jobs.generate` use the service; its key is in the environment."""
         return [
             "benchmark=own", "image_model=images_api", f"image_model.checkpoint={PAINTER}",

@@ -22,7 +22,7 @@ from plumbline.jobs.command import Command, Terminated, run_job
 from plumbline.jobs.table import JOBS
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
 from tests.histories.bench import CHANGES, Bench
-from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_pictures, files_of
+from tests.histories.damage import DRAWN_WAYS, WAYS, damage, damage_pictures, list_files_by_kind
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, VARIABLE
 
@@ -34,7 +34,7 @@ SHARE_OF_LARGE = 0.25
 Step = tuple[Any, ...]
 """Name of a step, and its random arguments."""
 TOLERANCE = 1e-5
-"""Relative tolerance, because the other rows in a batch change the last bits."""
+"""Relative tolerance, because the last bits of a score depend on the other rows in its batch."""
 
 
 class History:
@@ -49,14 +49,14 @@ class History:
         self.bench = Bench(folder=folder / "bench", chance=self.chance)
         self.bench.begin(self.chance.randint(*(LARGE if self.large else SMALL)), self.chance.randint(2, 3))
         self.calm: dict[tuple[Any, ...], Path] = {}
-        self.told: list[str] = []
+        self.log: list[str] = []
         """Log of the steps, for investigating a failure."""
 
-    def happen(self, step: Step) -> None:
-        """Perform one step and record it."""
+    def perform(self, step: Step) -> None:
+        """Perform one step and add it to the log."""
         name, *drawn = step
         told = getattr(self, name)(*drawn)
-        self.told.append(" ".join(map(str, [name, *drawn, *([told] if told else [])])))
+        self.log.append(" ".join(map(str, [name, *drawn, *([told] if told else [])])))
 
     def sweep(self, metrics: str, flags: tuple[str, ...]) -> str:
         """Run a sweep, and compare it with the same sweep in a fresh store."""
@@ -81,21 +81,21 @@ class History:
         return damage(self.store, way, self.chance)
 
     def draw(self, way: str) -> str:
-        """Let a generator draw every prompt, after damaging its earlier images."""
+        """Let a generator draw an image for every prompt, after damage to its earlier images."""
         images = self.bench.folder / self.bench.images
         harmed = damage_pictures(images, PAINTER, way, self.chance)
         self.bench.version += 1
         code, printed = run(JOBS["generate"].COMMAND, JOBS["generate"].main, [
-            *self.painter.words(), f"prompts={self.bench.folder}/prompts.parquet", f"images={images}", "cluster=here",
-            f"shard_rows={self.shard_rows}",
+            *self.painter.list_arguments(), f"prompts={self.bench.folder}/prompts.parquet", f"images={images}",
+            "cluster=here", f"shard_rows={self.shard_rows}",
         ])  # fmt: skip
         assert code == 0, printed
         self.painter.assert_drawn(images / PAINTER, self.bench.prompts)
         return harmed
 
     def die(self, share: float) -> None:
-        """Delete the last sweep's last files, including the manifest, as if it had been killed before writing them."""
-        files = files_of(self.store)
+        """Delete the newest run and some cells, as if the last sweep had been killed before writing them."""
+        files = list_files_by_kind(self.store)
         runs = sorted(path.parent for path in files.get("manifest", []))
         if runs:
             shutil.rmtree(runs.pop())
@@ -127,7 +127,7 @@ class History:
         return f"exit code {code}"
 
     def look(self, job: str) -> str:
-        """Clean up or list; damage is reported in one line."""
+        """Run a job that cleans up, reports or lists the store; it must end with a known exit code despite damage."""
         chosen = {"gc": (gc, ["delete=true", "grace_days=0"]), "report": (report, []), "status": (status, [])}
         module, arguments = chosen[job]
         code, printed = run(module.COMMAND, module.main, [f"store={self.store}", *arguments])
@@ -182,7 +182,7 @@ STEPS = st.one_of(
 
 
 def rounds(most: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
-    """Draw several rounds of steps, each ending with a sweep."""
+    """Draw up to `most` rounds of steps; each round ends with a sweep."""
     sweep = st.tuples(st.just("sweep"), *SWEEPS)
     return st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=3), sweep), min_size=2, max_size=most)
 
@@ -225,9 +225,9 @@ def run_histories(count: int, most: int, *, shrink: bool) -> None:
             steps = [first, *(step for happenings, swept in later for step in (*happenings, swept))]
             for number, step in enumerate(steps):
                 try:
-                    history.happen(step)
+                    history.perform(step)
                 except BaseException:
-                    told = [*history.told, f"then failed: {steps[number]}"]
+                    told = [*history.log, f"then failed: {steps[number]}"]
                     note("\n".join(told))
                     raise
 

@@ -24,7 +24,7 @@ from plumbline.operators.models.families import FAMILIES
 from plumbline.pipelines.plans.sweep_config import StatusConfig, SweepConfig, read_config
 from plumbline.pipelines.sources.question_packs import PACKS
 from tests.commands import config_of, printed, refusal, run, store_at
-from tests.files import put
+from tests.files import write_files
 from tests.operators.tiny import picture
 
 ROOT = Path(__file__).parent.parent.parent
@@ -363,7 +363,7 @@ def test_an_error_of_the_machine_is_reported_in_one_line(error: Exception, capsy
 
 def test_a_users_config_folder_adds_choices(tmp_path: Path) -> None:
     mine = "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nmax_failed: 0.5\n"
-    put(tmp_path, {"sweep/mine.yaml": mine})
+    write_files(tmp_path, {"sweep/mine.yaml": mine})
     assert understood("sweep", "sweep=mine", f"--config-dir={tmp_path}").max_failed == 0.5
     assert "no such folder" in refusal("sweep", "sweep=mine", "--config-dir=/nowhere", code=64)
     assert "sweep=gecko_ablation | mine | own_images" in describe("sweep", SweepConfig, str(tmp_path))
@@ -383,7 +383,7 @@ BROKEN = {
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("group", ["benchmark", "sweep"])
 def test_a_users_file_that_is_not_yaml_is_refused_in_one_line(group: str, content: bytes, tmp_path: Path) -> None:
-    file = put(tmp_path, {f"{group}/mine.yaml": content}) / group / "mine.yaml"
+    file = write_files(tmp_path, {f"{group}/mine.yaml": content}) / group / "mine.yaml"
     given = ["sweep=mine"] if group == "sweep" else ["sweep=shapes", "benchmark=mine"]
     line = refusal("sweep", *given, "dry_run=true", f"--config-dir={tmp_path}", code=64)
     assert line.startswith(f"error: {file}: expected YAML") and line.endswith("; correct the file") and len(line) < 500
@@ -401,7 +401,7 @@ DOUBLING = {
 
 
 def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> None:
-    put(folder, {"cluster/mine.yaml": "".join(f"{name}: {value}\n" for name, value in values.items())})
+    write_files(folder, {"cluster/mine.yaml": "".join(f"{name}: {value}\n" for name, value in values.items())})
     line = refusal("status", "+cluster=mine", f"--config-dir={folder}", code=64)
     assert line.startswith("error: config key 'cluster.a") and line.endswith(f"found more; correct {folder}")
     assert "expected interpolations that insert at most" in line and len(line) < 400
@@ -419,7 +419,7 @@ def test_a_long_text_that_one_value_repeats_is_refused_before_it_is_copied(tmp_p
 
 
 def test_a_users_configuration_may_name_a_value_a_thousand_times(tmp_path: Path) -> None:
-    put(tmp_path, {"cluster/mine.yaml": "a: x\n" + "".join(f"b{n}: ${{cluster.a}}/{n}\n" for n in range(1000))})
+    write_files(tmp_path, {"cluster/mine.yaml": "a: x\n" + "".join(f"b{n}: ${{cluster.a}}/{n}\n" for n in range(1000))})
     shown = yaml.safe_load(printed("status", "+cluster=mine", f"--config-dir={tmp_path}", "--config"))
     assert [shown["cluster"][f"b{n}"] for n in range(1000)] == [f"x/{n}" for n in range(1000)]
 

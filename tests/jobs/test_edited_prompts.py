@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plumbline.pipelines.base.exit_codes import COMPLETE
-from tests.bench_of import images, prompts, words_of, write_rows
+from tests.bench_of import images, list_arguments, prompts, write_rows
 from tests.commands import Ended, run
 
 EDITED, PROMPTS = 20, 44
@@ -19,7 +19,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Ended]:
     given = prompts(PROMPTS)
     write_rows(folder / "images" / "atlas" / "00000.parquet", images("atlas", PROMPTS), row_group=16)
     write_rows(folder / "prompts.parquet", given, row_group=16)
-    words = words_of(
+    words = list_arguments(
         folder, folder / "store", "sweep=own_images", "models=shapes", "metric=[clipscore]", "shard_rows=16"
     )
     assert run("nightly", *words).code == COMPLETE

@@ -18,9 +18,9 @@ from plumbline.pipelines.maintenance.retention import drop_runs
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from tests.bench_of import images, prompts, sources_of
+from tests.bench_of import images, list_sources, prompts
 from tests.commands import Ended, newest, run, store_at
-from tests.files import as_tar, put
+from tests.files import make_tar, write_files
 
 TEXTS = [row["text"] for row in prompts(3)]
 PNGS = [row["image"] for row in images("atlas", 3)]
@@ -50,7 +50,7 @@ def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
     """Count the images that have a score, by generator and prompt."""
     of_run = manifest(tmp_path)
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
-    known = sources_of(benchmark).prompts.to_pylist()
+    known = list_sources(benchmark).prompts.to_pylist()
     texts = {row["prompt_id"]: row["text"] for row in known}
     rows = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
     return Counter((row["generator"], texts[row["prompt_id"]]) for row in rows if row["score"] is not None)
@@ -58,7 +58,7 @@ def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
 
 def paths_only(folder: Path) -> Path:
     """Write a Hugging Face dataset whose rows contain the paths of files in its folder."""
-    put(folder, {f"files/{n}.png": png for n, png in enumerate(PNGS)})
+    write_files(folder, {f"files/{n}.png": png for n, png in enumerate(PNGS)})
     rows = [{"image": {"bytes": None, "path": f"files/{n}.png"}, "text": text} for n, text in enumerate(TEXTS)]
     return parquet(folder / "train-00000-of-00001.parquet", rows).parent
 
@@ -72,7 +72,7 @@ def saved_to_disk(folder: Path) -> Path:
     table = pa.Table.from_pylist(
         [{"image": {"bytes": png, "path": None}, "text": text} for png, text in zip(PNGS, TEXTS, strict=True)]
     )
-    put(folder, {"state.json": "{}", "dataset_info.json": "{}"})
+    write_files(folder, {"state.json": "{}", "dataset_info.json": "{}"})
     place = str(folder / "data-00000-of-00001.arrow")
     with pa.OSFile(place, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -81,20 +81,20 @@ def saved_to_disk(folder: Path) -> Path:
 
 def prompt_list(folder: Path) -> Path:
     files = {f"{name}/{n:05d}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
-    return put(folder, {**files, "prompts.txt": "\n".join(TEXTS)})
+    return write_files(folder, {**files, "prompts.txt": "\n".join(TEXTS)})
 
 
 def metadata_in_each(folder: Path) -> Path:
     """Write folders of images in the layout of GenEval's scripts."""
     for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True)):
-        put(folder, {f"{n:05d}/metadata.jsonl": json.dumps({"prompt": text}), f"{n:05d}/samples/0000.png": png})
+        write_files(folder, {f"{n:05d}/metadata.jsonl": json.dumps({"prompt": text}), f"{n:05d}/samples/0000.png": png})
     return folder
 
 
 def metadata_of_each_generator(folder: Path) -> Path:
     rows = [{"file_name": f"{n}.png", "text": text} for n, text in enumerate(TEXTS)]
     for name in ("flux", "sdxl"):
-        put(folder / name, {"metadata.jsonl": lines(rows), **{f"{n}.png": png for n, png in enumerate(PNGS)}})
+        write_files(folder / name, {"metadata.jsonl": lines(rows), **{f"{n}.png": png for n, png in enumerate(PNGS)}})
     return folder
 
 
@@ -111,7 +111,7 @@ def pick_a_pic(folder: Path) -> Path:
 
 
 def names_alone(folder: Path) -> Path:
-    return put(folder, {f"{text}.png": png for text, png in zip(TEXTS, PNGS, strict=True)})
+    return write_files(folder, {f"{text}.png": png for text, png in zip(TEXTS, PNGS, strict=True)})
 
 
 def models_in_a_dataset(folder: Path) -> Path:
@@ -126,7 +126,7 @@ def models_in_tars(folder: Path) -> Path:
         samples = [(f"{n}{name}{ending}", content) for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True))
                    for ending, content in ((".png", png), (".json", json.dumps({"model": name}).encode()),
                                            (".txt", text.encode()))]  # fmt: skip
-        put(folder, {f"{name}.tar": as_tar(samples)})
+        write_files(folder, {f"{name}.tar": make_tar(samples)})
     return folder
 
 
@@ -134,7 +134,7 @@ def table_next_to_images(folder: Path) -> Path:
     """Write a CSV, and folders of images whose names could be mistaken for prompts."""
     files = {f"img/{name}_dev_{n}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
     rows = [f'img/{name}_dev_{n}.png,"{text}",{name}' for n, text in enumerate(TEXTS) for name in ("flux", "sdxl")]
-    return put(folder, {**files, "images.csv": "\n".join(["filename,prompt,model_name", *rows])})
+    return write_files(folder, {**files, "images.csv": "\n".join(["filename,prompt,model_name", *rows])})
 
 
 def odd_endings(folder: Path) -> Path:
@@ -143,7 +143,7 @@ def odd_endings(folder: Path) -> Path:
     for n, ending in enumerate(("avif", "jfif", "PNG")):
         png.convert("RGB").save(encoded := io.BytesIO(), {"jfif": "JPEG"}.get(ending, ending))
         files[f"{n}.{ending}"] = encoded.getvalue()
-    return put(folder, {**files, "prompts.txt": "\n".join(TEXTS)})
+    return write_files(folder, {**files, "prompts.txt": "\n".join(TEXTS)})
 
 
 JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]] = {
@@ -243,13 +243,15 @@ def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path
 
 def test_a_benchmarks_prompts_may_be_a_text_file(tmp_path: Path) -> None:
     assert take_in(tmp_path, "flux").code == 0
-    listed = put(tmp_path, {"prompts.txt": "\n".join(["", *TEXTS[1:], TEXTS[1], ""])}) / "prompts.txt"
+    listed = write_files(tmp_path, {"prompts.txt": "\n".join(["", *TEXTS[1:], TEXTS[1], ""])}) / "prompts.txt"
     assert sweep_them(tmp_path, listed, "benchmark.require_every_image=false").code == 0
     assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS[1:]}
 
 
 def test_a_sweep_refuses_to_read_several_generators_as_one(tmp_path: Path) -> None:
-    known = put(tmp_path, {"prompts.csv": "\n".join(["prompt_id,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))])})
+    known = write_files(
+        tmp_path, {"prompts.csv": "\n".join(["prompt_id,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))])}
+    )
     rows = [{"image": png, "prompt_id": str(n), "model": name}
             for n, png in enumerate(PNGS) for name in ("sdxl", "flux")]  # fmt: skip
     parquet(tmp_path / "mine/0.parquet", rows)
@@ -288,9 +290,9 @@ def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
 
 def write_table(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: Sequence[str] = TEXTS) -> Path:
     """Write a CSV with absolute paths, and skills separated by semicolons, as a script would."""
-    put(folder, {f"{generator}/{n}.png": png for n, png in enumerate(pngs)})
+    write_files(folder, {f"{generator}/{n}.png": png for n, png in enumerate(pngs)})
     rows = [f'{folder}/{generator}/{n}.png,"{text}",counting; colour' for n, text in enumerate(texts)]
-    return put(folder, {f"{generator}.csv": "\n".join(["file,prompt,skills", *rows])}) / f"{generator}.csv"
+    return write_files(folder, {f"{generator}.csv": "\n".join(["file,prompt,skills", *rows])}) / f"{generator}.csv"
 
 
 def take_in(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> Ended:
@@ -325,7 +327,10 @@ def test_ingesting_adds_one_generator_and_refreshes_another(tmp_path: Path) -> N
 def test_a_subset_of_the_prompts_is_a_benchmark(tmp_path: Path) -> None:
     assert take_in(tmp_path, "flux").code == 0
     known = pq.read_table(tmp_path / "own/prompts.parquet").to_pylist()[:1]
-    few = put(tmp_path, {"few.csv": f'prompt_id,text\n{known[0]["prompt_id"]},"{known[0]["text"]}"\n'}) / "few.csv"
+    few = (
+        write_files(tmp_path, {"few.csv": f'prompt_id,text\n{known[0]["prompt_id"]},"{known[0]["text"]}"\n'})
+        / "few.csv"
+    )
     said = sweep_them(tmp_path, few, "dry_run=true").out
     assert "2 of 3 images belong to prompts that are not in benchmark.prompts" in said
     assert sweep_them(tmp_path, few, "benchmark.require_every_image=false").code == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench_of import words_of, write_benchmark
+from tests.bench_of import list_arguments, write_benchmark
 from tests.commands import newest, printed, refusal, run
 from tests.operators import tiny
 from tests.operators.tiny.roles import tiny_models
@@ -36,7 +36,9 @@ def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     tiny.save_causal_lm(folder / "babbler", max_position_embeddings=4096)
     (folder / "models").mkdir()
     babbler = f"+models.babbler={{family: causal_lm, checkpoint: {folder}/babbler}}"
-    return words_of(folder / "bench", folder / "store", "max_failed=0.2", *tiny_models(folder / "models"), babbler)
+    return list_arguments(
+        folder / "bench", folder / "store", "max_failed=0.2", *tiny_models(folder / "models"), babbler
+    )
 
 
 @pytest.fixture(scope="module", params=["here", pytest.param("local", marks=pytest.mark.slow)])

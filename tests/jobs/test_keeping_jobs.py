@@ -26,7 +26,7 @@ from plumbline.pipelines.sweeps.computing import registered_sweep
 from tests.bench_of import SMALL, UNJUDGED, Bench, images, plan_bench, write_benchmark
 from tests.commands import Ended, printed, refusal, run, store_at
 from tests.environment import ROOT
-from tests.faults.driving import until
+from tests.faults.driving import wait_until
 
 DOCS = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
 COMMANDS = re.findall(r"^    plumbline (\w+) (.*)$", DOCS, flags=re.MULTILINE)
@@ -117,7 +117,7 @@ def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_o
     given = [*UNJUDGED, *SMALL, "metric=[edge_density]", "benchmark.name=small", f"store={store}"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
     process = subprocess.Popen([sys.executable, "-m", "jobs.sweep", *given], cwd=ROOT, stdout=subprocess.DEVNULL)
-    assert until(lambda: any(store.glob("image_statistics/*/*/*.parquet")))
+    assert wait_until(lambda: any(store.glob("image_statistics/*/*/*.parquet")))
     process.send_signal(signal.SIGSTOP)
     try:
         working = printed("status", f"store={store}")

@@ -25,7 +25,7 @@ from plumbline.pipelines.store.runs import commit_run, has_report, name_newest, 
 from plumbline.pipelines.store.store import LATEST, Store
 from tests.bench_of import Bench, images, prompts, save_scores, write_rows
 from tests.commands import Ended, printed, refusal
-from tests.histories.damage import ROT, harm
+from tests.histories.damage import ROT, damage_file
 
 ROOT = Path(__file__).parent.parent.parent
 METRIC = "metric=[clipscore]"
@@ -382,11 +382,11 @@ def test_a_night_replaces_damaged_files_even_if_their_size_and_time_are_unchange
     nights.run()
     (first,) = run_ids(nights.store)
     folder, chance = Path(nights.store.place.url) / "runs", Random(way)
-    assert harm(folder / first / "report.html", way, chance)
+    assert damage_file(folder / first / "report.html", way, chance)
     shown = nights.run()
     assert shown.code == 0 and f"nothing new since run {first}" in shown.out
     assert "the page was damaged, and is written again" in shown.words and has_report(nights.store, first)
-    assert harm(chance.choice(sorted((folder / first).glob("scores.parquet/*"))), way, chance)
+    assert damage_file(chance.choice(sorted((folder / first).glob("scores.parquet/*"))), way, chance)
     assert nights.run().code == 0
     second = newest_run(nights.store)
     outcome = nights.outcome(second)

@@ -20,8 +20,8 @@ from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from tests.bench_of import PACK, Bench, images, prompts, save_scores, write_rows
 from tests.commands import run
-from tests.faults.outcomes import scores
-from tests.histories.damage import ROT, harm
+from tests.faults.outcomes import read_scores
+from tests.histories.damage import ROT, damage_file
 
 METRIC = "metric=[clipscore]"
 
@@ -116,16 +116,16 @@ def test_damage_that_leaves_size_and_time_unchanged_is_noticed_and_the_run_is_ma
 ) -> None:
     sweep.run()
     (first,) = run_ids(sweep.store)
-    whole = scores(str(sweep.runs / first))
+    whole = read_scores(str(sweep.runs / first))
     paths = sorted((sweep.runs / first).glob(file))
     path = Random(way + file).choice(paths)
     before = path.stat()
-    assert harm(path, way, Random(way + file))
+    assert damage_file(path, way, Random(way + file))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     assert sweep.run().code == 0
     second = newest_run(sweep.store)
     assert second not in (None, first)
-    pd.testing.assert_frame_equal(scores(str(sweep.runs / str(second))), whole)
+    pd.testing.assert_frame_equal(read_scores(str(sweep.runs / str(second))), whole)
     assert run("report", f"store={sweep.store.place}").code == 0
     assert f"nothing changed since run {second}" in sweep.run().out
 
@@ -140,7 +140,7 @@ def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: Sw
     (shared,) = {path.stat().st_ino for path in parts}
     whole = pq.read_table(parts[0])
     chance = Random(6)
-    assert harm(chance.choice(parts), chance.choice(ROT), chance)
+    assert damage_file(chance.choice(parts), chance.choice(ROT), chance)
     assert sweep.run().code == 0
     assert len(parts) == 3 and shared not in {path.stat().st_ino for path in parts}
     for path in parts:
@@ -153,7 +153,7 @@ def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_co
     (first,) = run_ids(sweep.store)
     whole = {path: path.read_bytes() for path in sorted((sweep.runs / first).glob("scores.parquet/*"))}
     atlas = next(path for path in whole if "atlas" in pq.read_table(path).column("generator").to_pylist())
-    assert harm(atlas, "rot", Random(5))
+    assert damage_file(atlas, "rot", Random(5))
     write_rows(sweep.folder / "images/flint/00000.parquet", images("garnet", 8))
     save_scores(sweep.plan())
     assert sweep.run().code == 0
@@ -168,7 +168,7 @@ def test_a_damaged_page_of_an_existing_run_is_written_again(way: str, page: str,
     sweep.run()
     (first,) = run_ids(sweep.store)
     path = Path(sweep.store.place.url) / page.format(first)
-    assert path.read_text().startswith("<!doctype html>") and harm(path, way, Random(way))
+    assert path.read_text().startswith("<!doctype html>") and damage_file(path, way, Random(way))
     assert sweep.run().code == 0 and run_ids(sweep.store) == [first]
     names = [name.format(first) for name in ("runs/{}/report.html", "latest/report.html")]
     assert all(map(sweep.store.has_page, names)) and len(set(map(sweep.store.read_text, names))) == 1

@@ -19,15 +19,15 @@ from PIL import Image
 from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import install
 from plumbline.operators.base.extensions import missing_packages
-from tests.bench_of import CAPTIONED, SMALL, captioned, images, prompts, write_rows
+from tests.bench_of import CAPTIONED, SMALL, images, list_captioned_images, prompts, write_rows
 from tests.commands import newest, printed, refusal, run
-from tests.files import as_tar, put
+from tests.files import make_tar, write_files
 
 
 def test_one_command_scores_a_file_and_prints_coverage_and_means(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = captioned("atlas", 6)
+    rows = list_captioned_images("atlas", 6)
     rows[5]["caption"] = None
     write_rows(tmp_path / "mine.parquet", rows)
     given = [f"images={tmp_path}/mine.parquet", "metrics=[vqascore,clipscore]", "models=shapes", "cluster=here"]
@@ -150,7 +150,7 @@ def test_prompts_without_ids_outside_the_folder_are_numbered_by_line(name: str, 
     random.Random(name).shuffle(pairs)
     first = random.Random(name + pattern).randrange(2)
     names = {pattern.format(generator=generator, number=line + first): (generator, line) for generator, line in pairs}
-    put(tmp_path / "mine", {file: images("atlas", 1)[0]["image"] for file in names})
+    write_files(tmp_path / "mine", {file: images("atlas", 1)[0]["image"] for file in names})
     (tmp_path / name).write_text(PROMPTS_WITHOUT_IDS[name])
     given = [f"images={tmp_path}/mine", f"prompts={tmp_path}/{name}", "metric=[edge_density]", "cluster=here"]
     said = printed("score", *given, f"store={tmp_path}/store")
@@ -177,7 +177,7 @@ def test_prompts_without_ids_outside_the_folder_are_numbered_by_line(name: str, 
 def test_prompts_outside_the_folder_that_match_no_image_end_the_job_before_any_model_loads(
     names: list[str], prompts_file: object, reason: str, tmp_path: Path
 ) -> None:
-    put(tmp_path / "mine", {name: images("atlas", 1)[0]["image"] for name in names})
+    write_files(tmp_path / "mine", {name: images("atlas", 1)[0]["image"] for name in names})
     (tmp_path / "p.json").write_text(json.dumps(prompts_file))
     given = [f"images={tmp_path}/mine", f"prompts={tmp_path}/p.json", "models=shapes", f"store={tmp_path}/store"]
     code, out, err = run("score", *given)
@@ -238,7 +238,7 @@ def test_the_folders_present_content_is_scored_after_any_earlier_try(tmp_path: P
         (tmp_path / "elsewhere").rename(folder / "atlas")
         assert scored() == {"atlas": 4, "Flint v2": 4}
         (folder / "atlas").rename(tmp_path / "elsewhere")
-    rows = captioned("flint", 3)
+    rows = list_captioned_images("flint", 3)
     write_rows(folder / "all.parquet", [{"image": row["picture"], "prompt": row["caption"]} for row in rows])
     assert scored() == {"mine": 3}
 
@@ -248,7 +248,7 @@ def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None
     write_rows(tmp_path / "rows.parquet", [{"image": row["image"], "prompt": "a circle"} for row in images("atlas", 2)])
     content = (tmp_path / "rows.parquet").read_bytes()
     for name in (b"atlas/good", b"atlas/caf\xe9", b"caf\xe9/good"):
-        put(tmp_path / "mine", {os.fsdecode(name + b".parquet"): content})
+        write_files(tmp_path / "mine", {os.fsdecode(name + b".parquet"): content})
     given = [f"images={tmp_path}/mine", "models=shapes", "metric=[edge_density]", "cluster=here"]
     said = printed("score", *given, f"store={tmp_path}/store", code=1)
     for file in ("atlas/caf\\xe9", "caf\\xe9/good"):
@@ -263,7 +263,7 @@ def write_faulty_table(folder: Path, rng: random.Random) -> list[tuple[str, str,
     lines: list[tuple[str, str, str, str]] = []
     for generator, count in (("flint", rng.randint(4, 9)), ("atlas", rng.randint(2, 5))):
         for number in range(count):
-            put(folder, {f"{generator}{number}.png": draw_noise(rng)})
+            write_files(folder, {f"{generator}{number}.png": draw_noise(rng)})
             lines.append((f"prompt {number}", f"{generator}{number}.png", generator, ""))
         lines += [("prompt 0", f"gone{number}.png", generator, "missing_image") for number in range(rng.randint(1, 3))]
         lines += [("", f"{generator}0.png", generator, "empty_prompt")] * rng.randint(1, 3)
@@ -337,16 +337,21 @@ def test_an_error_row_names_the_users_file_and_line(named: str, tmp_path: Path) 
 def test_a_file_without_an_images_prompt_is_named_and_lines_may_move(tmp_path: Path) -> None:
     """Prompts come from text files, JSON files or lines of a list; moving a row to another line rewrites no shard."""
     image = draw_noise(random.Random(3))
-    beside = put(tmp_path / "beside", {"a.png": image, "a.txt": "a cat", "b.png": image, "b.txt": " \n", "c.png": image,
-                                       "c.json": '{"text": "", "seed": 3}'})  # fmt: skip
-    numbered = put(tmp_path / "list", {"0.png": image, "1.png": image, "2.png": image, "prompts.txt": "cat\n\ndog"})
+    beside = write_files(
+        tmp_path / "beside",
+        {"a.png": image, "a.txt": "a cat", "b.png": image, "b.txt": " \n", "c.png": image,
+         "c.json": '{"text": "", "seed": 3}'},
+    )  # fmt: skip
+    numbered = write_files(
+        tmp_path / "list", {"0.png": image, "1.png": image, "2.png": image, "prompts.txt": "cat\n\ndog"}
+    )
     given = ["metric=[edge_density]", "cluster=here", "dry_run=true", "max_failed=0.9"]
     said = printed("score", f"images={beside}", *given, f"store={tmp_path}/store")
     assert "beside/b.txt: the .txt is empty; write the prompt of its image into it" in said
     assert "beside/c.json: it has neither a prompt nor a prompt_id; add one" in said
     said = printed("score", f"images={numbered}", *given, f"store={tmp_path}/store")
     assert "list/prompts.txt, line 2: the line is empty, and 1.png has its number; write a prompt there" in said
-    made = put(tmp_path / "table", {"a.png": image, "images.csv": "file,prompt\na.png,a cat\n"})
+    made = write_files(tmp_path / "table", {"a.png": image, "images.csv": "file,prompt\na.png,a cat\n"})
     printed("ingest", f"images={made}", f"output={tmp_path}/made")
     (made / "images.csv").write_text('file,prompt,note\n\na.png,a cat,"moved"\n')
     assert "exists already" in printed("ingest", f"images={made}", f"output={tmp_path}/made")
@@ -388,7 +393,7 @@ def test_an_oversized_file_of_rejected_rows_is_refused_before_it_is_read(tmp_pat
 def test_later_jobs_find_the_images_of_a_run_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, here, there = random.Random(5), tmp_path / "here", tmp_path / "there"
     for name in ("atlas", "flint"):
-        put(
+        write_files(
             here / "outs" / name,
             {f"{what}_cube_{number}.png": draw_noise(rng) for number, what in enumerate(["a_red", "one_blue"])},
         )
@@ -409,7 +414,7 @@ def test_an_unknown_number_of_rows_exceeds_every_budget(tmp_path: Path) -> None:
         for name in range(5)
         for ending, data in (("png", draw_noise(rng)), ("txt", b"noise"))
     ]
-    put(tmp_path, {"cut.tar": as_tar(members)[: rng.randint(5_000, 6_000)]})
+    write_files(tmp_path, {"cut.tar": make_tar(members)[: rng.randint(5_000, 6_000)]})
     given = [f"images={tmp_path}/cut.tar", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
     ended = printed("score", *given, "max_failed=1", code=1).splitlines()[-1]
     assert ended.endswith(f"exit code 1: {tmp_path}/cut.tar lost an unknown number of rows")

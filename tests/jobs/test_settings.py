@@ -20,7 +20,7 @@ from PIL import Image, PngImagePlugin
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import write_benchmark
 from tests.commands import Ended, newest, printed, refusal, run
-from tests.files import as_tar
+from tests.files import make_tar
 from tests.operators.report.made import make_run, plain_prompts
 
 CFG = {"cfg": {"4": 24}}
@@ -223,7 +223,7 @@ def test_fields_of_tars_are_settings_and_win_over_the_images_own(tmp_path: Path)
     fields = json.dumps({"prompt": "a cup", "guidance_scale": 7.5})
     (tmp_path / "in").mkdir()
     sample = [("0.png", (tmp_path / "atlas/0.png").read_bytes()), ("0.json", fields.encode())]
-    (tmp_path / "in/0.tar").write_bytes(as_tar(sample))
+    (tmp_path / "in/0.tar").write_bytes(make_tar(sample))
     printed("ingest", f"tars={tmp_path}/in", f"output={tmp_path}/out", "generator=atlas", "cluster.num_cpus=1")
     (row,) = pq.read_table(next((tmp_path / "out/atlas").glob("*.parquet"))).to_pylist()
     assert row["settings"] == {"cfg": "7.5", "steps": "20", "size": "64x48", "seed": "1", "sampler": None}

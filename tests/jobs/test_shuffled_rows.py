@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from tests.bench_of import images, prompts, words_of, write_rows
+from tests.bench_of import images, list_arguments, prompts, write_rows
 from tests.commands import newest, printed
 
 
@@ -18,7 +18,7 @@ def test_shuffled_images_and_prompts_have_the_same_summary_to_the_last_bit(tmp_p
             random.shuffle(rows)
             write_rows(folder / "images" / generator / "00000.parquet", rows, row_group=5)
         write_rows(folder / "prompts.parquet", [prompts(11)[place] for place in random.permutation(11)])
-        words = words_of(folder, folder / "store", "sweep=own_images", "metric=[edge_density]", "shard_rows=5")
+        words = list_arguments(folder, folder / "store", "sweep=own_images", "metric=[edge_density]", "shard_rows=5")
         printed("sweep", *words)
         found.append(pq.read_table(newest(folder / "store") / "summary.parquet"))
     assert len(found[0]) > 2

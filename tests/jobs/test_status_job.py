@@ -7,7 +7,7 @@ from rich.text import Text
 
 from plumbline.jobs.table import JOBS
 from tests.commands import printed, refusal, run
-from tests.files import put
+from tests.files import write_files
 from tests.operators.report.made import make_run
 
 READERS = {
@@ -49,7 +49,7 @@ def test_a_job_that_reads_a_store_reports_a_missing_store(job: str, tmp_path: Pa
 
 
 def test_a_missing_bucket_is_reported_with_the_key_that_was_typed(bucket: str, tmp_path: Path) -> None:
-    folder = put(tmp_path / "mine", {"a.png": b"image", "a.txt": "a cat"})
+    folder = write_files(tmp_path / "mine", {"a.png": b"image", "a.txt": "a cat"})
     for words in (["status"], ["score", f"images={folder}", "metric=[edge_density]", "cluster=here"]):
         said = refusal(*words, f"store={bucket}-of-nobody/x", code=1)
         assert said.startswith(f"error: store {bucket}-of-nobody/x: ") and "bucket" in said

@@ -13,8 +13,8 @@ from plumbline.pipelines.store.runs import newest_run, read_manifest
 from plumbline.pipelines.store.store import BrokenCell
 from tests.bench_of import Bench
 from tests.commands import Ended, run
-from tests.faults.outcomes import scores
-from tests.histories.damage import ROT, files_of, harm
+from tests.faults.outcomes import read_scores
+from tests.histories.damage import ROT, damage_file, list_files_by_kind
 
 METRICS = "metric=[dsg,clipscore,edge_density]"
 VERIFY = "verify=true"
@@ -40,7 +40,7 @@ def bench(complete_bench: Bench) -> Bench:
 
 def cells(bench: Bench, *stages: str) -> list[Path]:
     """Return the committed cells of these stages, or of all stages if none are given."""
-    found = files_of(Path(bench.store.place.url))["cell"]
+    found = list_files_by_kind(Path(bench.store.place.url))["cell"]
     return sorted(path for path in found if not stages or path.relative_to(bench.store.place.url).parts[0] in stages)
 
 
@@ -55,7 +55,7 @@ def cells_to_repair(ended: Ended) -> set[Path]:
 
 
 def newest_scores(bench: Bench) -> pd.DataFrame:
-    return scores(str(bench.runs / str(newest_run(bench.store))))
+    return read_scores(str(bench.runs / str(newest_run(bench.store))))
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
@@ -66,7 +66,7 @@ def test_every_damaged_cell_of_any_stage_is_named_and_computed_again_with_the_sa
     first = newest_run(bench.store)
     harmed = chance.sample(cells(bench), 5)
     for path in harmed:
-        assert harm(path, chance.choice([*ROT, "truncate", "empty", "flip"]), chance)
+        assert damage_file(path, chance.choice([*ROT, "truncate", "empty", "flip"]), chance)
     assert f"nothing changed since run {first}" in bench.run().out, "a sweep with nothing new reads no cells"
     damaged = contents(bench)
     looked = bench.run(VERIFY, "dry_run=true")
@@ -104,7 +104,7 @@ def test_a_sound_store_stays_unchanged(bench: Bench) -> None:
 def test_the_message_about_a_damaged_cell_names_the_command_that_renews_it(bench: Bench) -> None:
     path = Random(3).choice(cells(bench, "scores"))
     name = str(path.relative_to(bench.store.place.url))
-    assert harm(path, "rot", Random(3))
+    assert damage_file(path, "rot", Random(3))
     with pytest.raises(BrokenCell, match="run the sweep again with verify=true"):
         bench.store.read(name)
     assert bench.run(VERIFY).code == 0 and len(bench.store.read(name))
@@ -118,7 +118,7 @@ def test_a_night_renews_damaged_cells_and_finds_nothing_worse(bench: Bench) -> N
     assert nights(bench).code == 0
     harmed = Random(8).sample(cells(bench), 4)
     for path in harmed:
-        assert harm(path, "rot", Random(8))
+        assert damage_file(path, "rot", Random(8))
     assert "reported before" in nights(bench).out
     ended = nights(bench, VERIFY)
     assert ended.code == 0 and cells_to_repair(ended) == set(harmed) and "reported before" not in ended.out
@@ -141,9 +141,9 @@ def test_a_suite_verifies_each_of_its_benchmarks(bench: Bench) -> None:
     words = suite_words(bench)
     assert run("sweep", *words).code == 0
     store = Path(f"{bench.store.place.url}-suite")
-    harmed = Random(2).sample(sorted(files_of(store)["cell"]), 3)
+    harmed = Random(2).sample(sorted(list_files_by_kind(store)["cell"]), 3)
     for path in harmed:
-        assert harm(path, "blank", Random(2))
+        assert damage_file(path, "blank", Random(2))
     ended = run("sweep", *words, VERIFY)
     assert ended.code == 0 and cells_to_repair(ended) == set(harmed), ended
     again = run("sweep", *words, VERIFY)

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.assets.making.tables import clip_tables
+from plumbline.assets.making.tables import make_clip_tables
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.images.decoding import ImageLimits, decode_each
@@ -102,7 +102,7 @@ def test_a_grid_is_one_image_and_a_damaged_clip_is_one_error(tmp_path: Path) -> 
 
 def test_the_committed_clips_equal_those_that_the_code_makes() -> None:
     """The frames of video files may differ as much as they do between releases of the encoder."""
-    for name, made in clip_tables(0).items():
+    for name, made in make_clip_tables(0).items():
         committed = pq.read_table(CLIPS / name)
         if "/reel/" not in name and "/orbit/" not in name:
             assert committed.equals(made), name

@@ -13,7 +13,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.store.store import Store, StoreError
 from tests.commands import store_at
-from tests.faults.proxy import FaultProxy, faulty
+from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server
 
 
@@ -24,7 +24,7 @@ def proxy(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name)
     passing = FaultProxy(s3_server, 0, share=0.0)
     passing.valid = s3_server.other(0).key
-    with faulty(passing) as endpoint:
+    with run_proxy(passing) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         yield passing
 

@@ -22,8 +22,8 @@ from plumbline.pipelines.store.runs import list_runs
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import (
-    captioned,
     images,
+    list_captioned_images,
     plan_bench,
     prompts,
     run_plan,
@@ -93,7 +93,7 @@ def test_a_limit_above_the_number_of_prompts_has_no_effect(folder: Path, tmp_pat
 
 def test_rows_with_their_own_prompts_are_limited_too(tmp_path: Path) -> None:
     for generator in ("atlas", "flint"):
-        write_rows(tmp_path / f"images/{generator}/0.parquet", captioned(generator, 8))
+        write_rows(tmp_path / f"images/{generator}/0.parquet", list_captioned_images(generator, 8))
     columns = ("benchmark.columns.image=picture", "benchmark.columns.prompt=caption", PIXELS)
     finished, planned, _ = run(score_config(tmp_path / "images", tmp_path / "s", "benchmark.limit=3", *columns))
     assert planned.sources.prompts.column("text").to_pylist() == [row["text"] for row in prompts(3)]

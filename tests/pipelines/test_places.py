@@ -20,9 +20,9 @@ from plumbline.pipelines.base.filesystems import open_filesystem
 from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, cloud_variables, readable_errors
 from plumbline.pipelines.store.store import Store
 from tests.azure import AzureServer, run_azure
-from tests.bench_of import plan_bench, words_of, write_benchmark
+from tests.bench_of import list_arguments, plan_bench, write_benchmark
 from tests.commands import run
-from tests.faults.proxy import FAULTS, FaultProxy, faulty
+from tests.faults.proxy import FAULTS, FaultProxy, run_proxy
 from tests.gcs import GcsServer, run_gcs
 
 ODD_NAMES = ["*", "[x]", "a b", "é", "#?", "a%20b", "a+b", "<&\"'>", "deep/*/c"]
@@ -156,7 +156,7 @@ def test_an_interrupted_sweep_continues_in_a_cloud(cloud: str, tmp_path: Path) -
     place = StorageConfig().locate(cloud)
     for file, _ in StorageConfig().locate(str(write_benchmark(tmp_path / "bench", ("atlas",), count=8))).files():
         (place / file).write((tmp_path / "bench" / file).read_bytes())
-    given = words_of(cloud, f"{cloud}/store", "metric=[edge_density]")
+    given = list_arguments(cloud, f"{cloud}/store", "metric=[edge_density]")
     ended = run("sweep", *given)
     assert ended.code == 0, ended
     cells = {path: entry for path, entry in (place / "store").files() if path.startswith("scores/")}
@@ -175,7 +175,7 @@ def test_writes_and_listings_in_a_cloud_are_complete_over_an_unreliable_network(
     """Calls fail, are reset, get half an answer, or succeed without an answer."""
     proxy = FaultProxy(gcs_server, seed=1, share=0.3)
     request.addfinalizer(open_filesystem.cache_clear)
-    with faulty(proxy) as url:
+    with run_proxy(proxy) as url:
         for variable, value in {**gcs_server.environment(), "GOOGLE_BASE_URL": url}.items():
             monkeypatch.setenv(variable, value)
         open_filesystem.cache_clear()

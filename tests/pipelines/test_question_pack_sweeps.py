@@ -17,8 +17,8 @@ from tests.bench_of import plan_bench, prompts, run_plan, write_benchmark
 from tests.operators.models.endpoint import KEY, VARIABLE, Server, told
 from tests.question_packs import (
     ANNOTATIONS,
-    choice,
-    propositions,
+    make_choice_question,
+    make_propositions,
     write_csv,
     write_json,
     write_propositions,
@@ -89,8 +89,8 @@ def test_a_service_compares_multiple_choice_by_letters(folder: Path, tmp_path: P
         row
         for place, one in enumerate(prompts(4))
         for row in (
-            choice(one["prompt_id"], one["text"], "what color is it?", colours, colours[place % 3]),
-            choice(one["prompt_id"], one["text"], "is it there?", ["yes", "no"], "yes"),
+            make_choice_question(one["prompt_id"], one["text"], "what color is it?", colours, colours[place % 3]),
+            make_choice_question(one["prompt_id"], one["text"], "is it there?", ["yes", "no"], "yes"),
         )
     ]
     log = {"A": -0.9, "b": -0.6, "C": -3.0, "Yes": -0.2, "No": -2.0}
@@ -133,9 +133,12 @@ def test_every_machine_checks_for_the_file_of_prompts(folder: Path, tmp_path: Pa
 def test_malformed_rows_are_reported_by_file_and_row_and_cost_nothing_else(folder: Path, tmp_path: Path) -> None:
     """The problems are an unknown prompt, an unreadable row, and a prompt that is missing from the pack."""
     known = pq.read_table(folder / "prompts.parquet").to_pylist()
-    about = [choice(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes") for one in known[:3]]
+    about = [
+        make_choice_question(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes")
+        for one in known[:3]
+    ]
     rows = [*about[:2], {**about[2], "question": "is it red?"}, {**about[1], "answer": "?"}]
-    stranger = choice("elsewhere", "a dog", "is there a dog?", ["yes", "no"], "yes")
+    stranger = make_choice_question("elsewhere", "a dog", "is there a dog?", ["yes", "no"], "yes")
     questions = write_json(tmp_path / "tifa.json", [*rows, stranger])
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
     plan = planned(folder, tmp_path / "store", "tifa_v1", questions, prompts)
@@ -149,7 +152,7 @@ def test_malformed_rows_are_reported_by_file_and_row_and_cost_nothing_else(folde
 
 def test_prompts_with_other_ids_are_found_by_their_texts(folder: Path, tmp_path: Path) -> None:
     known = pq.read_table(folder / "prompts.parquet").to_pylist()
-    rows = [row for one in known for row in propositions(f"item_{one['prompt_id']}", one["text"] + " ")]
+    rows = [row for one in known for row in make_propositions(f"item_{one['prompt_id']}", one["text"] + " ")]
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
     plan = planned(folder, tmp_path / "store", "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, rows), prompts)
     assert plan.sources.pack_problems == ()
@@ -163,7 +166,7 @@ def test_changed_questions_change_the_cells_but_another_file_with_the_same_does_
     copied = planned(folder, store, "dsg_1k", write_propositions(tmp_path / "copy.csv"))
     assert not copied.plan.missing
     rows = [row for one in pq.read_table(folder / "prompts.parquet").to_pylist()
-            for row in propositions(one["prompt_id"], one["text"])[:2]]  # fmt: skip
+            for row in make_propositions(one["prompt_id"], one["text"])[:2]]  # fmt: skip
     fewer = planned(folder, store, "dsg_1k", write_csv(tmp_path / "fewer.csv", ANNOTATIONS, rows))
     assert len(fewer.plan.missing) == len(fewer.plan.cells)
     assert {len(scores) for scores in elements(planned_and_run(fewer))} == {2}

@@ -11,7 +11,7 @@ from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import images, plan_bench, prompts, run_plan, write_rows
 from tests.commands import store_at
-from tests.question_packs import ANNOTATIONS, proposition, write_csv
+from tests.question_packs import ANNOTATIONS, make_proposition, write_csv
 
 ASKED = [
     (1, "0", 'Does this figure show "{}"?', "entity - whole"),
@@ -83,7 +83,7 @@ def says_yes(logprobs: Sequence[Sequence[float]]) -> bool:
 
 def annotations() -> list[dict[str, Any]]:
     return [
-        proposition(one["prompt_id"], one["text"], number, needs, question.format(one["text"]), kind)
+        make_proposition(one["prompt_id"], one["text"], number, needs, question.format(one["text"]), kind)
         for one in prompts(4)
         for number, needs, question, kind in ASKED
     ]

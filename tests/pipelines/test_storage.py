@@ -15,14 +15,14 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import plan_bench, write_benchmark
-from tests.faults.proxy import FaultProxy, faulty
+from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server
 
 
 @pytest.mark.parametrize("given", [False, True])
 def test_every_call_to_a_busy_server_is_repeated(given: bool, bucket: str, s3_server: S3Server) -> None:
     """The response is 429, with an error name in its body, or without one for a HEAD request."""
-    with faulty(FaultProxy(s3_server, 0, share=1.0, faults=["429"], once=True)) as endpoint:
+    with run_proxy(FaultProxy(s3_server, 0, share=1.0, faults=["429"], once=True)) as endpoint:
         keys = {"key": s3_server.key, "secret": s3_server.secret} if given else {}
         place = StorageConfig(endpoint_url=endpoint, **keys).locate(bucket)
         assert (place / "cells/a").create(b"ours")
@@ -46,7 +46,7 @@ def test_downloads_that_are_garbled_once_do_not_change_the_plan(
         (place / file).write((tmp_path / file).read_bytes())
     expected = planned_cells(plan_bench(bucket, f"{bucket}/store"))
     proxy = FaultProxy(s3_server, 0, share=1.0, faults=["garbled"], once=True)
-    with faulty(proxy) as endpoint:
+    with run_proxy(proxy) as endpoint:
         planned = plan_bench(bucket, f"{bucket}/store", f"storage.endpoint_url={endpoint}")
     assert planned_cells(planned) == expected
     assert not planned.sources.broken and sum(".parquet" in request for request in proxy.requests) > 6
@@ -88,7 +88,7 @@ def test_a_bucket_that_respects_conditions_is_marked_once_and_checked_by_one_cal
     bucket: str, s3_server: S3Server
 ) -> None:
     proxy = FaultProxy(s3_server, 0, share=0.0)
-    with faulty(proxy) as endpoint:
+    with run_proxy(proxy) as endpoint:
         store = Store(StorageConfig(endpoint_url=endpoint).locate(bucket))
         store.check()
         assert sum(request.startswith("PUT ") for request in proxy.requests) == 2, "one is written and one is refused"

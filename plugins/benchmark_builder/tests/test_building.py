@@ -23,7 +23,7 @@ from plumbline.plugins.benchmark_builder.jobs.build_benchmark import main
 from plumbline.plugins.benchmark_builder.tagging import Tagging
 from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy
 from plumbline.plugins.benchmark_builder.writer import WriterOptions
-from tests.bench_of import sources_of
+from tests.bench_of import list_sources
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, said
 
 PROMPTS = ["3 cats above a dog", "A blue cup.", "a blue cup", "no tags for this one", "5 mice and 2 rats"]
@@ -123,7 +123,7 @@ def test_prompts_are_written_from_templates_and_failures_are_reported(server: Se
 def test_a_sweep_reads_the_built_benchmark(server: Server, tmp_path: Path) -> None:
     run_build(make_config(server, tmp_path, *TAGGED))
     benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/mine/prompts.parquet", images=None, generators={})
-    sources = sources_of(benchmark)
+    sources = list_sources(benchmark)
     ids = {row["text"]: row["prompt_id"] for row in read_rows(tmp_path, "prompts")}
     assert sources.skills.find(ids["5 mice and 2 rats"]) == ("rel/spatial", "rel/spatial:spatial_basic")
 

@@ -15,7 +15,7 @@ from PIL import Image
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.bench_of import SMALL
 from tests.commands import newest, printed, refusal
-from tests.files import as_tar, put
+from tests.files import make_tar, write_files
 
 METRICS = "metric=[source_l1,saturation]"
 PROMPTS = "make it red\nremove the dog\nadd a hat\n"
@@ -47,7 +47,7 @@ def read_errors(store: Path) -> list[str]:
 
 
 def test_a_folder_of_sources_is_matched_to_the_editors_folders_by_name(tmp_path: Path) -> None:
-    folder = put(
+    folder = write_files(
         tmp_path / "edits",
         {
             "prompts.txt": PROMPTS,
@@ -77,7 +77,7 @@ def test_a_report_of_metrics_without_ranking_shows_images_and_distributions_but_
     edits = {f"kind/{number}.png": draw_grey(rng.randrange(256)) for number in range(7)}
     edits |= {f"bold/{number}.png": draw_grey(rng.randrange(256)) for number in rng.sample(range(7), 4)}
     texts = "\n".join(f"make it {number}" for number in range(7))
-    folder = put(tmp_path / "edits", {"prompts.txt": texts, **sources, **edits})
+    folder = write_files(tmp_path / "edits", {"prompts.txt": texts, **sources, **edits})
     given = [f"images={folder}", "metric=[source_l1,source_ssim]", f"store={tmp_path}/store", *SMALL]
     said = printed("score", *given, "benchmark.require_every_prompt=false")
     assert "mean rank" not in said and "signed-rank" not in said and "Nothing is ranked" in said
@@ -93,7 +93,7 @@ def test_a_report_of_metrics_without_ranking_shows_images_and_distributions_but_
 
 
 def test_editors_can_have_different_sources_and_an_edit_without_a_source_keeps_its_other_scores(tmp_path: Path) -> None:
-    folder = put(
+    folder = write_files(
         tmp_path / "edits",
         {
             "kind/result/make it red.png": draw_grey(15),
@@ -119,7 +119,7 @@ def test_editors_can_have_different_sources_and_an_edit_without_a_source_keeps_i
 
 
 def test_a_table_can_contain_paths_of_images_and_their_sources(tmp_path: Path) -> None:
-    folder = put(
+    folder = write_files(
         tmp_path / "edits",
         {
             "edits.csv": "file,prompt,model,before\nb.png,add a hat,bold,gone.png\na.png,make it red,kind,s.png\n",
@@ -140,7 +140,7 @@ def test_sources_are_read_from_the_samples_of_a_tar(tmp_path: Path, source: str)
         ("b.txt", b"add a hat"), (f"b.{result}", draw_grey(40)),
         ("a.txt", b"make it red"), (f"a.{source}", draw_grey(10)), (f"a.{result}", draw_grey(15)),
     ]  # fmt: skip
-    put(tmp_path, {"kind.tar": as_tar(members)})
+    write_files(tmp_path, {"kind.tar": make_tar(members)})
     said = score(tmp_path / "kind.tar", tmp_path / "store", code=1)
     assert f"sources: .{source} of each sample" in said
     assert read_distances(tmp_path / "store") == {"kind kind/b": None, "kind kind/a": 5}
@@ -189,6 +189,6 @@ def test_a_sweep_reads_the_sources_that_were_ingested_from_s3(tmp_path: Path, bu
 
 
 def test_edits_without_sources_are_refused_if_a_metric_needs_sources(tmp_path: Path) -> None:
-    folder = put(tmp_path / "edits", {"kind/make it red.png": draw_grey(15), "kind/add a hat.png": draw_grey(15)})
+    folder = write_files(tmp_path / "edits", {"kind/make it red.png": draw_grey(15), "kind/add a hat.png": draw_grey(15)})
     line = refusal("score", f"images={folder}", METRICS, "models=shapes", f"store={tmp_path}/store", *SMALL)
     assert "metrics.source_l1" in line and "benchmark.columns.source" in line

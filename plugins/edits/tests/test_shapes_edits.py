@@ -4,7 +4,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.assets.making.edits import EACH, EDITORS, KINDS, MISSES, edit_tables, make_edits, questions_csv
+from plumbline.assets.making.edits import (
+    EACH,
+    EDITORS,
+    KINDS,
+    MISSES,
+    make_edit_tables,
+    make_edits,
+    write_questions_csv,
+)
 from tests.commands import newest, printed
 from tests.environment import ROOT
 
@@ -47,10 +55,10 @@ def test_the_editor_that_changes_nothing_keeps_everything(swept: tuple[str, pd.D
 
 
 def test_the_stored_tables_can_be_reproduced_from_the_seed() -> None:
-    made = edit_tables(0)
+    made = make_edit_tables(0)
     assert {str(file.relative_to(EDITS)) for file in EDITS.rglob("*.parquet")} == set(made)
     for name in ("prompts.parquet", "truth.parquet"):
         kept = pq.read_table(EDITS / name)
         columns = [column for column in kept.column_names if column != "image_id"]  # PNGs differ by Pillow's version
         assert kept.select(columns).equals(made[name].select(columns))
-    assert (EDITS / "questions.csv").read_text() == questions_csv(make_edits(0))
+    assert (EDITS / "questions.csv").read_text() == write_questions_csv(make_edits(0))

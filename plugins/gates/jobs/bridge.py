@@ -21,9 +21,9 @@ from plumbline.plugins.gates.bridging import (
     BridgeSweepConfig,
     Side,
     build_bridge,
-    score_held_set,
-    side_of_run,
-    side_of_sweep,
+    make_sweep_side,
+    read_run_side,
+    score_held_out_set,
     write_bridge,
 )
 
@@ -47,7 +47,7 @@ def main(config: BridgeSweepConfig) -> int:
 
 
 def _run(console: Console, config: BridgeSweepConfig) -> int:
-    """Score the images that have not been scored in a run, and write and show the bridge."""
+    """Score the versions that are not in a run, and write and show the bridge."""
     sweep = config.sweep()
     held: dict[str, Side] = {}
     if sweep is None:
@@ -59,10 +59,10 @@ def _run(console: Console, config: BridgeSweepConfig) -> int:
         if config.dry_run:
             return 0
         with ProgressDisplay(console) as display:
-            scores = score_held_set(planned, display.update)
-        held = {metric: side_of_sweep(planned, scores, metric) for metric in sweep.metrics}
+            scores = score_held_out_set(planned, display.update)
+        held = {metric: make_sweep_side(planned, scores, metric) for metric in sweep.metrics}
     old, new = (
-        held[metric] if run is None else side_of_run(store, run, metric, f"bridge.{side}_run")
+        held[metric] if run is None else read_run_side(store, run, metric, f"bridge.{side}_run")
         for side, metric, run in config.bridge.sides()
     )
     built = build_bridge(store, config.bridge, old, new)
@@ -84,7 +84,7 @@ def _run(console: Console, config: BridgeSweepConfig) -> int:
 
 
 def _show_clear(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Show the groups that are clearly off the map, the farthest first."""
+    """Show the generators and skills whose scores clearly miss the map, largest miss first."""
     cells = [
         [
             *(row["generator"], row["skill"], str(row["prompts"])),

@@ -25,7 +25,7 @@ COMMAND = Command(
     first="run",
 )
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Environment variable in GitHub workflows: path of the file whose Markdown is shown with the workflow run."""
+"""GitHub's environment variable for the path of a file whose Markdown is shown on the page of the workflow run."""
 MAX_SHOWN = 60
 
 

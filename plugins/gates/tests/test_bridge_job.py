@@ -41,18 +41,18 @@ def read_bridge(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     return json.loads((bridge / "bridge.json").read_text()), pd.read_parquet(bridge / "groups.parquet")
 
 
-def noise(generator: str, metric: str, prompt: int) -> float:
+def score_with_noise(generator: str, metric: str, prompt: int) -> float:
     return float(np.random.default_rng([7, prompt, *generator.encode()]).uniform())
 
 
-def shifted(generator: str, metric: str, prompt: int) -> float:
+def score_shifted(generator: str, metric: str, prompt: int) -> float:
     """Return half the old score plus a constant and some noise; one generator gets a bonus on one skill (counting)."""
     favoured = 0.2 if (generator, prompt % 2) == ("cobalt", 0) else 0
-    return 0.3 + noisy_score(generator, metric, prompt) / 2 + 0.02 * noise(generator, metric, prompt) + favoured
+    return 0.3 + noisy_score(generator, metric, prompt) / 2 + 0.02 * score_with_noise(generator, metric, prompt) + favoured
 
 
 def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp_path: Path) -> None:
-    make_runs(tmp_path, shifted)
+    make_runs(tmp_path, score_shifted)
     said = " ".join(printed("bridge", *list_arguments(tmp_path)).split())
     bridge, groups = read_bridge(tmp_path)
     assert "180 images of 60 prompts and 3 generators were scored by both" in said
@@ -73,7 +73,7 @@ def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
     assert curve["explained"] > 0.98 and curve["curve"][1] == sorted(curve["curve"][1])
     assert curve["generators_kendall"] == 1 and not curve["turned"] and len(groups) == 9
     assert curve["clear_misses"] == 0, "though each score is read off a curve that is rounded"
-    make_runs(tmp_path / "noise", noise)
+    make_runs(tmp_path / "noise", score_with_noise)
     said = printed("bridge", *list_arguments(tmp_path / "noise"))
     assert (
         "the old gecko and the new gecko measure different things: the best map explains" in said
@@ -83,7 +83,7 @@ def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
     assert read_bridge(tmp_path / "noise")[0]["verdict"] == "different"
 
 
-def test_the_same_scores_are_one_scale_and_few_prompts_are_drawn(tmp_path: Path) -> None:
+def test_identical_scores_share_a_scale_even_on_a_sample_of_prompts(tmp_path: Path) -> None:
     make_runs(tmp_path, noisy_score)
     assert (
         "Scores of the old gecko and the new gecko are one scale: the mean of one more generator is off by "
@@ -93,7 +93,7 @@ def test_the_same_scores_are_one_scale_and_few_prompts_are_drawn(tmp_path: Path)
     assert (bridge["prompts"], bridge["images"], bridge["verdict"]) == (40, 120, "one scale")
 
 
-def test_what_cannot_be_bridged_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_impossible_bridges_are_refused_with_the_reason(tmp_path: Path) -> None:
     make_runs(tmp_path, lambda *at: 0.5)
     for words, said in (
         ((), "gecko: all 180 images have the score 0.5, so there is nothing to map"),
@@ -107,7 +107,7 @@ def test_what_cannot_be_bridged_is_refused_in_a_line(tmp_path: Path) -> None:
         assert said in refusal("bridge", *wanted)
 
 
-def test_scores_that_are_nearly_all_the_same_are_not_bridged(tmp_path: Path) -> None:
+def test_nearly_constant_scores_are_not_bridged(tmp_path: Path) -> None:
     make_runs(tmp_path, lambda generator, metric, prompt: noisy_score(generator, metric, prompt) if prompt < 5 else 0.5)
     assert "gecko: 5 prompts of 60 differ from the most common score" in refusal("bridge", *list_arguments(tmp_path))
     make_runs(
@@ -116,7 +116,7 @@ def test_scores_that_are_nearly_all_the_same_are_not_bridged(tmp_path: Path) -> 
     assert "Images: Spearman 0." in " ".join(printed("bridge", *list_arguments(tmp_path)).split())
 
 
-def test_a_held_set_is_scored_by_both_versions_of_one_sweep_and_no_run_is_made(tmp_path: Path) -> None:
+def test_a_held_out_set_is_scored_by_both_versions_without_writing_a_run(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ("atlas", "flint"), count=24)
     words = [
         *UNJUDGED, "metric=[edge_density]", "+metrics.busy={kind: image_statistic, statistic: entropy}",
@@ -134,7 +134,7 @@ def test_a_held_set_is_scored_by_both_versions_of_one_sweep_and_no_run_is_made(t
     assert {path.parts[-3] for path in {*(tmp_path / "store").rglob("*.parquet")} - cells} == {"bridges"}
 
 
-def test_trends_are_joined_by_what_it_writes(tmp_path: Path) -> None:
+def test_a_bridge_joins_the_trends_of_both_versions(tmp_path: Path) -> None:
     run = both_nights(tmp_path)
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
     assert "A map joins the old gecko and the new gecko" in printed("bridge", *words)
@@ -144,7 +144,7 @@ def test_trends_are_joined_by_what_it_writes(tmp_path: Path) -> None:
     assert find_baseline(run.store, DAYS[1], read_manifest(run.store, DAYS[1]), "previous").run_id == DAYS[0]
 
 
-def test_trends_stay_apart_if_it_finds_another_thing(tmp_path: Path) -> None:
+def test_trends_stay_separate_if_the_versions_measure_different_things(tmp_path: Path) -> None:
     run = both_nights(tmp_path, lambda *at: noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
     printed("bridge", *words)

@@ -25,21 +25,23 @@ Floats = NDArray[np.float64]
 ROOT = Path(__file__).parents[3]
 PROMPTS = 60
 EARLIER, RUN = "20260101-000000-000000", "20260102-030405-000006"
-MOVED = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
+MEAN_CHANGES = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
 """Mean change of each generator's scores since the earlier run; those of atlas are unchanged."""
 NOISE = np.random.default_rng(7).normal(0, 0.02, (3, PROMPTS))
 
 
-def earlier(generator: str, metric: str, prompt: int) -> float:
-    return 0.5 + 0.1 * list(MOVED).index(generator) + 0.2 * ((prompt * 37) % 11) / 10
+def score_earlier(generator: str, metric: str, prompt: int) -> float:
+    return 0.5 + 0.1 * list(MEAN_CHANGES).index(generator) + 0.2 * ((prompt * 37) % 11) / 10
 
 
-def later(generator: str, metric: str, prompt: int) -> float | None:
+def score_later(generator: str, metric: str, prompt: int) -> float | None:
     """Return a score of the later run; the first three images by cobalt have no score."""
     if generator == "cobalt" and prompt < 3:
         return None
-    place = list(MOVED).index(generator)
-    return earlier(generator, metric, prompt) + (place > 0) * (MOVED[generator] + float(NOISE[place, prompt]))
+    place = list(MEAN_CHANGES).index(generator)
+    return score_earlier(generator, metric, prompt) + (place > 0) * (
+        MEAN_CHANGES[generator] + float(NOISE[place, prompt])
+    )
 
 
 class Runs(NamedTuple):
@@ -75,22 +77,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     }
     given["lower_is_better"] = ["lpips"]
     known = {"atlas": {"cfg": {"7.5": 60}}, "borealis": {"cfg": {"7.5": 60}}, "cobalt": {"cfg": {"4": 60}}}
-    older = make_run(folder, **given, score=earlier, run_id=EARLIER, settings=known)
+    older = make_run(folder, **given, score=score_earlier, run_id=EARLIER, settings=known)
     known |= {"atlas": {"cfg": {"4": 60}}}
-    newer = make_run(folder, **given, score=later, run_id=RUN, settings=known, first_recipe=9)
+    newer = make_run(folder, **given, score=score_later, run_id=RUN, settings=known, first_recipe=9)
     for made in (older, newer):
-        state_metrics(made, entropy={"kind": "image_statistic", "statistic": "entropy"}, gecko={"kind": "gecko"})
+        add_metric_options(made, entropy={"kind": "image_statistic", "statistic": "entropy"}, gecko={"kind": "gecko"})
     return Runs(folder)
 
 
-def state_metrics(made: MadeRun, **options: Any) -> None:
+def add_metric_options(made: MadeRun, **options: Any) -> None:
     """Add the options of these metrics to the configuration in a run's manifest."""
     manifest = read_manifest(made.store, made.run_id)
     manifest["config"]["metrics"] |= options
     made.store.write_json(f"runs/{made.run_id}/manifest.json", manifest)
 
 
-def scores_of(runs: Runs, run_id: str, generator: str) -> Floats:
+def read_gecko_scores(runs: Runs, run_id: str, generator: str) -> Floats:
     table = pq.read_table(runs.store / f"runs/{run_id}/scores.parquet").to_pandas()
     chosen = table[(table["generator"] == generator) & (table["metric"] == "gecko")]
     return chosen.sort_values("prompt_id")["score"].to_numpy(np.float64)
@@ -102,13 +104,13 @@ def draw_means(values: Floats, worst: float, draws: int = 100_000) -> Floats:
     return np.asarray(weights @ np.append(values, worst))
 
 
-def test_a_run_that_is_no_worse_passes_and_says_what_was_asked_and_found(runs: Runs) -> None:
+def test_a_run_that_is_no_worse_passes_and_every_rule_has_its_finding(runs: Runs) -> None:
     """The p-value and the interval agree with a simulation of Gaffke's test on the prompts' differences."""
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.06, "candidate": "borealis"}}
     ended = runs.gate(rules, "against=previous")
     assert ended.code == COMPLETE, ended
     assert f"as good borealis: gecko no worse by 0.06 than in run {EARLIER}" in ended.words
-    differences = scores_of(runs, RUN, "borealis") - scores_of(runs, EARLIER, "borealis")
+    differences = read_gecko_scores(runs, RUN, "borealis") - read_gecko_scores(runs, EARLIER, "borealis")
     shown = re.search(r"(\S+) \(90% interval (\S+) to (\S+)\) on 60 prompts, p (\S+)", ended.words)
     assert shown is not None, ended
     mean, low, high, p_value = (float(number.replace("−", "-")) for number in shown.groups())
@@ -120,8 +122,8 @@ def test_a_run_that_is_no_worse_passes_and_says_what_was_asked_and_found(runs: R
     assert "one-sided alpha 0.05" in ended.words and "the gate passed: 1 rule, 1 check" in ended.words
 
 
-def test_a_metric_without_a_range_is_told_what_is_taken_for_granted(runs: Runs) -> None:
-    """All lpips scores lie between 0.5 and about 0.924, so the message says that this range was assumed."""
+def test_an_assumed_score_range_is_reported(runs: Runs) -> None:
+    """All lpips scores lie between 0.5 and about 0.924, so the message reports that this range was assumed."""
     ended = runs.gate(
         {"as good": {"metric": "lpips", "no_worse_by": 0.03, "candidate": "borealis"}}, "against=previous"
     )
@@ -131,7 +133,7 @@ def test_a_metric_without_a_range_is_told_what_is_taken_for_granted(runs: Runs) 
     assert "assumed to be" not in runs.gate(known, "against=previous").words
 
 
-def test_a_run_that_is_worse_fails_with_an_exit_code_of_its_own(runs: Runs) -> None:
+def test_a_worse_run_fails_with_its_own_exit_code(runs: Runs) -> None:
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.02, "candidate": "cobalt"}}
     ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
     assert ended.code == GATE_FAILED == 7
@@ -140,14 +142,19 @@ def test_a_run_that_is_worse_fails_with_an_exit_code_of_its_own(runs: Runs) -> N
     assert "the gate failed by as good: 1 check of 1" in ended.words
 
 
-def test_where_prompts_do_not_suffice_it_is_said_how_many_would(runs: Runs) -> None:
+def test_a_rule_with_too_few_prompts_reports_how_many_are_needed(runs: Runs) -> None:
     """Samples of the suggested size, drawn with replacement from the same prompts, pass in 80% of cases."""
     rules = {"gain": {"metric": "lpips", "no_worse_by": 0.015, "candidate": "borealis"}}
     ended = runs.gate(rules, f"against={EARLIER}")
     assert ended.code == GATE_FAILED and "cannot tell, fails" in ended.words
     needed = int(ended.words.partition("it takes about ")[2].split()[0].replace(",", ""))
-    differences = -NOISE[1] - MOVED["borealis"]
-    scores = [score(name, "lpips", prompt) for score in (earlier, later) for name in MOVED for prompt in range(PROMPTS)]
+    differences = -NOISE[1] - MEAN_CHANGES["borealis"]
+    scores = [
+        score(name, "lpips", prompt)
+        for score in (score_earlier, score_later)
+        for name in MEAN_CHANGES
+        for prompt in range(PROMPTS)
+    ]
     known = [score for score in scores if score is not None]
     samples = np.random.default_rng(0).choice(differences, (200, needed))
     shown = [np.quantile(draw_means(one, min(known) - max(known), 4000), 0.05) > -0.015 for one in samples]
@@ -160,7 +167,7 @@ def test_where_prompts_do_not_suffice_it_is_said_how_many_would(runs: Runs) -> N
     assert run("gate", *words).code == COMPLETE, "at another alpha it is told"
 
 
-def test_no_number_of_prompts_is_enough_for_a_candidate_that_is_beyond_the_margin(runs: Runs) -> None:
+def test_no_number_of_prompts_is_suggested_for_a_candidate_beyond_the_margin(runs: Runs) -> None:
     """Cobalt's scores fell by 0.15, and 57 prompts are too few to show a fall of more than 0.14."""
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.14, "candidate": "cobalt"}}
     ended = runs.gate(rules, f"against={EARLIER}", "settings=ignore")
@@ -169,10 +176,10 @@ def test_no_number_of_prompts_is_enough_for_a_candidate_that_is_beyond_the_margi
 
 
 @pytest.mark.parametrize(("prompts", "outcome"), [(12, "cannot tell"), (58, "cannot tell"), (59, "passed")])
-def test_equal_scores_pass_once_so_many_prompts_would_have_shown_a_loss(
+def test_equal_scores_pass_if_there_are_enough_prompts_to_show_a_loss(
     tmp_path: Path, prompts: int, outcome: str
 ) -> None:
-    """A candidate that loses 1 prompt in 20 loses none of n with probability 0.95^n, which is 0.0485 for n = 59."""
+    """A candidate that loses 1 prompt in 20 loses none of n prompts with probability 0.95^n, 0.0485 for n = 59."""
     made: dict[str, Any] = {
         "prompts": plain_prompts(prompts),
         "metrics": ("tifa",),
@@ -181,7 +188,7 @@ def test_equal_scores_pass_once_so_many_prompts_would_have_shown_a_loss(
     }
     for place, run_id in enumerate((EARLIER, RUN)):
         finished = make_run(tmp_path, **made, score=lambda *_: 1.0, run_id=run_id, first_recipe=place)
-        state_metrics(finished, tifa={"kind": "tifa"})
+        add_metric_options(finished, tifa={"kind": "tifa"})
     ended = Runs(tmp_path).gate({"as good": {"metric": "tifa", "no_worse_by": 0.05, "candidate": "atlas"}},
                                 f"against={EARLIER}")  # fmt: skip
     assert (ended.code == COMPLETE) == (outcome == "passed"), ended
@@ -194,7 +201,7 @@ def test_equal_scores_pass_once_so_many_prompts_would_have_shown_a_loss(
         assert "equal scores do not prove equal images" in ended.words
 
 
-def test_equal_scores_of_a_metric_without_a_range_show_nothing(tmp_path: Path) -> None:
+def test_equal_scores_without_a_declared_range_are_undecided(tmp_path: Path) -> None:
     made: dict[str, Any] = {
         "prompts": plain_prompts(500),
         "metrics": ("clipscore",),
@@ -207,7 +214,7 @@ def test_equal_scores_of_a_metric_without_a_range_show_nothing(tmp_path: Path) -
     assert ended.code == GATE_FAILED and "all scores are equal, and clipscore declares no range" in ended.words
 
 
-def test_images_that_are_the_same_byte_for_byte_pass_however_few_they_are(tmp_path: Path) -> None:
+def test_byte_identical_images_pass_with_any_number_of_prompts(tmp_path: Path) -> None:
     """Both generators' images are written again, so their files and the cells of their scores are new.
 
     Atlas has the same images as before. Flint's are replaced by those of atlas, but all scores are the same.
@@ -232,7 +239,7 @@ def test_images_that_are_the_same_byte_for_byte_pass_however_few_they_are(tmp_pa
     assert run("gate", *words, "candidate=atlas").code == GATE_FAILED, "what is the same is surely no better"
 
 
-def test_a_generator_is_compared_with_another_of_its_run(runs: Runs) -> None:
+def test_two_generators_of_the_same_run_are_compared(runs: Runs) -> None:
     """Cobalt scores lower than borealis: better for lpips, where lower is better, but worse for gecko."""
     gain = {"gain": {"metric": "lpips", "better_by": 0.01}}
     ended = runs.gate(gain, "candidate=cobalt", "baseline=borealis", "settings=ignore")
@@ -245,7 +252,7 @@ def test_a_generator_is_compared_with_another_of_its_run(runs: Runs) -> None:
     assert ended.code == GATE_FAILED and "it is the baseline itself" in ended.words
 
 
-def test_floors_and_coverage_are_those_of_the_summary(runs: Runs) -> None:
+def test_bounds_on_means_and_coverage_use_the_summary(runs: Runs) -> None:
     passing = {
         "mean": {"metric": "gecko", "at_least": 0.59},
         "no more": {"metric": "entropy", "at_most": 1.2, "surely": True, "candidate": "cobalt"},
@@ -261,7 +268,7 @@ def test_floors_and_coverage_are_those_of_the_summary(runs: Runs) -> None:
     assert "cannot tell, fails sure atlas overall 0.598 (90% interval 0.5" in ended.words
 
 
-def test_sides_of_other_settings_cannot_be_told_unless_they_are_ignored(runs: Runs) -> None:
+def test_sides_with_different_settings_are_undecided_unless_settings_are_ignored(runs: Runs) -> None:
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.05, "candidate": "atlas"}}
     ended = runs.gate(rules, f"against={EARLIER}")
     assert ended.code == GATE_FAILED
@@ -270,7 +277,7 @@ def test_sides_of_other_settings_cannot_be_told_unless_they_are_ignored(runs: Ru
     assert "the settings differ: cfg 4 against 7.5" in runs.gate(rules, "baseline=borealis").words
 
 
-def test_the_result_is_written_for_machines_and_for_a_pull_request(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_is_written_as_junit_and_markdown(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = runs.folder / "steps.md"
     steps.write_text("# before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(steps))
@@ -294,7 +301,7 @@ def test_the_result_is_written_for_machines_and_for_a_pull_request(runs: Runs, m
     assert steps.read_text() == f"# before\n{page}"
 
 
-def test_files_are_written_and_rules_read_on_s3(runs: Runs, bucket: str) -> None:
+def test_rules_and_result_files_can_be_on_s3(runs: Runs, bucket: str) -> None:
     from plumbline.pipelines.base.storage import StorageConfig
 
     rules = StorageConfig().locate(f"{bucket}/gate.yaml")
@@ -337,11 +344,11 @@ def test_files_are_written_and_rules_read_on_s3(runs: Runs, bucket: str) -> None
         ("rules: [a", "gate.yaml: expected YAML of keys and values ("),
     ],
 )
-def test_rules_that_cannot_be_are_refused_in_one_line(runs: Runs, rules: str, said: str) -> None:
+def test_invalid_rules_are_refused_in_one_line(runs: Runs, rules: str, said: str) -> None:
     assert said in runs.refusal(rules)
 
 
-def test_a_baseline_and_another_run_are_not_both_compared_with(runs: Runs) -> None:
+def test_a_baseline_and_another_run_cannot_both_be_set(runs: Runs) -> None:
     words = ["against=latest", "baseline=atlas"]
     said = run("gate", f"store={runs.store}", "rules=gate.yaml", *words)
     assert (
@@ -355,7 +362,7 @@ def test_a_baseline_and_another_run_are_not_both_compared_with(runs: Runs) -> No
     )
 
 
-def test_the_page_shows_the_rules_of_the_pack_and_a_workflow_that_can_only_read() -> None:
+def test_the_readme_shows_the_shipped_rules_and_a_read_only_workflow() -> None:
     """The tables of the page also list every key of a rule."""
     page = (ROOT / "plugins/gates/README.md").read_text()
     rules, workflow = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))

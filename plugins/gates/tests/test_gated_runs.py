@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from plumbline.pipelines.base.exit_codes import GATE_FAILED
-from tests.bench_of import UNJUDGED, Bench, words_of, write_benchmark
+from tests.bench_of import UNJUDGED, Bench, list_arguments, write_benchmark
 from tests.commands import Ended, printed, run
 from tests.jobs import test_edited_prompts, test_function_metrics
 from tests.jobs.test_edited_prompts import EDITED, PROMPTS
@@ -13,7 +13,7 @@ from tests.pipelines.test_directions import DENIALS, GENERATORS
 sweep, bench = test_edited_prompts.sweep, test_function_metrics.bench
 
 
-def test_a_gate_judges_the_prompts_whose_text_is_the_same(sweep: tuple[str, Ended], tmp_path: Path) -> None:
+def test_a_gate_leaves_out_prompts_whose_text_was_edited(sweep: tuple[str, Ended], tmp_path: Path) -> None:
     store, _ = sweep
     (tmp_path / "gate.yaml").write_text("rules: {steady: {metric: clipscore, no_worse_by: 0.02}}")
     said = run("gate", store, f"rules={tmp_path}/gate.yaml", "run=latest", "against=previous")
@@ -21,7 +21,7 @@ def test_a_gate_judges_the_prompts_whose_text_is_the_same(sweep: tuple[str, Ende
     assert f"left out: {EDITED} prompts with edited texts" in said.words
 
 
-def test_rules_are_for_functions_too(bench: Bench, tmp_path: Path) -> None:
+def test_a_rule_can_name_a_function_as_its_metric(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(
         f"rules:\n  low: {{metric: batched, at_most: {LIMIT + 3}}}\n  lit: {{metric: brightness, at_least: 1}}\n"
     )
@@ -29,9 +29,9 @@ def test_rules_are_for_functions_too(bench: Bench, tmp_path: Path) -> None:
     assert "the gate passed: 2 rules, 6 checks" in printed("gate", store, f"rules={tmp_path}/rules.yaml")
 
 
-def test_a_rule_of_the_likelihood_of_no_judges_as_that_of_yes_does(tmp_path: Path) -> None:
+def test_a_rule_gives_the_same_result_for_the_likelihood_of_yes_and_of_no(tmp_path: Path) -> None:
     folder, store, rules = write_benchmark(tmp_path / "bench", GENERATORS, count=24), tmp_path / "store", tmp_path / "r"
-    assert run("sweep", *words_of(folder, store, *DENIALS, *UNJUDGED)).code == 0
+    assert run("sweep", *list_arguments(folder, store, *DENIALS, *UNJUDGED)).code == 0
     for metric in ("vqascore", "denied"):
         rules.write_text(f"rules:\n  no worse: {{metric: {metric}, no_worse_by: 0.25}}\n")
         asked = (f"store={store}", f"rules={rules}", "run=latest")

@@ -1,7 +1,7 @@
-"""Gaffke's test of a mean keeps its error rate in hard cases, and its power is reported correctly.
+"""Gaffke's test of a mean respects its error rate in hard cases, and its power is reported correctly.
 
 The error rate is computed exactly if the outcomes can be enumerated. Otherwise it is estimated from 4,000 simulated
-studies, of which at most 5% plus three standard errors (1%) may be wrong.
+studies; at most 5% plus three standard errors (1%) of them may be wrong.
 """
 
 import re
@@ -16,11 +16,11 @@ from scipy import stats
 
 from plumbline.plugins.gates.margins import (
     MAX_DISTINCT,
-    as_sample,
-    margin_test,
-    p_value,
-    prompts_needed,
-    smallest_shown,
+    compute_p_value,
+    count_needed_prompts,
+    find_smallest_difference,
+    make_sample,
+    run_margin_test,
 )
 
 Floats = NDArray[np.float64]
@@ -29,67 +29,69 @@ STUDIES = 4_000
 WRONG = 0.05 + 0.0105
 
 
-def losses(n: int, k: int, size: float = 1.0) -> Floats:
-    """Return the values of n prompts, k of which lose `size`."""
+def make_losses(n: int, k: int, size: float = 1.0) -> Floats:
+    """Return n values: k prompts lose `size`, the others lose nothing."""
     return np.append(np.zeros(n - k), np.full(k, -size))
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 140, 3_000])
-def test_of_losses_that_are_whole_or_none_the_test_is_clopper_and_pearsons(n: int) -> None:
+def test_binary_losses_give_clopper_and_pearsons_p_value(n: int) -> None:
     for k in {0, 1, 2, n // 10, n // 3, n} - set(range(n + 1, 9)):
         for margin in (0.001, 0.03, 0.1, 0.6, 0.99):
-            found = p_value(as_sample(losses(n, k), -1), -margin)
+            found = compute_p_value(make_sample(make_losses(n, k), -1), -margin)
             assert found == pytest.approx(float(stats.binom.cdf(k, n, margin)) if k < n else 1.0, abs=1e-6)
-        low = margin_test(losses(n, k), -0.1, 0.05, -1, 1).low
+        low = run_margin_test(make_losses(n, k), -0.1, 0.05, -1, 1).low
         assert low == pytest.approx(-stats.binomtest(k, n).proportion_ci(0.9, "exact").high, abs=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 3, 12, 60])
-def test_the_p_value_is_the_share_of_uniformly_drawn_weights(n: int) -> None:
+def test_the_p_value_agrees_with_uniformly_drawn_weights(n: int) -> None:
     random = np.random.default_rng(n)
     values = np.clip(random.normal(0, 0.3, n), -1, 1)
     means = random.dirichlet(np.ones(n + 1), 100_000) @ np.append(values, -1)
     for bound in np.quantile(means, [0.001, 0.05, 0.3, 0.9]):
         error = 4 * np.sqrt(np.mean(means <= bound) / 100_000)
-        assert p_value(as_sample(values, -1), bound) == pytest.approx(np.mean(means <= bound), abs=error)
+        assert compute_p_value(make_sample(values, -1), bound) == pytest.approx(np.mean(means <= bound), abs=error)
 
 
 def test_a_rule_passes_exactly_if_the_end_of_the_interval_is_beyond_its_bound() -> None:
     random = np.random.default_rng(5)
     for n in (2, 9, 40, 700):
         values = np.round(random.beta(0.3, 0.3, n) - random.beta(0.3, 0.3, n), 1)
-        found = margin_test(values, 0, 0.05, -1, 1)
+        found = run_margin_test(values, 0, 0.05, -1, 1)
         assert (
-            p_value(as_sample(values, -1), found.low - 1e-7) <= 0.05 < p_value(as_sample(values, -1), found.low + 1e-6)
+            compute_p_value(make_sample(values, -1), found.low - 1e-7)
+            <= 0.05
+            < compute_p_value(make_sample(values, -1), found.low + 1e-6)
         )
-        assert margin_test(values, found.high, 0.05, -1, 1).p_below == pytest.approx(0.05, abs=1e-6)
+        assert run_margin_test(values, found.high, 0.05, -1, 1).p_below == pytest.approx(0.05, abs=1e-6)
         assert found.low < found.mean < found.high
 
 
 def test_more_or_larger_losses_never_lower_the_p_value() -> None:
     """For 140 prompts, switching to a t test from eight losses on gave p = 0.024 for seven but 0.016 for eight."""
     for margin in (0.1, 0.02):
-        p_values = [p_value(as_sample(losses(140, k), -1), -margin) for k in range(141)]
+        p_values = [compute_p_value(make_sample(make_losses(140, k), -1), -margin) for k in range(141)]
         assert (np.diff(p_values) >= -1e-9).all()
     random = np.random.default_rng(2)
     for _ in range(300):
         values = np.round(random.normal(0.05, 0.3, 40), 1).clip(-1, 1)
         worse = np.where(random.random(40) < 0.2, np.maximum(values - random.random(40), -1), values)
-        assert p_value(as_sample(worse, -1), -0.1) >= p_value(as_sample(values, -1), -0.1) - 1e-9
+        assert compute_p_value(make_sample(worse, -1), -0.1) >= compute_p_value(make_sample(values, -1), -0.1) - 1e-9
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.02, 0.05])
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.1, 0.5, 0.93])
-def test_whole_losses_at_the_margin_pass_with_at_most_alpha(rate: float, alpha: float) -> None:
+def test_binary_losses_at_the_margin_pass_with_probability_at_most_alpha(rate: float, alpha: float) -> None:
     """The probability is exact: the number of losses has a binomial distribution."""
     for n in (1, 8, 12, 30, 140, 400):
-        passed = [k for k in range(n + 1) if p_value(as_sample(losses(n, k), -1), -rate) <= alpha]
+        passed = [k for k in range(n + 1) if compute_p_value(make_sample(make_losses(n, k), -1), -rate) <= alpha]
         assert stats.binom.pmf(passed, n, rate).sum() <= alpha + 1e-6
         assert passed == [k for k in range(n + 1) if stats.binom.cdf(k, n, rate) <= alpha and k < n]
 
 
 @pytest.mark.parametrize("n", [4, 12, 25])
-def test_two_sizes_of_losses_at_the_margin_pass_with_at_most_alpha(n: int) -> None:
+def test_two_sizes_of_losses_at_the_margin_pass_with_probability_at_most_alpha(n: int) -> None:
     """The probability is exact: it sums all outcomes of prompts that lose 1, lose 0.2, stay equal or gain 0.5."""
     sizes = np.array([-1.0, -0.2, 0.0, 0.5])
     counts = [(i, j, k, n - i - j - k) for i in range(n + 1) for j in range(n + 1 - i) for k in range(n + 1 - i - j)]
@@ -99,24 +101,24 @@ def test_two_sizes_of_losses_at_the_margin_pass_with_at_most_alpha(n: int) -> No
         passed = sum(
             chance
             for count, chance in zip(counts, chances, strict=True)
-            if chance > 1e-6 and p_value(as_sample(np.repeat(sizes, count), -1), mean) <= 0.05
+            if chance > 1e-6 and compute_p_value(make_sample(np.repeat(sizes, count), -1), mean) <= 0.05
         )
         assert passed <= 0.05
 
 
-def shares(random: np.random.Generator, n: int, of: int, rate: float) -> Floats:
-    """Return each prompt's difference from a full score, if its score is the fraction of `of` questions it passes."""
+def draw_fractions(random: np.random.Generator, n: int, of: int, rate: float) -> Floats:
+    """Return n scores minus 1, if each score is the fraction of `of` questions passed and each fails with `rate`."""
     return random.binomial(of, 1 - rate, n) / of - 1.0
 
 
-HARD: dict[str, tuple[float, Callable[[np.random.Generator, int], Floats]]] = {
+HARD_DISTRIBUTIONS: dict[str, tuple[float, Callable[[np.random.Generator, int], Floats]]] = {
     "by little on all": (-0.05, lambda random, n: random.normal(-0.05, 0.2, n).clip(-1, 1)),
     "wholly on 5%": (-0.05, lambda random, n: -(random.random(n) < 0.05).astype(float)),
     "on a skewed lot": (-0.0632, lambda random, n: -random.beta(0.2, 2.964, n)),
     "wholly on 2% beside noise": (-0.02, lambda random, n: random.normal(0, 0.01, n) - (random.random(n) < 0.02)),
     "wholly on 10%": (-0.1, lambda random, n: -(random.random(n) < 0.1).astype(float)),
-    "as shares of 3 questions": (-0.1, partial(shares, of=3, rate=0.1)),
-    "as shares of 7 questions, near the full score": (-0.01, partial(shares, of=7, rate=0.01)),
+    "as shares of 3 questions": (-0.1, partial(draw_fractions, of=3, rate=0.1)),
+    "as shares of 7 questions, near the full score": (-0.01, partial(draw_fractions, of=7, rate=0.01)),
     "by a third on some, gaining a little on others": (
         -0.1,
         lambda random, n: random.choice([-1 / 3, 0.0, 1 / 30], n, p=[0.33, 0.37, 0.3]),
@@ -131,94 +133,100 @@ HARD: dict[str, tuple[float, Callable[[np.random.Generator, int], Floats]]] = {
 
 
 def draw_studies(loss: str, n: int) -> Floats:
-    return HARD[loss][1](np.random.default_rng(11), STUDIES * n).reshape(STUDIES, n)
+    return HARD_DISTRIBUTIONS[loss][1](np.random.default_rng(11), STUDIES * n).reshape(STUDIES, n)
 
 
-def passing(loss: str, n: int) -> float:
+def estimate_passing(loss: str, n: int) -> float:
     """Return the fraction of simulated studies that pass; identical studies are tested only once."""
-    mean = HARD[loss][0]
+    mean = HARD_DISTRIBUTIONS[loss][0]
     samples, times = np.unique(np.sort(draw_studies(loss, n)), axis=0, return_counts=True)
     passed = sum(
         int(count)
         for study, count in zip(samples, times, strict=True)
-        if study.mean() > mean and p_value(as_sample(study, min(-1.0, study.min())), mean) <= 0.05
+        if study.mean() > mean and compute_p_value(make_sample(study, min(-1.0, study.min())), mean) <= 0.05
     )
     return passed / STUDIES
 
 
 @pytest.mark.parametrize("n", [8, 30, 140])
-@pytest.mark.parametrize("loss", HARD)
+@pytest.mark.parametrize("loss", HARD_DISTRIBUTIONS)
 def test_a_truly_worse_checkpoint_is_passed_in_at_most_alpha_of_studies(loss: str, n: int) -> None:
-    assert draw_studies(loss, n).mean() == pytest.approx(HARD[loss][0], abs=0.005)
-    assert passing(loss, n) <= WRONG
+    assert draw_studies(loss, n).mean() == pytest.approx(HARD_DISTRIBUTIONS[loss][0], abs=0.005)
+    assert estimate_passing(loss, n) <= WRONG
 
 
-def test_the_table_of_the_page_is_what_is_drawn_here() -> None:
+def test_the_readmes_table_matches_these_simulations() -> None:
     """For a study without a loss, the p-value of the t test is 0."""
     rows = re.findall(r"\| loses (.+) \| (\d+) \| ([\d.]+)% \| ([\d.]+)% \|", PAGE.read_text())
     assert len(rows) == 5
     for loss, n, by_t, by_gate in rows:
         studies = draw_studies(loss, int(n))
         error = np.maximum(studies.std(axis=1, ddof=1), 1e-12) / int(n) ** 0.5
-        p_values = stats.t.sf((studies.mean(axis=1) - HARD[loss][0]) / error, int(n) - 1)
+        p_values = stats.t.sf((studies.mean(axis=1) - HARD_DISTRIBUTIONS[loss][0]) / error, int(n) - 1)
         assert 100 * np.mean(p_values <= 0.05) == pytest.approx(float(by_t), abs=0.06)
-        assert 100 * passing(loss, int(n)) == pytest.approx(float(by_gate), abs=0.06)
+        assert 100 * estimate_passing(loss, int(n)) == pytest.approx(float(by_gate), abs=0.06)
 
 
-@pytest.mark.parametrize("loss", HARD)
+@pytest.mark.parametrize("loss", HARD_DISTRIBUTIONS)
 def test_a_checkpoint_that_is_just_good_enough_is_called_worse_in_at_most_alpha_of_studies(loss: str) -> None:
     random = np.random.default_rng(12)
-    mean, draw = HARD[loss]
+    mean, draw = HARD_DISTRIBUTIONS[loss]
     studies = draw(random, 2_000 * 30).reshape(2_000, 30)
     samples, times = np.unique(np.sort(studies), axis=0, return_counts=True)
     failed = sum(
         int(count)
         for study, count in zip(samples, times, strict=True)
-        if study.mean() < mean and p_value(as_sample(-study, -1), -mean) <= 0.05
+        if study.mean() < mean and compute_p_value(make_sample(-study, -1), -mean) <= 0.05
     )
     assert failed / 2_000 <= 0.05 + 0.0147
 
 
-def test_what_so_many_prompts_can_show_is_told_by_the_test_itself() -> None:
+def test_the_smallest_detectable_difference_is_exact_for_equal_scores() -> None:
     """Equal scores have exact values: 0.95^n is below 0.05 from n = 59 on, and 12 prompts show 1 - 0.05^(1/12)."""
     equal = np.zeros(12)
-    assert prompts_needed(equal, -0.05, 0.05, -1, 0.0) == 59
-    assert smallest_shown(margin_test(equal, -0.05, 0.05, -1, 1)) == pytest.approx(1 - 0.05 ** (1 / 12), abs=1e-6)
-    assert prompts_needed(equal, 0.0, 0.05, -1, 0.0) is None, "it is not above the bound"
-    assert prompts_needed(np.zeros(1), -1e-10, 0.05, -1, 0.0) is None, "not with all the prompts in the world"
+    assert count_needed_prompts(equal, -0.05, 0.05, -1, 0.0) == 59
+    assert find_smallest_difference(run_margin_test(equal, -0.05, 0.05, -1, 1)) == pytest.approx(
+        1 - 0.05 ** (1 / 12), abs=1e-6
+    )
+    assert count_needed_prompts(equal, 0.0, 0.05, -1, 0.0) is None, "it is not above the bound"
+    assert count_needed_prompts(np.zeros(1), -1e-10, 0.05, -1, 0.0) is None, "not with all the prompts in the world"
 
 
 @pytest.mark.parametrize("loss", ["by little on all", "wholly on 5%", "as shares of 3 questions"])
-def test_so_many_prompts_as_are_said_to_be_enough_show_it_with_80_percent(loss: str) -> None:
+def test_the_suggested_number_of_prompts_has_80_percent_power(loss: str) -> None:
     """300 studies of that size are drawn from the observed prompts; the tolerance is 10%, as means move in steps."""
     random = np.random.default_rng(4)
-    _, draw = HARD[loss]
+    _, draw = HARD_DISTRIBUTIONS[loss]
     seen = draw(random, 60)
     bound = float(seen.mean()) - 0.06
-    needed = prompts_needed(seen, bound, 0.05, -1, float(seen.mean()))
+    needed = count_needed_prompts(seen, bound, 0.05, -1, float(seen.mean()))
     assert needed is not None and needed > 60
     studies = random.choice(seen, (300, needed))
-    shown = np.mean([p_value(as_sample(study, -1), bound) <= 0.05 for study in studies])
+    shown = np.mean([compute_p_value(make_sample(study, -1), bound) <= 0.05 for study in studies])
     assert shown == pytest.approx(0.8, abs=0.1)
 
 
-def test_a_larger_sample_of_the_same_is_told_by_fractions_of_prompts() -> None:
+def test_scaling_a_sample_equals_repeating_its_values() -> None:
     values = np.array([-1.0, 0.0, 0.0, 0.25])
-    assert p_value(as_sample(values, -1).times(3), -0.4) == pytest.approx(
-        p_value(as_sample(np.repeat(values, 3), -1), -0.4), abs=1e-9
+    assert compute_p_value(make_sample(values, -1).times(3), -0.4) == pytest.approx(
+        compute_p_value(make_sample(np.repeat(values, 3), -1), -0.4), abs=1e-9
     )
 
 
-def test_more_distinct_values_than_are_computed_are_rounded_down() -> None:
+def test_too_many_distinct_values_are_rounded_down() -> None:
     values = np.random.default_rng(1).normal(0, 0.2, MAX_DISTINCT + 9).clip(-1, 1)
-    sample = as_sample(values, -1)
+    sample = make_sample(values, -1)
     assert len(sample.values) <= MAX_DISTINCT and sample.counts.sum() == len(values)
     mean = float(sample.values @ sample.counts / sample.counts.sum())
     assert values.mean() - 4 / MAX_DISTINCT < mean <= values.mean()
 
 
-def test_a_mean_cannot_be_beyond_its_limits() -> None:
+def test_p_values_and_intervals_respect_the_limits_of_the_values() -> None:
     assert (
-        margin_test(np.ones(3), 1.0, 0.05, 0, 1).p_above == 1 and margin_test(np.ones(3), -0.1, 0.05, 0, 1).p_above == 0
+        run_margin_test(np.ones(3), 1.0, 0.05, 0, 1).p_above == 1
+        and run_margin_test(np.ones(3), -0.1, 0.05, 0, 1).p_above == 0
     )
-    assert margin_test(np.zeros(3), 0.5, 0.05, 0, 1).low == 0 and margin_test(np.ones(3), 0.5, 0.05, 0, 1).high == 1
+    assert (
+        run_margin_test(np.zeros(3), 0.5, 0.05, 0, 1).low == 0
+        and run_margin_test(np.ones(3), 0.5, 0.05, 0, 1).high == 1
+    )

@@ -11,7 +11,7 @@ from tests.jobs.test_nightly_suite import Suite
 nights, suite = test_nightly_job.nights, test_nightly_suite.suite
 
 
-def test_a_gate_decides_whether_a_night_ends_well(nights: Nights) -> None:
+def test_a_gate_decides_whether_a_night_succeeds(nights: Nights) -> None:
     """A score drop of 0.1 is significant: a gate that allows 0.2 passes it, and one that allows 0.05 fails it."""
     rules = nights.folder / "gate.yaml"
     rules.write_text("rules: {as good: {metric: clipscore, no_worse_by: 0.2}}")
@@ -31,7 +31,7 @@ def test_a_gate_decides_whether_a_night_ends_well(nights: Nights) -> None:
     assert "rule as good: expected exactly one of" in nights.run(f"nightly.gate={rules}").err
 
 
-def test_a_gate_of_several_benchmarks_has_rules_for_each_of_them(suite: Suite) -> None:
+def test_a_gate_can_have_separate_rules_for_each_benchmark(suite: Suite) -> None:
     """Flint drops only on `places`, by more than its rule allows; the suite can be judged again later by its id."""
     rules = suite.folder / "gate.yaml"
     refused = {

@@ -11,10 +11,10 @@ from plumbline.plugins.gates.score_maps import (
     Kind,
     choose_line,
     choose_map,
+    compute_margin,
     equate,
     fit_curve,
     fit_line,
-    margin,
 )
 
 PROMPTS = hash_ids([f"p{number}" for number in range(300)])
@@ -23,7 +23,7 @@ OLD = RANDOM.uniform(0, 1, 300)
 NOISE = RANDOM.normal(0, 0.02, 300)
 
 
-def test_lines_by_hand() -> None:
+def test_lines_agree_with_values_worked_out_by_hand() -> None:
     """The old deviations are -1, 0, 1 and the new ones -2, 1, 1.
 
     Least squares therefore has the slope 3/2, and equating has the square root of 6/2.
@@ -34,7 +34,7 @@ def test_lines_by_hand() -> None:
     assert equate(old, -new) == pytest.approx((-2 + 2 * math.sqrt(3), -math.sqrt(3)))
 
 
-def test_a_curve_pools_what_falls_and_is_level_beyond_its_ends() -> None:
+def test_a_curve_pools_falling_values_and_is_constant_beyond_its_ends() -> None:
     """The means 3, 3 and 1 (from 1 on) do not rise, so all values from 1 on are pooled to (2 + 4 + 3 + 1) / 4."""
     curve = fit_curve(np.array([0.0, 1, 1, 2, 3]), np.array([0.0, 2, 4, 3, 1]))
     assert curve(np.array([-1, 0, 0.5, 1, 2, 9])) == pytest.approx([0, 0, 1.25, 2.5, 2.5, 2.5])
@@ -51,11 +51,11 @@ def test_a_curve_pools_what_falls_and_is_level_beyond_its_ends() -> None:
         ("unchanged", NOISE[::-1] + OLD),
     ],
 )
-def test_the_simplest_map_that_other_prompts_bear_out_is_chosen(kind: Kind, new: np.ndarray) -> None:
+def test_the_simplest_map_that_predicts_other_prompts_is_chosen(kind: Kind, new: np.ndarray) -> None:
     assert choose_map(OLD, new, PROMPTS).kind == kind
 
 
-def test_versions_that_are_equally_noisy_are_joined_by_their_spread_and_not_by_the_slope_that_noise_lessens() -> None:
+def test_equally_noisy_versions_are_joined_by_equating_instead_of_least_squares() -> None:
     """The five generators differ in true quality, and both versions score their images with about as much noise."""
     groups = np.repeat(np.arange(5, dtype=np.int32), 60)
     true = np.linspace(0.1, 0.9, 5)[groups]
@@ -66,11 +66,11 @@ def test_versions_that_are_equally_noisy_are_joined_by_their_spread_and_not_by_t
     assert choose_line(old, new, np.zeros(300, np.int32), ["linear"]).without == []
 
 
-def test_a_margin_is_students_and_unknown_of_one() -> None:
-    assert margin([0.1, -0.1]) == pytest.approx(4.303 * 0.1, rel=1e-3) and math.isnan(margin([0.1]))
+def test_a_margin_uses_students_t_and_is_nan_for_a_single_miss() -> None:
+    assert compute_margin([0.1, -0.1]) == pytest.approx(4.303 * 0.1, rel=1e-3) and math.isnan(compute_margin([0.1]))
 
 
-def test_of_more_prompts_the_same_and_others_are_drawn() -> None:
+def test_a_larger_draw_of_prompts_includes_the_smaller_draw() -> None:
     few, more = draw_prompts(PROMPTS[:200], 20, 1), draw_prompts(PROMPTS, 60, 1)
     assert few.sum() == 20 and more.sum() == 60 and draw_prompts(PROMPTS, None, 1).all()
     rank = {int(prompt) for prompt in PROMPTS[more]}

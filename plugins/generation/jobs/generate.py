@@ -12,7 +12,7 @@ from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.pipelines.base.exit_codes import COMPLETE
 from plumbline.pipelines.plans.sweep_config import SweepConfig
-from plumbline.plugins.generation.generate_config import GenerateConfig, generation_of, scoring_of
+from plumbline.plugins.generation.generate_config import GenerateConfig, find_generation, find_scoring_sweep
 from plumbline.plugins.generation.generating import Generated, PlannedGeneration, generate, plan_generation
 
 COMMAND = Command(
@@ -42,11 +42,11 @@ def _run(console: Console, config: GenerateConfig) -> int:
 
 def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | None:
     """Generate the missing images of a sweep; return the sweep that scores them, or None after a dry run."""
-    generation = generation_of(config)
+    generation = find_generation(config)
     if generation is not None and _draw(console, generation) is None:
         say(console, "the sweep is planned once the images exist")
         return None
-    return scoring_of(config)
+    return find_scoring_sweep(config)
 
 
 def _draw(console: Console, config: GenerateConfig) -> Generated | None:
@@ -72,7 +72,7 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
 def _show_generated(console: Console, generated: Generated) -> None:
     """Show how many images were generated, how many failed, and their folder."""
     show_usage(console, generated.usage, generated.costs)
-    for address in generated.mended:
+    for address in generated.repaired:
         warn(console, f"{address}: was damaged and has been replaced; if this happens again, check the disk")
     for problem in generated.problems:
         warn(console, problem)

@@ -1,4 +1,4 @@
-"""Tiny pipelines with random weights and the real architectures of image generators, as saved by diffusers."""
+"""Tiny pipelines with random weights, as saved by diffusers, in the architectures of real image generators."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ SIDE = 32
 WIDTH = 32
 
 
-def _clip_text(kind: Any = CLIPTextModel) -> Any:
+def _build_clip_text(kind: Any = CLIPTextModel) -> Any:
     tokenizer = clip_tokenizer()
     config = CLIPTextConfig(
         vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4,
@@ -34,7 +34,7 @@ def _clip_text(kind: Any = CLIPTextModel) -> Any:
     return kind(config)
 
 
-def _t5() -> dict[str, Any]:
+def _build_t5() -> dict[str, Any]:
     config = T5Config(
         vocab_size=len(tiny.BYTE_VOCABULARY), d_model=WIDTH, d_kv=8, d_ff=37, num_layers=1, num_heads=4, pad_token_id=0
     )
@@ -44,14 +44,14 @@ def _t5() -> dict[str, Any]:
     return {"encoder": T5EncoderModel(config), "tokenizer": fast}
 
 
-def _vae(channels: int = 4, **options: Any) -> "diffusers.AutoencoderKL":
+def _build_vae(channels: int = 4, **options: Any) -> "diffusers.AutoencoderKL":
     return diffusers.AutoencoderKL(
         block_out_channels=[8, 16], norm_num_groups=4, latent_channels=channels, sample_size=SIDE,
         down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2, **options,
     )  # fmt: skip
 
 
-def _unet(**options: Any) -> "diffusers.UNet2DConditionModel":
+def _build_unet(**options: Any) -> "diffusers.UNet2DConditionModel":
     shape = {"block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1, "sample_size": SIDE // 2}
     blocks = {
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
@@ -60,27 +60,28 @@ def _unet(**options: Any) -> "diffusers.UNet2DConditionModel":
     return diffusers.UNet2DConditionModel(**shape, **blocks, attention_head_dim=4, **options)
 
 
-def _scheduler() -> "diffusers.DDIMScheduler":
+def _build_scheduler() -> "diffusers.DDIMScheduler":
     return diffusers.DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False)
 
 
 def stable_diffusion() -> "diffusers.StableDiffusionPipeline":
     """Build a tiny Stable Diffusion 1.5 pipeline."""
     return diffusers.StableDiffusionPipeline(
-        vae=_vae(), text_encoder=_clip_text(), tokenizer=clip_tokenizer(), unet=_unet(cross_attention_dim=WIDTH),
-        scheduler=_scheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+        vae=_build_vae(), text_encoder=_build_clip_text(), tokenizer=clip_tokenizer(),
+        unet=_build_unet(cross_attention_dim=WIDTH),
+        scheduler=_build_scheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
     )  # fmt: skip
 
 
 def stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
     """Build a tiny Stable Diffusion XL pipeline."""
-    unet = _unet(
+    unet = _build_unet(
         cross_attention_dim=2 * WIDTH, addition_embed_type="text_time", addition_time_embed_dim=8,
         projection_class_embeddings_input_dim=6 * 8 + WIDTH,
     )  # fmt: skip
     return diffusers.StableDiffusionXLPipeline(
-        vae=_vae(), text_encoder=_clip_text(), text_encoder_2=_clip_text(CLIPTextModelWithProjection),
-        tokenizer=clip_tokenizer(), tokenizer_2=clip_tokenizer(), unet=unet, scheduler=_scheduler(),
+        vae=_build_vae(), text_encoder=_build_clip_text(), text_encoder_2=_build_clip_text(CLIPTextModelWithProjection),
+        tokenizer=clip_tokenizer(), tokenizer_2=clip_tokenizer(), unet=unet, scheduler=_build_scheduler(),
         add_watermarker=False,
     )  # fmt: skip
 
@@ -91,11 +92,11 @@ def stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
         sample_size=SIDE // 2, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=4,
         caption_projection_dim=WIDTH, joint_attention_dim=WIDTH, pooled_projection_dim=2 * WIDTH, out_channels=4,
     )  # fmt: skip
-    texts = {f"text_encoder{end}": _clip_text(CLIPTextModelWithProjection) for end in ("", "_2")}
+    texts = {f"text_encoder{end}": _build_clip_text(CLIPTextModelWithProjection) for end in ("", "_2")}
     tokenizers = {f"tokenizer{end}": clip_tokenizer() for end in ("", "_2")}
-    t5 = _t5()
+    t5 = _build_t5()
     return diffusers.StableDiffusion3Pipeline(
-        vae=_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, **texts, **tokenizers,
+        vae=_build_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, **texts, **tokenizers,
         text_encoder_3=t5["encoder"], tokenizer_3=t5["tokenizer"],
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
     )  # fmt: skip
@@ -107,9 +108,9 @@ def flux() -> "diffusers.FluxPipeline":
         in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=WIDTH, pooled_projection_dim=WIDTH, axes_dims_rope=(4, 4, 8), guidance_embeds=True,
     )  # fmt: skip
-    t5 = _t5()
+    t5 = _build_t5()
     return diffusers.FluxPipeline(
-        vae=_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, text_encoder=_clip_text(),
+        vae=_build_vae(shift_factor=0.06, scaling_factor=1.5), transformer=transformer, text_encoder=_build_clip_text(),
         tokenizer=clip_tokenizer(), text_encoder_2=t5["encoder"], tokenizer_2=t5["tokenizer"],
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
     )  # fmt: skip

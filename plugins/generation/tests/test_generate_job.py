@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from plugins.generation.tests.pipelines import PIPELINES, save_pipeline
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.commands import printed, refusal
-from tests.histories.damage import ROT, harm, harmed
+from tests.histories.damage import ROT, damage_content, damage_file
 from tests.operators.models.endpoint import KEY, VARIABLE, Answer, Server, failed
 
 ROOT = Path(__file__).parents[3]
@@ -46,74 +46,74 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     started.close()
 
 
-def prompts_file(folder: Path, *ids: str) -> Path:
+def write_prompts_file(folder: Path, *ids: str) -> Path:
     file = folder / "prompts.csv"
     file.write_text("".join(["prompt_id,text\n", *(f"{one},{TEXTS[one]}\n" for one in ids)]))
     return file
 
 
-def words(folder: Path, *more: str) -> tuple[str, ...]:
+def list_arguments(folder: Path, *more: str) -> tuple[str, ...]:
     return ("benchmark=own", f"prompts={folder}/prompts.csv", f"images={folder}/images", *more)
 
 
-def pictures(folder: Path) -> dict[str, dict[str, Any]]:
+def read_images(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the rows in a generator's folder by image_id."""
     table = pa.concat_tables(pq.read_table(file) for file in sorted(folder.glob("*.parquet")))
     rows = {row["image_id"]: row for row in table.to_pylist()}
-    assert len(rows) == len(table), "no picture stands twice"
+    assert len(rows) == len(table), "no image occurs twice"
     return rows
 
 
-def pixels(row: dict[str, Any]) -> np.ndarray:
+def decode_pixels(row: dict[str, Any]) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB"), dtype=np.int16)
 
 
-def scores(folder: Path, *more: str, code: int = 0) -> dict[str, dict[str, Any]]:
+def sweep_images(folder: Path, *more: str, code: int = 0) -> dict[str, dict[str, Any]]:
     """Run a sweep on the existing images, and return its scores by image_id."""
     store = folder / "store"
     printed(
-        "sweep", "sweep=own_images", *words(folder, f"store={store}", "metric=edge_density", "cluster=here", *more),
-        code=code,
+        "sweep", "sweep=own_images",
+        *list_arguments(folder, f"store={store}", "metric=edge_density", "cluster=here", *more), code=code,
     )  # fmt: skip
     run = (store / "runs/latest").read_text().strip()
     return {row["image_id"]: row for row in pq.read_table(store / "runs" / run / "scores.parquet").to_pylist()}
 
 
-def test_a_new_prompt_costs_itself_alone_and_a_sweep_reads_what_was_made(tmp_path: Path, checkpoint: Path) -> None:
-    prompts_file(tmp_path, "p1", "p2")
-    job = words(tmp_path, f"image_model.checkpoint={checkpoint}", "name=tiny", "cfg=3", *SMALL)
+def test_only_a_new_prompts_images_are_generated_and_a_sweep_reads_all_images(tmp_path: Path, checkpoint: Path) -> None:
+    write_prompts_file(tmp_path, "p1", "p2")
+    job = list_arguments(tmp_path, f"image_model.checkpoint={checkpoint}", "name=tiny", "cfg=3", *SMALL)
     assert "2 images, 2 of them new" in printed("generate", *job, "image_model.image_batch=1")
-    first = pictures(tmp_path / "images/tiny")
+    first = read_images(tmp_path / "images/tiny")
     assert set(first) == {"p1-0", "p2-0"}
     settings = {name: first["p1-0"][name] for name in ("prompt", "cfg", "steps", "size", "sampler", "checkpoint")}
     assert settings == {
         "prompt": "a red circle", "cfg": 3.0, "steps": 1, "size": "32x32", "sampler": "DDIMScheduler",
         "checkpoint": str(checkpoint),
     }  # fmt: skip
-    prompts_file(tmp_path, "p3", "p1", "p2")  # before the others
+    write_prompts_file(tmp_path, "p3", "p1", "p2")  # before the others
     assert "6 images, 4 of them new" in printed("generate", *job, "seeds=2")
-    second = pictures(tmp_path / "images/tiny")
+    second = read_images(tmp_path / "images/tiny")
     assert set(second) == {f"{one}-{number}" for one in TEXTS for number in (0, 1)}
     assert all(second[one] == first[one] for one in first), "what stood was left as it was"
     assert len({row["seed"] for row in second.values()}) == 6
     assert "6 images, 0 of them new" in printed("generate", *job, "seeds=2")
-    scored = scores(tmp_path)
+    scored = sweep_images(tmp_path)
     assert set(scored) == set(second) and all(row["score"] is not None for row in scored.values())
 
 
-def test_a_picture_is_the_same_in_whatever_batch_and_order_it_is_drawn(tmp_path: Path, checkpoint: Path) -> None:
+def test_an_image_does_not_depend_on_its_batch_or_order(tmp_path: Path, checkpoint: Path) -> None:
     alone, together = tmp_path / "alone", tmp_path / "together"
     for folder, ids, batch in ((alone, ("p1", "p2", "p3"), 1), (together, ("p3", "p2", "p1"), 3)):
         folder.mkdir()
-        prompts_file(folder, *ids)
-        job = words(folder, f"image_model.checkpoint={checkpoint}", f"image_model.image_batch={batch}", *SMALL)
+        write_prompts_file(folder, *ids)
+        job = list_arguments(folder, f"image_model.checkpoint={checkpoint}", f"image_model.image_batch={batch}", *SMALL)
         printed("generate", *job, "sampler=EulerAncestralDiscreteScheduler", "steps=2")
-    ones, others = pictures(alone / "images/tiny-sd"), pictures(together / "images/tiny-sd")
-    assert all(np.abs(pixels(ones[one]) - pixels(others[one])).max() <= 1 for one in ones)
-    assert np.abs(pixels(ones["p1-0"]) - pixels(ones["p2-0"])).max() > 10
+    ones, others = read_images(alone / "images/tiny-sd"), read_images(together / "images/tiny-sd")
+    assert all(np.abs(decode_pixels(ones[one]) - decode_pixels(others[one])).max() <= 1 for one in ones)
+    assert np.abs(decode_pixels(ones["p1-0"]) - decode_pixels(ones["p2-0"])).max() > 10
 
 
-def test_a_black_picture_is_an_error_row_that_a_sweep_tells(tmp_path: Path, checkpoint: Path) -> None:
+def test_a_black_image_is_an_error_row_that_a_sweep_reports(tmp_path: Path, checkpoint: Path) -> None:
     broken = tmp_path / "black"
     subprocess.run(["cp", "-r", checkpoint, broken], check=True)
     weights = broken / "vae/diffusion_pytorch_model.safetensors"
@@ -121,13 +121,13 @@ def test_a_black_picture_is_an_error_row_that_a_sweep_tells(tmp_path: Path, chec
     tensors["decoder.conv_out.weight"].zero_()
     tensors["decoder.conv_out.bias"].fill_(-9.0)
     save_file(tensors, weights, {"format": "pt"})
-    prompts_file(tmp_path, "p1")
-    job = words(tmp_path, f"image_model.checkpoint={broken}", *SMALL)
+    write_prompts_file(tmp_path, "p1")
+    job = list_arguments(tmp_path, f"image_model.checkpoint={broken}", *SMALL)
     assert "1 images could not be generated: 1 blank_picture" in printed("generate", *job, code=1).replace("\n", " ")
-    (row,) = pictures(tmp_path / "images/black").values()
+    (row,) = read_images(tmp_path / "images/black").values()
     assert row["image"] is None and row["error"]["kind"] == "blank_picture"
     assert "0 of them new" in printed("generate", *job, code=1), "it is not drawn again"
-    (scored,) = scores(tmp_path, code=1).values()
+    (scored,) = sweep_images(tmp_path, code=1).values()
     assert scored["score"] is None
     assert scored["error"]["kind"] == "blank_picture" and "entirely black" in scored["error"]["message"]
 
@@ -136,17 +136,17 @@ def _remove_index(folder: Path) -> None:
     (folder / "model_index.json").unlink()
 
 
-def _pickled(folder: Path) -> None:
+def _pickle_weights(folder: Path) -> None:
     weights = folder / "unet/diffusion_pytorch_model.safetensors"
     weights.rename(weights.with_suffix(".bin"))
 
 
-def _truncated(folder: Path) -> None:
+def _truncate_weights(folder: Path) -> None:
     weights = folder / "vae/diffusion_pytorch_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
 
 
-def _own_code(folder: Path) -> None:
+def _add_own_code(folder: Path) -> None:
     index = folder / "model_index.json"
     index.write_text(index.read_text().replace('"diffusers",\n    "UNet2D', '"evil",\n    "UNet2D'))
     (folder / "unet/evil.py").write_text("raise SystemExit")
@@ -156,22 +156,22 @@ def _own_code(folder: Path) -> None:
     ("damage", "says"),
     [
         (_remove_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that contains it"),
-        (_pickled, "only pickled .bin weights, which are never loaded; convert it"),
-        (_truncated, "or truncated; download the checkpoint again"),
-        (_own_code, "names Python code from the checkpoint, which is never run"),
+        (_pickle_weights, "only pickled .bin weights, which are never loaded; convert it"),
+        (_truncate_weights, "or truncated; download the checkpoint again"),
+        (_add_own_code, "names Python code from the checkpoint, which is never run"),
     ],
 )
-def test_a_folder_that_is_no_safe_pipeline_is_refused_in_one_line(
+def test_an_unsafe_or_incomplete_pipeline_is_refused_in_one_line(
     damage: Any, says: str, tmp_path: Path, checkpoint: Path
 ) -> None:
     subprocess.run(["cp", "-r", checkpoint, tmp_path / "bad"], check=True)
     damage(tmp_path / "bad")
-    prompts_file(tmp_path, "p1")
-    line = refusal("generate", *words(tmp_path, f"image_model.checkpoint={tmp_path}/bad", *SMALL))
+    write_prompts_file(tmp_path, "p1")
+    line = refusal("generate", *list_arguments(tmp_path, f"image_model.checkpoint={tmp_path}/bad", *SMALL))
     assert says in line and str(tmp_path / "bad") in line
 
 
-def png(side: int = 32, *, blank: bool = False) -> str:
+def make_png(side: int = 32, *, blank: bool = False) -> str:
     image = Image.new("RGB", (side, side), "white")
     if not blank:
         image.paste("red", (4, 4, 20, 20))
@@ -180,12 +180,12 @@ def png(side: int = 32, *, blank: bool = False) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
-def sent(encoded: str) -> Answer:
+def make_answer(encoded: str) -> Answer:
     return Answer(body={"created": 0, "data": [{"b64_json": encoded}]})
 
 
-def make_words(folder: Path, server: Server, *more: str) -> tuple[str, ...]:
-    return words(
+def list_service_arguments(folder: Path, server: Server, *more: str) -> tuple[str, ...]:
+    return list_arguments(
         folder, "image_model=images_api", "image_model.checkpoint=painter", f"image_model.endpoint={server.url}",
         f"image_model.key_variable={VARIABLE}", "image_model.max_retries=0", "image_model.concurrency=1",
         "cluster=here",
@@ -193,16 +193,16 @@ def make_words(folder: Path, server: Server, *more: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def test_a_services_refusal_is_kept_and_what_may_pass_is_asked_again(tmp_path: Path, server: Server) -> None:
+def test_a_services_refusal_is_final_and_temporary_errors_are_retried(tmp_path: Path, server: Server) -> None:
     refused = Answer(400, {"error": {"message": "not that", "code": "content_policy_violation"}})
-    answers = {TEXTS["p1"]: sent(png()), TEXTS["p2"]: refused, TEXTS["p3"]: failed(503)}
+    answers = {TEXTS["p1"]: make_answer(make_png()), TEXTS["p2"]: refused, TEXTS["p3"]: failed(503)}
     server.script = lambda number, body: answers[body["prompt"]]
-    prompts_file(tmp_path, "p1", "p2", "p3")
+    write_prompts_file(tmp_path, "p1", "p2", "p3")
     settings = ("size=32x32", "cfg=4", "image_model.takes=[cfg,seed]")
-    job = make_words(tmp_path, server, *settings)
+    job = list_service_arguments(tmp_path, server, *settings)
     told = printed("generate", *job, code=1)
     assert "3 images, 1 of them new" in told and "1 reply_refused, 1 model_unavailable" in told
-    first = pictures(tmp_path / "images/painter")
+    first = read_images(tmp_path / "images/painter")
     body = server.bodies[0]
     assert body == {
         "model": "painter", "prompt": TEXTS["p1"], "n": 1, "size": "32x32", "response_format": "b64_json",
@@ -215,16 +215,20 @@ def test_a_services_refusal_is_kept_and_what_may_pass_is_asked_again(tmp_path: P
     answers[TEXTS["p3"]] = Answer(body={"created": 0, "data": [{"url": f"{server.url}/elsewhere.png"}]})
     printed("generate", *job, code=1)
     assert [body["prompt"] for body in server.bodies] == [TEXTS["p3"]], "one request, and no address is followed"
-    errors = {one: row["error"]["kind"] for one, row in pictures(tmp_path / "images/painter").items() if row["error"]}
+    errors = {
+        one: row["error"]["kind"] for one, row in read_images(tmp_path / "images/painter").items() if row["error"]
+    }
     assert errors == {"p2-0": "reply_refused", "p3-0": "request_refused"}
-    scored = scores(tmp_path, code=1)
+    scored = sweep_images(tmp_path, code=1)
     assert {one: row["error"]["kind"] for one, row in scored.items() if row["error"]} == errors
 
 
-def test_one_command_draws_and_scores_and_a_dry_run_only_plans(tmp_path: Path, server: Server) -> None:
-    server.script = lambda number, body: sent(png())
-    prompts_file(tmp_path, "p1")
-    job = make_words(tmp_path, server, "pictures.name=tuesday", f"store={tmp_path}/store", "metric=edge_density")
+def test_one_command_generates_and_scores_and_a_dry_run_only_plans(tmp_path: Path, server: Server) -> None:
+    server.script = lambda number, body: make_answer(make_png())
+    write_prompts_file(tmp_path, "p1")
+    job = list_service_arguments(
+        tmp_path, server, "pictures.name=tuesday", f"store={tmp_path}/store", "metric=edge_density"
+    )
     planned = printed("sweep", "sweep=own_images", *job, "dry_run=true")
     assert "planned once the images exist" in planned and not server.bodies
     ended = printed("sweep", "sweep=own_images", *job)
@@ -233,106 +237,104 @@ def test_one_command_draws_and_scores_and_a_dry_run_only_plans(tmp_path: Path, s
     assert "0 of them new" in again and "nothing changed since run" in again
     assert len(server.bodies) == 1
     assert "generates no images" in refusal("nightly", "sweep=own_images", *job, "dry_run=true")
-    assert "name another one" in refusal("sweep", "sweep=shapes", *job[3:])
+    assert "choose another folder" in refusal("sweep", "sweep=shapes", *job[3:])
 
 
 DAMAGE = ("flip", "truncate", "empty", "delete", *ROT)
 
 
-def files_below(folder: Path) -> list[Path]:
+def list_tables(folder: Path) -> list[Path]:
     """Return the tables of generated and wanted images, in the generator's folder and in the store."""
     return sorted(folder.rglob("*.parquet"))
 
 
-def assert_mended(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: Path, images: Path) -> str:
+def assert_repaired(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: Path, images: Path) -> str:
     """Check that a job that finds a damaged file keeps the earlier images and names the file."""
     told = printed("generate", *job)
-    assert pictures(images / "painter") == whole, path
+    assert read_images(images / "painter") == whole, path
     assert "wanted" in path.parts or path.name in told.replace("\n", ""), path
     return told
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.slow)])
-def test_whichever_file_of_a_generation_is_damaged_the_pictures_are_those_that_were_made(
-    count: int, tmp_path: Path, server: Server
-) -> None:
+def test_damage_to_any_file_of_a_generation_changes_no_image(count: int, tmp_path: Path, server: Server) -> None:
     """The damage may leave size and time unchanged, and the cell and its file may be hard links to the same data."""
-    server.script = lambda number, body: sent(png(8 + len(body["prompt"])))
-    prompts_file(tmp_path, "p1", "p2", "p3")
+    server.script = lambda number, body: make_answer(make_png(8 + len(body["prompt"])))
+    write_prompts_file(tmp_path, "p1", "p2", "p3")
     job, images, chance = (
-        make_words(tmp_path, server, "shard_rows=2", "seeds=2"),
+        list_service_arguments(tmp_path, server, "shard_rows=2", "seeds=2"),
         tmp_path / "images",
         Random(count),
     )
     printed("generate", *job)
-    whole, kept = pictures(images / "painter"), tmp_path / "kept"
+    whole, kept = read_images(images / "painter"), tmp_path / "kept"
     subprocess.run(["cp", "-a", images, kept], check=True)
     for way in islice(cycle(DAMAGE), count):
         shutil.rmtree(images)
         subprocess.run(["cp", "-a", kept, images], check=True)
-        path = chance.choice(files_below(images))
-        if harm(path, way, chance):
+        path = chance.choice(list_tables(images))
+        if damage_file(path, way, chance):
             if way == "delete":
                 printed("generate", *job)
             else:
-                assert_mended(job, whole, path, images)
-        assert "6 images, 0 of them new" in printed("generate", *job) and pictures(images / "painter") == whole
+                assert_repaired(job, whole, path, images)
+        assert "6 images, 0 of them new" in printed("generate", *job) and read_images(images / "painter") == whole
 
 
-def test_a_damaged_copy_is_replaced_by_the_other_and_only_what_has_none_is_drawn_again(
+def test_a_damaged_file_is_restored_from_its_copy_and_generated_again_only_without_one(
     tmp_path: Path, server: Server
 ) -> None:
-    server.script = lambda number, body: sent(png())
-    prompts_file(tmp_path, "p1", "p2", "p3")
-    job, images, chance = make_words(tmp_path, server, "shard_rows=1"), tmp_path / "images", Random(7)
+    server.script = lambda number, body: make_answer(make_png())
+    write_prompts_file(tmp_path, "p1", "p2", "p3")
+    job, images, chance = list_service_arguments(tmp_path, server, "shard_rows=1"), tmp_path / "images", Random(7)
     printed("generate", *job)
-    whole = pictures(images / "painter")
+    whole = read_images(images / "painter")
     file = sorted((images / "painter").iterdir())[1]
     (cell,) = (images / ".generate/pictures").rglob(file.name)
     for path in (cell, file):  # a new file, so that a hard link still has the old content
-        assert harm(path, "flip", chance)
-        assert "0 of them new" in assert_mended(job, whole, path, images)
+        assert damage_file(path, "flip", chance)
+        assert "0 of them new" in assert_repaired(job, whole, path, images)
     assert len(server.bodies) == 3
-    assert harm(file, "rot", chance) and file.read_bytes() == cell.read_bytes()
-    assert "1 of them new" in assert_mended(job, whole, file, images)
+    assert damage_file(file, "rot", chance) and file.read_bytes() == cell.read_bytes()
+    assert "1 of them new" in assert_repaired(job, whole, file, images)
     assert [body["prompt"] for body in server.bodies] == [*TEXTS.values(), TEXTS["p2"]]
 
 
-def test_a_damaged_copy_in_a_bucket_is_replaced_by_the_other(tmp_path: Path, server: Server, bucket: str) -> None:
-    server.script = lambda number, body: sent(png())
-    prompts_file(tmp_path, "p1", "p2")
-    job = [*make_words(tmp_path, server, "shard_rows=1"), f"images={bucket}/images"]
+def test_a_damaged_file_in_a_bucket_is_restored_from_its_copy(tmp_path: Path, server: Server, bucket: str) -> None:
+    server.script = lambda number, body: make_answer(make_png())
+    write_prompts_file(tmp_path, "p1", "p2")
+    job = [*list_service_arguments(tmp_path, server, "shard_rows=1"), f"images={bucket}/images"]
     printed("generate", *job)
     images, chance = StorageConfig().locate(f"{bucket}/images"), Random(3)
     whole = {path: (images / path).read() for path, _ in images.files() if path.endswith(".parquet")}
     file = next(path for path in whole if path.startswith("painter/"))
     cell = next(path for path in whole if path != file and path.endswith(file.partition("/")[2]))
     for path in (file, cell):
-        (images / path).write(harmed(whole[path], "truncate", chance) or b"")
+        (images / path).write(damage_content(whole[path], "truncate", chance) or b"")
         told = printed("generate", *job)
         assert f"{images}/{path}: was damaged and has been replaced" in told.replace("\n", "")
         assert {path: (images / path).read() for path in whole} == whole
     assert len(server.bodies) == 2
 
 
-def test_a_setting_that_the_service_is_not_said_to_take_is_refused(tmp_path: Path, server: Server) -> None:
-    prompts_file(tmp_path, "p1")
-    assert "pictures.steps" in printed("generate", *make_words(tmp_path, server, "steps=9"), code=1)
+def test_a_setting_that_the_service_is_not_configured_to_accept_is_refused(tmp_path: Path, server: Server) -> None:
+    write_prompts_file(tmp_path, "p1")
+    assert "pictures.steps" in printed("generate", *list_service_arguments(tmp_path, server, "steps=9"), code=1)
     assert not server.bodies
 
 
-def test_a_killed_generation_goes_on_and_makes_nothing_twice(tmp_path: Path, server: Server) -> None:
+def test_a_killed_generation_continues_and_generates_nothing_twice(tmp_path: Path, server: Server) -> None:
     third, release = threading.Event(), threading.Event()
 
     def script(number: int, body: dict[str, Any]) -> Answer:
         if number == 2:
             third.set()
             release.wait(60)
-        return sent(png())
+        return make_answer(make_png())
 
     server.script = script
-    prompts_file(tmp_path, "p1", "p2", "p3")
-    job = make_words(tmp_path, server, "shard_rows=1")
+    write_prompts_file(tmp_path, "p1", "p2", "p3")
+    job = list_service_arguments(tmp_path, server, "shard_rows=1")
     process = subprocess.Popen([sys.executable, "-m", "jobs.generate", *job], cwd=ROOT, env=dict(os.environ))
     assert third.wait(240)
     process.send_signal(signal.SIGKILL)
@@ -340,29 +342,31 @@ def test_a_killed_generation_goes_on_and_makes_nothing_twice(tmp_path: Path, ser
     release.set()
     assert "3 images, 1 of them new" in printed("generate", *job)
     assert [body["prompt"] for body in server.bodies] == [*TEXTS.values(), TEXTS["p3"]]
-    assert set(pictures(tmp_path / "images/painter")) == {"p1-0", "p2-0", "p3-0"}
+    assert set(read_images(tmp_path / "images/painter")) == {"p1-0", "p2-0", "p3-0"}
 
 
-def test_other_peoples_tables_are_left_alone(tmp_path: Path, server: Server) -> None:
+def test_tables_not_made_by_the_job_are_left_alone(tmp_path: Path, server: Server) -> None:
     (tmp_path / "images/painter").mkdir(parents=True)
     pq.write_table(pa.table({"prompt_id": ["p1"]}), tmp_path / "images/painter/mine.parquet")
-    prompts_file(tmp_path, "p1")
-    assert "mine.parquet: not made by jobs.generate" in refusal("generate", *make_words(tmp_path, server))
+    write_prompts_file(tmp_path, "p1")
+    assert "mine.parquet: not made by jobs.generate" in refusal("generate", *list_service_arguments(tmp_path, server))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(PIPELINES))
-def test_every_kind_of_pipeline_draws_by_the_settings(kind: str, tmp_path: Path) -> None:
-    prompts_file(tmp_path, "p1", "p2")
+def test_every_kind_of_pipeline_applies_the_settings(kind: str, tmp_path: Path) -> None:
+    write_prompts_file(tmp_path, "p1", "p2")
     save_pipeline(tmp_path / kind, kind)
-    printed("generate", *words(tmp_path, f"image_model.checkpoint={tmp_path / kind}", "cfg=2", "seeds=2", *SMALL))
-    rows = pictures(tmp_path / "images" / kind)
+    printed(
+        "generate", *list_arguments(tmp_path, f"image_model.checkpoint={tmp_path / kind}", "cfg=2", "seeds=2", *SMALL)
+    )
+    rows = read_images(tmp_path / "images" / kind)
     assert len(rows) == 4 and all(row["error"] is None for row in rows.values())
     assert {(row["cfg"], row["steps"], row["size"]) for row in rows.values()} == {(2.0, 1, "32x32")}
 
 
 @pytest.mark.slow
-def test_a_lora_is_merged_by_its_scale(tmp_path: Path, checkpoint: Path) -> None:
+def test_a_lora_is_merged_with_its_scale(tmp_path: Path, checkpoint: Path) -> None:
     from diffusers import StableDiffusionPipeline  # takes seconds to import, as peft does
     from peft import LoraConfig
     from peft.utils import get_peft_model_state_dict
@@ -372,24 +376,26 @@ def test_a_lora_is_merged_by_its_scale(tmp_path: Path, checkpoint: Path) -> None
     pipeline.unet.add_adapter(LoraConfig(target_modules=["to_q", "to_v", "to_out.0"], init_lora_weights=False))
     layers = get_peft_model_state_dict(pipeline.unet)
     StableDiffusionPipeline.save_lora_weights(tmp_path / "lora", unet_lora_layers=layers)
-    prompts_file(tmp_path, "p1")
+    write_prompts_file(tmp_path, "p1")
     file = tmp_path / "lora/pytorch_lora_weights.safetensors"
     drawn = {}
     for name, more in {"plain": (), "none": (file, 0.0), "whole": (file.parent, 1.0)}.items():
         lora = [f"image_model.lora={more[0]}", f"image_model.lora_scale={more[1]}"] if more else []
-        printed("generate", *words(tmp_path, f"image_model.checkpoint={checkpoint}", f"name={name}", *lora, *SMALL))
-        (drawn[name],) = map(pixels, pictures(tmp_path / "images" / name).values())
+        printed(
+            "generate", *list_arguments(tmp_path, f"image_model.checkpoint={checkpoint}", f"name={name}", *lora, *SMALL)
+        )
+        (drawn[name],) = map(decode_pixels, read_images(tmp_path / "images" / name).values())
     assert np.abs(drawn["none"] - drawn["plain"]).max() <= 1
     assert np.abs(drawn["whole"] - drawn["plain"]).max() > 1
 
 
 @pytest.mark.slow
-def test_workers_of_ray_draw_into_a_bucket(tmp_path: Path, server: Server, bucket: str) -> None:
-    server.script = lambda number, body: sent(png())
-    prompts_file(tmp_path, "p1", "p2", "p3")
+def test_ray_workers_generate_into_a_bucket(tmp_path: Path, server: Server, bucket: str) -> None:
+    server.script = lambda number, body: make_answer(make_png())
+    write_prompts_file(tmp_path, "p1", "p2", "p3")
     job = [
         f"images={bucket}/images" if word.startswith("images=") else word
-        for word in make_words(tmp_path, server, "shard_rows=2", "seeds=2")
+        for word in list_service_arguments(tmp_path, server, "shard_rows=2", "seeds=2")
         if word != "cluster=here"
     ]
     assert "6 images, 6 of them new" in printed("generate", *job, "cluster=local")

@@ -14,7 +14,15 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from plugins.rating.tests.raters import MEANS, RatedStudy, grade_randomly
 from plumbline.pipelines.web.listening import listening
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, WIDTHS_AND_SCHEMES, barriers, find, open_page, prefer_scheme
+from tests.browser.opened import (
+    NEEDS_BROWSER,
+    ON_DESKTOP,
+    WIDTHS_AND_SCHEMES,
+    find,
+    find_accessibility_problems,
+    open_page,
+    prefer_scheme,
+)
 from tests.operators.report.made import make_run, plain_prompts
 
 pytestmark = NEEDS_BROWSER
@@ -75,5 +83,5 @@ def test_the_page_reloads_after_new_answers_if_refreshing_is_on(page: WebDriver,
 @WIDTHS_AND_SCHEMES
 def test_the_page_has_no_accessibility_problem(page: WebDriver, scheme: str) -> None:
     prefer_scheme(page, scheme)
-    assert barriers(page) == []
+    assert find_accessibility_problems(page) == []
     prefer_scheme(page, "")

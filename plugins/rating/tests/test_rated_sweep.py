@@ -7,14 +7,14 @@ import pyarrow.parquet as pq
 
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study import SentAnswer, open_study
-from tests.bench_of import words_of, write_benchmark
+from tests.bench_of import list_arguments, write_benchmark
 from tests.commands import newest, printed, run
 
 SAID: dict[str, Any] = {"likert": {"atlas": 5, "flint": 2}, "vote": "tie"}
 
 
 def test_a_sweep_judges_its_metrics_by_the_study_of_its_images(tmp_path: Path, bucket: str) -> None:
-    given = words_of(write_benchmark(tmp_path / "bench", count=4), tmp_path / "store", "metric=[edge_density]")
+    given = list_arguments(write_benchmark(tmp_path / "bench", count=4), tmp_path / "store", "metric=[edge_density]")
     assert run("sweep", *given).code == 0
     store, folder = f"{tmp_path}/store", f"{bucket}/study"
     study = open_study(RateConfig(store=store, study=folder, templates=("likert", "vote"), repeats=0), print)

@@ -27,9 +27,17 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from plumbline.plugins.rating.answers import Answer, parse_answer
-from tests.browser.opened import DESKTOP, NEEDS_BROWSER, PHONE, barriers, find, open_page, prefer_scheme
+from tests.browser.opened import (
+    DESKTOP,
+    NEEDS_BROWSER,
+    PHONE,
+    find,
+    find_accessibility_problems,
+    open_page,
+    prefer_scheme,
+)
 from tests.operators.report.made import HOSTILE, MadeRun, make_run, plain_prompts, png
-from tests.s3 import free_ports
+from tests.s3 import find_free_ports
 
 pytestmark = NEEDS_BROWSER
 ROOT = Path(__file__).parents[3]
@@ -44,7 +52,7 @@ class Server:
     """`jobs.rate` in a separate process, which can be killed and restarted at the same address."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        (port,) = free_ports(1)
+        (port,) = find_free_ports(1)
         self.study, self.log = folder / "study", folder / "log"
         self.command = [sys.executable, "-m", "jobs.rate", f"study={self.study}", f"port={port}", *words]
         self.address = f"http://127.0.0.1:{port}"
@@ -164,7 +172,7 @@ def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: 
         if template not in seen and with_axe:
             width = run_script(page, "return innerWidth")
             assert run_script(page, "return document.documentElement.scrollWidth") <= width, template
-            assert barriers(page) == [], template
+            assert find_accessibility_problems(page) == [], template
         seen.add(template)
         answer(page)
         wait_until_ready(page)
@@ -218,7 +226,10 @@ def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDr
         page = open_rating_page(browser, server, "ann", PHONE)
         seen = {}
         while template := find_template(page):
-            assert run_script(page, "return document.documentElement.scrollWidth") <= PHONE and barriers(page) == []
+            assert (
+                run_script(page, "return document.documentElement.scrollWidth") <= PHONE
+                and find_accessibility_problems(page) == []
+            )
             seen[template] = [button.text.split("\n") for button in find(page, "#choices button")]
             press_keys(page, "2" if template in graded[:2] else "0")
             wait_until_ready(page)
@@ -351,7 +362,7 @@ def test_an_answer_from_another_window_is_shown_before_it_is_replaced(browser: W
 
 def test_the_start_page_asks_for_a_name_and_refuses_an_invalid_one(browser: WebDriver, server: Server) -> None:
     page = open_page(browser, server.address, PHONE)
-    assert barriers(page) == []
+    assert find_accessibility_problems(page) == []
     page.find_element("id", "rater").send_keys("../ann", Keys.ENTER)
     wait_until(page, lambda seen: find(seen, "#problem"))
     assert "a name of up to 48 characters" in page.find_element("id", "problem").text

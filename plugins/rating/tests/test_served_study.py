@@ -22,7 +22,7 @@ from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.study import open_study
 from plumbline.plugins.rating.study_files import list_versions, read_answers, read_study, version_path
-from tests.histories.damage import ROT, harm
+from tests.histories.damage import ROT, damage_file
 from tests.operators.report.made import MadeRun, png
 
 VALID: dict[str, Any] = {
@@ -335,7 +335,7 @@ def test_a_damaged_study_file_is_reported_with_its_remedy(
     file: str, way: str, study: ServedStudy, run: MadeRun
 ) -> None:
     path = Path((study.study.place / file).path)
-    assert harm(path, way, Random(way + file))
+    assert damage_file(path, way, Random(way + file))
     with pytest.raises(SourceError, match=rf"{file}: the study's \w+ (is|are) damaged \(.*\); restore the file$"):
         ServedStudy(store=run.store.place.url, study=study.study.place.url)
 

@@ -7,7 +7,7 @@ import pytest
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.plugins.rating.app import parse_answer
 from plumbline.plugins.rating.study import RefusedAnswer, SentAnswer
-from tests.work import LONG, Parts, assert_linear, fields_without_limit, parts_of, with_field
+from tests.work import LONG, FieldPath, assert_linear, find_fields_without_limit, list_field_paths, set_field
 
 EXAMPLE = b'{"task_id": "0000000000000000", "version": 1, "rater": "ann", "answer": 4, "seconds": 2.5}'
 
@@ -18,10 +18,10 @@ def parse_body(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("shape", LONG)
-@pytest.mark.parametrize("parts", [*parts_of(SentAnswer)])
-def test_parsing_a_field_of_twice_the_length_takes_at_most_twice_the_work(parts: Parts, shape: str) -> None:
-    assert_linear(lambda n: with_field(EXAMPLE, parts, LONG[shape](n)), parse_body)
+@pytest.mark.parametrize("parts", [*list_field_paths(SentAnswer)])
+def test_parsing_a_field_of_twice_the_length_takes_at_most_twice_the_work(parts: FieldPath, shape: str) -> None:
+    assert_linear(lambda n: set_field(EXAMPLE, parts, LONG[shape](n)), parse_body)
 
 
 def test_the_security_page_lists_every_field_that_can_be_sent() -> None:
-    assert not fields_without_limit([SentAnswer])
+    assert not find_fields_without_limit([SentAnswer])

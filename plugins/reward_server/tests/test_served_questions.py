@@ -18,7 +18,7 @@ from tests.operators.models.endpoint import KEY, VARIABLE, Server, said
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.question_packs import write_geneval2
 from tests.serving import Pair, Running, pack_pairs, run_service
-from tests.signs import sign
+from tests.signs import draw_sign
 
 pytest.importorskip("plumbline.plugins.third_party_benchmarks", reason="GenEval2 comes with this plugin")
 
@@ -104,7 +104,7 @@ def test_questions_from_requests_and_from_the_pack_lead_to_the_sweeps_exact_scor
 def test_the_text_metric_uses_the_texts_in_the_request_or_quoted_in_the_prompt(
     question_service: QuestionService,
 ) -> None:
-    image = base64.b64encode(sign("OPEN")).decode()
+    image = base64.b64encode(draw_sign("OPEN")).decode()
     form = {"images": [image] * 3, "prompts": ['a sign "SALE"', 'a sign "OPEN"', "a sign"], "metrics": ["text"]}
     reply = question_service.post("/score", form | {"questions": [["OPEN"], None, None]})
     assert reply["scores"] == [{"text": 1.0}, {"text": 1.0}, {"text": None}]

@@ -16,7 +16,15 @@ from plumbline.plugins.reward_server.wires.score import ScoreForm
 from plumbline.plugins.reward_server.wires.table import WIRES
 from plumbline.plugins.reward_server.wires.unirl import RequestsForm
 from plumbline.plugins.reward_server.wires.wire import BadRequest, Served
-from tests.work import LONG, Parts, assert_linear, count_work, fields_without_limit, parts_of, with_field
+from tests.work import (
+    LONG,
+    FieldPath,
+    assert_linear,
+    count_work,
+    find_fields_without_limit,
+    list_field_paths,
+    set_field,
+)
 
 SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
 IMAGE = base64.b64encode(b"an image").decode()
@@ -103,19 +111,19 @@ EXAMPLES: Mapping[Any, bytes] = {
 }
 """Example body of each form that the service reads."""
 FORMS = {wire.form: wire.name for wire in WIRES if wire.form is not None}
-FIELDS = [(form, parts) for form in FORMS for parts in parts_of(form)]
+FIELDS = [(form, parts) for form in FORMS for parts in list_field_paths(form)]
 
 
 @pytest.mark.parametrize("shape", LONG)
 @pytest.mark.parametrize(("form", "parts"), FIELDS, ids=[".".join(map(str, parts)) for _, parts in FIELDS])
-def test_doubling_any_value_of_any_field_at_most_doubles_the_work(form: Any, parts: Parts, shape: str) -> None:
+def test_doubling_any_value_of_any_field_at_most_doubles_the_work(form: Any, parts: FieldPath, shape: str) -> None:
     """The fields are taken from the forms, so new fields are included automatically."""
     example, wire = EXAMPLES[form], FORMS[form]
-    assert_linear(lambda n: with_field(example, parts, LONG[shape](n)), lambda body: read(wire, "", body), LINEAR)
+    assert_linear(lambda n: set_field(example, parts, LONG[shape](n)), lambda body: read(wire, "", body), LINEAR)
 
 
 def test_the_security_page_states_a_limit_for_every_field() -> None:
-    assert len(FIELDS) > 20 and not fields_without_limit([*FORMS])
+    assert len(FIELDS) > 20 and not find_fields_without_limit([*FORMS])
 
 
 def test_looking_up_a_name_takes_the_same_work_at_any_length() -> None:

@@ -14,12 +14,14 @@ from plugins.third_party_benchmarks.tests.packs import (
 from plumbline.operators.base.errors import SourceError
 from plumbline.plugins.third_party_benchmarks.question_packs.independent import LAST
 from tests.pipelines.sources.test_question_packs import pack_of, parents, questions
-from tests.question_packs import ANNOTATIONS, propositions, write_csv, write_geneval2, write_json
+from tests.question_packs import ANNOTATIONS, make_propositions, write_csv, write_geneval2, write_json
 
 
 def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt(tmp_path: Path) -> None:
     """The release's code looks up the answer to a question that it has skipped, and then leaves the image out."""
-    path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), *propositions("b", "a square")])
+    path = write_csv(
+        tmp_path / "q.csv", ANNOTATIONS, [*make_propositions("a", "a circle"), *make_propositions("b", "a square")]
+    )
     released, fixed = pack_of("dpg_bench", path, "released"), pack_of("dpg_bench", path, "fixed")
     (failed,) = questions(released, "a")
     assert failed["error"]["kind"] == "no_questions" and not failed["error"]["retryable"]
@@ -30,7 +32,7 @@ def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt
 
 
 def test_dpg_bench_as_released_keeps_a_first_prompt_whose_questions_are_independent(tmp_path: Path) -> None:
-    apart = [row | {"dependency": "0"} for row in propositions("a", "a circle")]
+    apart = [row | {"dependency": "0"} for row in make_propositions("a", "a circle")]
     pack = pack_of("dpg_bench", write_csv(tmp_path / "q.csv", ANNOTATIONS, apart))
     assert [row["text"] for row in questions(pack, "a")] == ["Is the circle red?", "Is the circle above a square?"]
 

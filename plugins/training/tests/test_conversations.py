@@ -12,7 +12,7 @@ from plugins.training.tests import training_tables
 from plumbline.operators.base.errors import SourceError
 from plumbline.plugins.training import conversations
 from plumbline.plugins.training.planning import plan_training
-from tests.files import put
+from tests.files import write_files
 
 
 def make_conversation(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> dict[str, Any]:
@@ -30,13 +30,15 @@ def write_conversations(folder: Path, seed: int, count: int = 12) -> tuple[Path,
     records, turns = [], []
     for number, row in enumerate(rows):
         image = f"coco/train/{number}.png"
-        put(folder, {image: row["image"]})
+        write_files(folder, {image: row["image"]})
         asked = [(other["question"], other["answer"]) for other in rng.sample(rows, rng.randint(1, 5))]
         turns += [(f"{folder}/{image}", *turn) for turn in asked]
         records.append(make_conversation(rng, image, asked))
         if rng.random() < 0.3:
             records.append(make_conversation(rng, None, [("Hello \u2028 there", "Hi")]))
-    put(folder, {"llava.json": json.dumps(records, indent=rng.choice([None, 2]), ensure_ascii=rng.random() < 0.5)})
+    write_files(
+        folder, {"llava.json": json.dumps(records, indent=rng.choice([None, 2]), ensure_ascii=rng.random() < 0.5)}
+    )
     return folder / "llava.json", turns
 
 
@@ -112,7 +114,7 @@ def test_unreadable_conversations_are_left_out_up_to_max_failed(
     ],
 )
 def test_an_invalid_conversations_file_is_refused_in_one_line(content: str | bytes, said: str, tmp_path: Path) -> None:
-    put(tmp_path, {"llava.json": content})
+    write_files(tmp_path, {"llava.json": content})
     with pytest.raises(SourceError, match=said) as caught:
         plan_training(training_tables.load_stage_config("questions", str(tmp_path / "llava.json"), tmp_path / "out"))
     assert "\n" not in str(caught.value) and "llava.json" in str(caught.value)

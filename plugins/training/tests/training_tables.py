@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from plumbline.assets.making.questions import caption
-from plumbline.assets.making.scenes import draw_scene, random_scene, to_png
-from plumbline.assets.making.vqa_training import MIXTURES, training_questions
+from plumbline.assets.making.questions import write_caption
+from plumbline.assets.making.scenes import draw_scene, sample_scene, to_png
+from plumbline.assets.making.vqa_training import MIXTURES, make_training_questions
 from plumbline.plugins.training.worker import Task, WorkerRank, run_worker
 from tests.commands import config_of
 
@@ -21,12 +21,12 @@ VQA = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 def make_rows(count: int) -> list[dict[str, Any]]:
     """Return synthetic scenes, each with a caption, a question and its answer."""
     rng = Random("taught")
-    scenes = [random_scene(rng) for _ in range(count)]
-    questions = [training_questions(rng, scene, MIXTURES["question"], 1)[0] for scene in scenes]
+    scenes = [sample_scene(rng) for _ in range(count)]
+    questions = [make_training_questions(rng, scene, MIXTURES["question"], 1)[0] for scene in scenes]
     return [
         {
             "image": to_png(draw_scene(scene, rng.getrandbits(32))),
-            "caption": caption(rng, scene),
+            "caption": write_caption(rng, scene),
             "question": question.text,
             "answer": question.answer,
         }

@@ -1,4 +1,4 @@
-"""In a real browser, the viewer shows edited images with their source images."""
+"""The viewer shows edited images with their source images in a real browser."""
 
 from collections.abc import Iterator
 from threading import Thread
@@ -11,11 +11,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from plugins.viewer.tests.asked import asking
+from plugins.viewer.tests.page_client import open_client
 from plumbline.pipelines.web.listening import listening
 from tests.browser import test_edits
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, barriers, find, open_page
-from tests.browser.test_edits import SECONDS, sliders
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, find_accessibility_problems, open_page
+from tests.browser.test_edits import SECONDS, find_sliders
 from tests.operators.report.made import MadeRun
 
 pytestmark = NEEDS_BROWSER
@@ -27,7 +27,7 @@ def address(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Return the address of the run's pages."""
     import uvicorn
 
-    with asking(run.store, tmp_path_factory.mktemp("rows")) as pages, listening("127.0.0.1", 0) as listener:
+    with open_client(run.store, tmp_path_factory.mktemp("rows")) as pages, listening("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
         thread = Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -38,15 +38,15 @@ def address(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @ON_DESKTOP
 @pytest.mark.parametrize("path", ["/scores/0", "/scores/1", "/scores/2", "/prompt?id=p0001"])
-def test_the_pages_of_a_store_show_edits_without_a_barrier(
+def test_pages_with_edits_have_no_accessibility_problem(
     path: str, browser: WebDriver, address: str, width: int
 ) -> None:
     page = open_page(browser, address + path, width)
-    assert len(sliders(page)) == {"/scores/2": 0, "/prompt?id=p0001": 2}.get(path, 1)
-    for slider in sliders(page):
+    assert len(find_sliders(page)) == {"/scores/2": 0, "/prompt?id=p0001": 2}.get(path, 1)
+    for slider in find_sliders(page):
         slider.send_keys(Keys.END)
-    assert len(find(page, "img.before")) == len(sliders(page))
+    assert len(find(page, "img.before")) == len(find_sliders(page))
     page.execute_script("document.querySelectorAll('img').forEach(one => { one.loading = 'eager'; })")  # type: ignore[no-untyped-call]
     loaded = "return Array.from(document.images).every(one => one.complete && one.naturalWidth > 0)"
     WebDriverWait(page, SECONDS).until(lambda seen: seen.execute_script(loaded))
-    assert barriers(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]
+    assert find_accessibility_problems(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from plugins.viewer.tests.asked import asking
-from plugins.viewer.tests.test_sides import text_of
+from plugins.viewer.tests.page_client import open_client
+from plugins.viewer.tests.test_sides import read_text
 from tests.operators.report.made import MadeRun
 from tests.pipelines.report import test_joined_versions
 from tests.pipelines.report.test_joined_versions import DAYS, both_nights
@@ -15,18 +15,16 @@ joined = test_joined_versions.joined
 
 def test_without_a_bridge_the_scores_are_not_compared(tmp_path: Path) -> None:
     run = both_nights(tmp_path)
-    with asking(run.store, tmp_path / "rows") as ask:
-        page = text_of(ask, SIDES)
+    with open_client(run.store, tmp_path / "rows") as ask:
+        page = read_text(ask, SIDES)
     assert "gecko is not the same metric in both runs, so its scores are not compared: template so? → no?." in page
     assert f"bridge.old=gecko bridge.old_run={DAYS[0]} bridge.new_run={DAYS[1]}" in page
     assert "Images whose scores changed" not in page
 
 
-def test_runs_are_side_by_side_through_the_bridge_and_pictures_moved_by_no_more_than_noise(
-    joined: MadeRun, tmp_path: Path
-) -> None:
-    with asking(joined.store, tmp_path / "rows") as ask:
-        page = text_of(ask, f"{SIDES}&generator=atlas")
+def test_with_a_bridge_only_noise_is_left_of_the_change(joined: MadeRun, tmp_path: Path) -> None:
+    with open_client(joined.store, tmp_path / "rows") as ask:
+        page = read_text(ask, f"{SIDES}&generator=atlas")
     assert "and its earlier scores are compared by bridge" in page and "Nothing changed." in page
     assert "No bridge leads" not in page and "no fair measure" not in page
     moved = [float(move) for move in re.findall(r"[+−]?(\d\.\d{3}) by gecko", page)]

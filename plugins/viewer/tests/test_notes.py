@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plugins.viewer.tests.asked import Asking, asking
+from plugins.viewer.tests.page_client import PageClient, open_client
 from tests.operators.report.made import HOSTILE, MadeRun, make_run
 
 RUN = "/runs/20260102-030405-000006"
@@ -15,41 +15,41 @@ NOTE = {"author": "Ann", "text": "a handle too many", "tag": "wrong-object"}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+def shared_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     return make_run(tmp_path_factory.mktemp("noted"), generators=("atlas",), metrics=("gecko",))
 
 
 @pytest.fixture(scope="module")
-def ask(made: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    with asking(made.store, tmp_path_factory.mktemp("rows")) as pages:
+def ask(shared_run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
+    with open_client(shared_run.store, tmp_path_factory.mktemp("rows")) as pages:
         yield pages
 
 
-def image(row: int) -> str:
+def image_address(row: int) -> str:
     return f"{RUN}/scores/{row}"
 
 
-def send(ask: Asking, page: str, **request: Any) -> httpx.Response:
+def send(ask: PageClient, page: str, **request: Any) -> httpx.Response:
     return ask(f"{page}/notes", method="POST", **({"json": NOTE} | request))
 
 
-def files(made: MadeRun) -> list[str]:
-    return sorted(made.store.listing("notes"))
+def list_note_files(shared_run: MadeRun) -> list[str]:
+    return sorted(shared_run.store.listing("notes"))
 
 
-def test_a_note_is_seen_on_its_image_and_in_the_list_by_every_viewer(
-    ask: Asking, made: MadeRun, tmp_path: Path
+def test_every_viewer_shows_a_note_on_its_image_and_in_the_list(
+    ask: PageClient, shared_run: MadeRun, tmp_path: Path
 ) -> None:
-    assert "This image has no notes yet." in ask(image(3)).text
-    assert send(ask, image(3)).status_code == 201
-    assert send(ask, image(3), json={"author": "bob", "text": "no, it has two"}).status_code == 201
-    assert [path.rpartition("/")[2] for path in files(made)] == ["000000.json", "000001.json"]
-    with asking(made.store, tmp_path / "rows") as others:
-        page = others(image(3)).text
+    assert "This image has no notes yet." in ask(image_address(3)).text
+    assert send(ask, image_address(3)).status_code == 201
+    assert send(ask, image_address(3), json={"author": "bob", "text": "no, it has two"}).status_code == 201
+    assert [path.rpartition("/")[2] for path in list_note_files(shared_run)] == ["000000.json", "000001.json"]
+    with open_client(shared_run.store, tmp_path / "rows") as others:
+        page = others(image_address(3)).text
         assert page.index("no, it has two") < page.index("a handle too many"), "the newest first"
-        assert "This image has no notes" in others(image(4)).text
+        assert "This image has no notes" in others(image_address(4)).text
         for listed in (f"{RUN}/scores", f"{RUN}/scores?notes=any&words=p0003", f"{RUN}/prompt?id=p0003"):
-            assert f'href="{image(3)}#notes">2 notes</a>' in others(listed).text
+            assert f'href="{image_address(3)}#notes">2 notes</a>' in others(listed).text
         assert "1 row" in others(f"{RUN}/scores?notes=any&generator=atlas").text
         assert "no row matches" in others(f"{RUN}/scores?notes=any&words=p0004").text
         for asked, said in (("", "1–2 of 2 notes"), ("?tag=wrong-object", "1–1 of 1 note"),
@@ -57,15 +57,17 @@ def test_a_note_is_seen_on_its_image_and_in_the_list_by_every_viewer(
             assert said in others(f"/notes{asked}").text
 
 
-def test_the_same_note_once_more_is_kept_once(ask: Asking, made: MadeRun) -> None:
-    before = len(files(made))
-    assert [send(ask, image(5)).status_code for _ in range(2)] == [201, 201] and len(files(made)) == before + 1
+def test_a_repeated_note_is_stored_only_once(ask: PageClient, shared_run: MadeRun) -> None:
+    before = len(list_note_files(shared_run))
+    assert [send(ask, image_address(5)).status_code for _ in range(2)] == [201, 201] and len(
+        list_note_files(shared_run)
+    ) == before + 1
 
 
-def test_no_note_becomes_markup(ask: Asking) -> None:
-    before = ask(image(6)).text.count("<script")
-    assert send(ask, image(6), json={"author": "נחש", "text": HOSTILE[0]}).status_code == 201
-    for path in (image(6), "/notes"):
+def test_notes_are_escaped(ask: PageClient) -> None:
+    before = ask(image_address(6)).text.count("<script")
+    assert send(ask, image_address(6), json={"author": "נחש", "text": HOSTILE[0]}).status_code == 201
+    for path in (image_address(6), "/notes"):
         page = ask(path).text
         assert "&lt;script&gt;window.hacked" in page and page.count("<script") == before
 
@@ -73,43 +75,48 @@ def test_no_note_becomes_markup(ask: Asking) -> None:
 @pytest.mark.parametrize(
     ("page", "request_", "status", "said"),
     [
-        (image(7), {"json": NOTE | {"text": "  "}}, 400, "text: String should have at least 1 character"),
-        (image(7), {"json": NOTE | {"text": "a" * 2001}}, 400, "text: String should have at most 2000 characters"),
-        (image(7), {"json": NOTE | {"author": "../ann"}}, 400, "author: expected a name"),
-        (image(7), {"json": NOTE | {"tag": "<b>"}}, 400, "tag: String should match"),
-        (image(7), {"json": NOTE | {"row": 5}}, 400, "row: Unexpected keyword argument"),
-        (image(7), {"json": NOTE | {"text": "a" * 70_000}}, 413, "expected a note of at most 65536 bytes"),
-        (image(7), {"json": None, "data": NOTE}, 415, "expected a note as application/json"),
-        (image(7), {"headers": {"Origin": "http://evil.example"}}, 403, "another origin"),
-        (image(7), {"headers": {"Origin": "null"}}, 403, "another origin"),
-        (image(999), {}, 404, "has no row 999"),
-        ("/runs/20200101-000000-000000/scores/3", {}, 404, "no such run"),
+        (image_address(7), {"json": NOTE | {"text": "  "}}, 400, "text: String should have at least 1 character"),
+        (
+            image_address(7),
+            {"json": NOTE | {"text": "a" * 2001}},
+            400,
+            "text: String should have at most 2000 characters",
+        ),
+        (image_address(7), {"json": NOTE | {"author": "../ann"}}, 400, "author: expected a name"),
+        (image_address(7), {"json": NOTE | {"tag": "<b>"}}, 400, "tag: String should match"),
+        (image_address(7), {"json": NOTE | {"row": 5}}, 400, "row: Unexpected keyword argument"),
+        (image_address(7), {"json": NOTE | {"text": "a" * 70_000}}, 413, "expected a note of at most 65536 bytes"),
+        (image_address(7), {"json": None, "data": NOTE}, 415, "expected a note as application/json"),
+        (image_address(7), {"headers": {"Origin": "http://evil.example"}}, 403, "another origin"),
+        (image_address(7), {"headers": {"Origin": "null"}}, 403, "another origin"),
+        (image_address(999), {}, 404, "has no row 999"),
+        ("/runs/20200101-000000-000000/scores/3", {}, 404, "not found in"),
     ],
 )
-def test_what_is_no_note_of_its_own_pages_is_refused_in_a_line(
-    page: str, request_: dict[str, Any], status: int, said: str, ask: Asking, made: MadeRun
+def test_invalid_notes_and_notes_from_other_sites_are_refused(
+    page: str, request_: dict[str, Any], status: int, said: str, ask: PageClient, shared_run: MadeRun
 ) -> None:
-    before, refused = files(made), send(ask, page, **request_)
-    assert refused.status_code == status and said in refused.text and files(made) == before
+    before, refused = list_note_files(shared_run), send(ask, page, **request_)
+    assert refused.status_code == status and said in refused.text and list_note_files(shared_run) == before
 
 
-def test_notes_are_written_only_where_they_may_be(ask: Asking, made: MadeRun, tmp_path: Path) -> None:
-    before = len(files(made))
-    with asking(made.store, tmp_path / "token", token="secret") as guarded:
-        assert send(guarded, image(8)).status_code == 401 and len(files(made)) == before
-        assert send(guarded, image(8), auth=("anybody", "secret")).status_code == 201
-    with asking(made.store, tmp_path / "shown", notes=False) as shown:
-        page = shown(image(8)).text
-        assert "a handle too many" in page and 'id="note"' not in page and 'id="note"' in ask(image(8)).text
-        assert send(shown, image(9)).status_code == 403 and len(files(made)) == before + 1
+def test_notes_need_the_token_and_can_be_switched_off(ask: PageClient, shared_run: MadeRun, tmp_path: Path) -> None:
+    before = len(list_note_files(shared_run))
+    with open_client(shared_run.store, tmp_path / "token", token="secret") as guarded:
+        assert send(guarded, image_address(8)).status_code == 401 and len(list_note_files(shared_run)) == before
+        assert send(guarded, image_address(8), auth=("anybody", "secret")).status_code == 201
+    with open_client(shared_run.store, tmp_path / "shown", notes=False) as shown:
+        page = shown(image_address(8)).text
+        assert "a handle too many" in page and 'id="note"' not in page and 'id="note"' in ask(image_address(8)).text
+        assert send(shown, image_address(9)).status_code == 403 and len(list_note_files(shared_run)) == before + 1
 
 
-def test_a_damaged_note_is_named_and_the_others_are_shown(ask: Asking, made: MadeRun, tmp_path: Path) -> None:
-    before = files(made)
+def test_a_damaged_note_is_named_and_the_others_are_shown(ask: PageClient, shared_run: MadeRun, tmp_path: Path) -> None:
+    before = list_note_files(shared_run)
     for text in ("the first", "the second"):
-        send(ask, image(10), json=NOTE | {"text": text})
-    (first, _) = (path for path in files(made) if path not in before)
-    made.store.write_text(first, "{half")
-    with asking(made.store, tmp_path / "rows") as others:
-        page = others(image(10)).text
+        send(ask, image_address(10), json=NOTE | {"text": text})
+    (first, _) = (path for path in list_note_files(shared_run) if path not in before)
+    shared_run.store.write_text(first, "{half")
+    with open_client(shared_run.store, tmp_path / "rows") as others:
+        page = others(image_address(10)).text
         assert "the second" in page and "the first" not in page and f"{first}: not a note" in page

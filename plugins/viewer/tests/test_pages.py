@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plugins.viewer.tests.asked import Asking, asking
+from plugins.viewer.tests.page_client import PageClient, open_client
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.report.report import write_report
@@ -58,7 +58,7 @@ def ask_questions(run: MadeRun) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+def shared_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     folder = tmp_path_factory.mktemp("made")
     make_run(
         folder, prompts=PROMPTS, generators=GENERATORS, run_id=EARLIER, benchmark=HOSTILE[0], judge_metrics=("gecko",)
@@ -73,12 +73,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 
 @pytest.fixture(scope="module")
-def ask(made: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
-    with asking(made.store, tmp_path_factory.mktemp("rows")) as pages:
+def ask(shared_run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
+    with open_client(shared_run.store, tmp_path_factory.mktemp("rows")) as pages:
         yield pages
 
 
-class Read(HTMLParser):
+class ParsedPage(HTMLParser):
     """A page's elements, links and text, without scripts and styles."""
 
     def __init__(self, html: str) -> None:
@@ -101,18 +101,18 @@ class Read(HTMLParser):
         self.text += "" if self._skipped else data
 
 
-def read(ask: Asking, path: str) -> Read:
+def read(ask: PageClient, path: str) -> ParsedPage:
     answer = ask(path)
     assert answer.status_code == 200, answer.text
-    return Read(answer.text)
+    return ParsedPage(answer.text)
 
 
-def found(page: Read) -> list[str]:
+def list_row_numbers(page: ParsedPage) -> list[str]:
     """Return the row numbers that a page of scores links to, in order."""
     return [link.partition("?")[0].rpartition("/")[2] for link in page.links if "/scores/" in link][::2]
 
 
-def test_runs_are_listed_newest_first_with_what_failed_and_their_reports(ask: Asking) -> None:
+def test_runs_are_listed_newest_first_with_their_failures_and_reports(ask: PageClient) -> None:
     page = read(ask, "/")
     runs = [link for link in page.links if link.count("/") == 2 and link.startswith("/runs/")]
     assert runs == [RUN, f"/runs/{EARLIER}"]
@@ -123,7 +123,7 @@ def test_runs_are_listed_newest_first_with_what_failed_and_their_reports(ask: As
     assert LATER not in read(ask, "/?words=script").text
 
 
-def test_the_list_of_runs_says_which_settings_differ_from_the_run_before_of_the_same_benchmark(tmp_path: Path) -> None:
+def test_the_list_of_runs_shows_what_changed_since_the_previous_run_of_the_benchmark(tmp_path: Path) -> None:
     runs = {"20260101-000000-000000": "first", "20260102-000000-000000": "other", "20260103-000000-000000": "first"}
     for number, (run_id, name) in enumerate(runs.items()):
         run = make_run(
@@ -134,14 +134,14 @@ def test_the_list_of_runs_says_which_settings_differ_from_the_run_before_of_the_
             first_recipe=10 * number,
             config={"benchmark": {"name": name}, "metrics": {"gecko": {"kind": "gecko", "threshold": f"{number}<"}}},
         )
-    with asking(run.store, tmp_path / "rows") as ask:
+    with open_client(run.store, tmp_path / "rows") as ask:
         rows = re.findall(r"<tr>.*?</tr>", ask("/").text, flags=re.DOTALL)[1:]
     differing = [row.rpartition("<td")[2] for row in rows]
     assert "config.metrics.gecko.threshold</bdi>: <bdi>0&lt; → 2&lt;</bdi>" in differing[0]
     assert "config.benchmark.name" not in differing[0] and all("–" in other for other in differing[1:])
 
 
-def test_a_mean_leads_to_the_worst_images_behind_it(ask: Asking) -> None:
+def test_a_mean_links_to_its_images_worst_first(ask: PageClient) -> None:
     page = read(ask, RUN)
     assert "coverage 100.00%" in page.text
     by_gecko = f"{RUN}/scores?generator=atlas&metric=gecko&skill=&sort=lowest"
@@ -150,42 +150,49 @@ def test_a_mean_leads_to_the_worst_images_behind_it(ask: Asking) -> None:
     assert f"{RUN}/scores?generator=atlas&metric=gecko&skill=counting&sort=lowest" in summary.links
 
 
-def test_scores_are_paged_sorted_and_filtered(ask: Asking) -> None:
-    assert found(read(ask, f"{RUN}/scores")) == [str(row) for row in range(50)]
-    assert found(read(ask, f"{RUN}/scores?page=2")) == [str(row) for row in range(50, 100)]
+def test_scores_are_paged_sorted_and_filtered(ask: PageClient) -> None:
+    assert list_row_numbers(read(ask, f"{RUN}/scores")) == [str(row) for row in range(50)]
+    assert list_row_numbers(read(ask, f"{RUN}/scores?page=2")) == [str(row) for row in range(50, 100)]
     of_atlas = [(score("atlas", "gecko", at), at) for at in range(len(PROMPTS))]
     lowest = sorted(one for one in of_atlas if one[0] is not None)
-    assert found(read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&sort=lowest")) == [
+    assert list_row_numbers(read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&sort=lowest")) == [
         str(at) for _, at in lowest[:50]
     ]
     between = [str(at) for value, at in lowest if value is not None and 0.85 <= value <= 0.95]
-    assert found(read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&sort=lowest&low=0.85&high=0.95")) == between
+    assert (
+        list_row_numbers(read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&sort=lowest&low=0.85&high=0.95"))
+        == between
+    )
     skilled = read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&skill=counting")
-    assert set(found(skilled)) == {str(at) for at in range(0, len(PROMPTS), 2)}
+    assert set(list_row_numbers(skilled)) == {str(at) for at in range(0, len(PROMPTS), 2)}
 
 
-def test_a_failed_row_is_shown_with_its_reason_and_sorted_behind_the_scored(ask: Asking) -> None:
+def test_a_failed_row_has_its_reason_and_is_sorted_last(ask: PageClient) -> None:
     page = read(ask, f"{RUN}/scores?kind=any")
-    assert len(found(page)) == 2 and "bytes <b>unreadable</b>" in page.text
-    assert found(read(ask, f"{RUN}/scores?kind=corrupt_image")) == found(page)
+    assert len(list_row_numbers(page)) == 2 and "bytes <b>unreadable</b>" in page.text
+    assert list_row_numbers(read(ask, f"{RUN}/scores?kind=corrupt_image")) == list_row_numbers(page)
     for sort in ("lowest", "highest"):
         last = read(ask, f"{RUN}/scores?generator=atlas&metric=gecko&sort={sort}&page=2")
-        assert found(last)[-1] == "7"
+        assert list_row_numbers(last)[-1] == "7"
 
 
-def test_prompts_are_searched_by_all_words_in_any_case_or_by_an_id(ask: Asking) -> None:
+def test_prompts_are_searched_by_all_words_in_any_case_or_by_an_id(ask: PageClient) -> None:
     one = read(ask, f"{RUN}/scores?metric=gecko&generator=atlas&words=CUPS 59 star")
-    assert found(one) == ["64"]
-    assert found(read(ask, f"{RUN}/scores?metric=gecko&words=p0064")) == found(
+    assert list_row_numbers(one) == ["64"]
+    assert list_row_numbers(read(ask, f"{RUN}/scores?metric=gecko&words=p0064")) == list_row_numbers(
         read(ask, f"{RUN}/scores?metric=gecko&words=cups 59")
     )
-    assert len(found(read(ask, f"{RUN}/scores?words=atlas-p0064"))) == 2
-    assert found(read(ask, f"{RUN}/scores?words=' OR 1=1 --")) == [] == found(read(ask, f"{RUN}/scores?words=a%25blue"))
+    assert len(list_row_numbers(read(ask, f"{RUN}/scores?words=atlas-p0064"))) == 2
+    assert (
+        list_row_numbers(read(ask, f"{RUN}/scores?words=' OR 1=1 --"))
+        == []
+        == list_row_numbers(read(ask, f"{RUN}/scores?words=a%25blue"))
+    )
 
 
-def test_an_image_has_all_its_scores_questions_and_reasons_and_its_neighbours(ask: Asking) -> None:
+def test_the_page_of_an_image_has_its_scores_questions_reasons_and_neighbours(ask: PageClient) -> None:
     listed = read(ask, f"{RUN}/scores?metric=gecko&generator=atlas&sort=lowest")
-    order = found(listed)
+    order = list_row_numbers(listed)
     address = next(link for link in listed.links if link.startswith(f"{RUN}/scores/{order[1]}?"))
     page = read(ask, address)
     assert f"{RUN}/pictures/{order[1]}?large" in page.links
@@ -194,13 +201,13 @@ def test_an_image_has_all_its_scores_questions_and_reasons_and_its_neighbours(as
     assert re.search(r"gecko: 0\.\d+ has percentile rank \d+% among the \d+ images scored so far on made", page.text)
     around = [link for link in page.links if f"{RUN}/scores/" in link]
     assert [link.partition("?")[0].rpartition("/")[2] for link in around] == [order[0], order[2]]
-    assert found(read(ask, f"{RUN}/scores?page=1"))  # and back
+    assert list_row_numbers(read(ask, f"{RUN}/scores?page=1"))  # and back
     failed = read(ask, f"{RUN}/scores/7")
     assert failed.text.count("bytes <b>unreadable</b>") == 2, "by both metrics"
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_lists_pages_gallery_and_usual_scores_give_a_score_the_same_percentile_rank(seed: int, tmp_path: Path) -> None:
+def test_a_score_has_the_same_percentile_rank_wherever_it_is_shown(seed: int, tmp_path: Path) -> None:
     """Some scores are tied, and lower scores are better for clipscore."""
     rng = Random(seed)
     drawn = {
@@ -221,7 +228,7 @@ def test_lists_pages_gallery_and_usual_scores_give_a_score_the_same_percentile_r
             twice = sum(2 * (value < own) + (value == own) for value in values)
             expected[metric, abs(own)] = f"{twice / (2 * len(values)):.0%}"
     pictured = Path(report.url).read_text()
-    with asking(run.store, tmp_path / "rows") as ask:
+    with open_client(run.store, tmp_path / "rows") as ask:
         pages = [ask(f"/runs/{run.run_id}/scores/{row}").text for row in range(0, len(drawn), 7)]
         for metric, other in (("gecko", "clipscore"), ("clipscore", "gecko")):
             listed = ask(f"/runs/{run.run_id}/scores?metric={metric}&against={other}").text
@@ -238,7 +245,7 @@ def test_lists_pages_gallery_and_usual_scores_give_a_score_the_same_percentile_r
         assert usual and all(rank == expected[name, float(score)] for name, score, rank in usual)
 
 
-def test_a_question_shows_every_generators_image_with_its_answer(ask: Asking) -> None:
+def test_a_question_shows_every_generators_image_with_its_answer(ask: PageClient) -> None:
     listed = read(ask, f"{RUN}/questions?words=COLOUR 9")
     address = next(link for link in listed.links if "question=1" in link and "p0009" in link)
     page = read(ask, address)
@@ -252,7 +259,7 @@ def test_a_question_shows_every_generators_image_with_its_answer(ask: Asking) ->
     assert f"of {2 * len(PROMPTS)} questions" in everything
 
 
-def test_an_image_is_made_anew_within_its_size(ask: Asking) -> None:
+def test_an_image_is_sent_as_webp_in_its_own_size(ask: PageClient) -> None:
     answer = ask(f"{RUN}/pictures/9")
     assert answer.headers["content-type"] == "image/webp" and "max-age" in answer.headers["cache-control"]
     assert Image.open(io.BytesIO(answer.content)).size == (48, 48)
@@ -260,12 +267,12 @@ def test_an_image_is_made_anew_within_its_size(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("sources_in", ["images", "prompts"])
-def test_an_edit_is_shown_beside_its_sources_and_a_damaged_one_says_why(
+def test_an_edit_is_shown_next_to_its_sources_or_the_reason_why_not(
     sources_in: Literal["images", "prompts"], tmp_path: Path
 ) -> None:
     sources = [[png(9)], [png(9), png(10)], [b"no image"]]
     run = make_run(tmp_path, prompts=plain_prompts(3), sources=lambda prompt: sources[prompt], sources_in=sources_in)
-    with asking(run.store, tmp_path / "rows") as ask:
+    with open_client(run.store, tmp_path / "rows") as ask:
         for prompt, count in enumerate((1, 2, 0)):
             shown = ask(f"{RUN}/prompt?id=p000{prompt}").text
             assert shown.count(" data-source ") == count, "once for all editors"
@@ -281,7 +288,7 @@ def test_an_edit_is_shown_beside_its_sources_and_a_damaged_one_says_why(
         assert ask(f"{RUN}/pictures/2?source=0").text.startswith("the source of the edit: ")
 
 
-def test_reports_and_trends_are_shown_and_reach_nothing(ask: Asking) -> None:
+def test_reports_and_trends_are_sandboxed(ask: PageClient) -> None:
     for path in (f"{RUN}/report", "/trends?benchmark=made"):
         answer = ask(path)
         assert answer.status_code == 200 and "atlas" in answer.text
@@ -292,7 +299,7 @@ def test_reports_and_trends_are_shown_and_reach_nothing(ask: Asking) -> None:
     assert refused.status_code == 404 and f"plumbline report run={EARLIER}" in refused.text
 
 
-def test_no_text_of_a_store_becomes_markup(ask: Asking) -> None:
+def test_all_texts_from_the_store_are_escaped(ask: PageClient) -> None:
     pages = ["/", RUN, f"{RUN}/scores", f"{RUN}/questions", *(f"{RUN}/prompt?id=p000{at}" for at in range(5))]
     pages += [f"{RUN}/scores/{row}" for row in (0, 1, 65, 70)]
     for path in pages:
@@ -302,7 +309,7 @@ def test_no_text_of_a_store_becomes_markup(ask: Asking) -> None:
         assert all(link.startswith(("/", "?", "#")) for link in page.links)
     given = f"words={HOSTILE[0]}&generator={HOSTILE[0]}&sort=up&left={EARLIER}&right={LATER}"
     for path in ("/", f"{RUN}/scores", f"{RUN}/questions", "/compare"):
-        assert Read(ask(f"{path}?{given}").text).tags.count("script") == 1
+        assert ParsedPage(ask(f"{path}?{given}").text).tags.count("script") == 1
 
 
 @pytest.mark.parametrize(
@@ -326,21 +333,21 @@ def test_no_text_of_a_store_becomes_markup(ask: Asking) -> None:
         ("/etc/passwd", 404),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_line(path: str, status: int, ask: Asking) -> None:
+def test_invalid_and_unknown_addresses_are_refused(path: str, status: int, ask: PageClient) -> None:
     answer = ask(path)
     assert answer.status_code == status
     assert "passwd" not in answer.text or path in answer.text
     assert ask(RUN).status_code == 200
 
 
-def test_nothing_can_be_sent_but_notes(ask: Asking) -> None:
+def test_only_notes_can_be_sent(ask: PageClient) -> None:
     for method in ("POST", "PUT", "DELETE"):
         assert ask(RUN, method=method).status_code == ask(f"{RUN}/scores/3", method=method).status_code == 405
     for method in ("PUT", "DELETE"):
         assert ask(f"{RUN}/scores/3/notes", method=method).status_code == 405
 
 
-def test_every_answer_says_what_a_browser_may_do_with_it(ask: Asking) -> None:
+def test_every_response_has_security_headers(ask: PageClient) -> None:
     for path in ("/", f"{RUN}/pictures/1", "/nothing", f"{RUN}/scores"):
         headers = ask(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -349,28 +356,28 @@ def test_every_answer_says_what_a_browser_may_do_with_it(ask: Asking) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8008", "", "[::2]:8008", "[::1]evil.example"])
-def test_a_name_that_leads_here_from_elsewhere_is_not_answered(host: str, ask: Asking) -> None:
+def test_requests_for_other_host_names_are_refused(host: str, ask: PageClient) -> None:
     refused = ask("/", headers={"Host": host})
     assert refused.status_code == 400 and "default-src 'none'" in refused.headers["content-security-policy"]
 
 
-def test_a_page_of_another_origin_is_not_answered(ask: Asking) -> None:
+def test_requests_from_another_origin_are_refused(ask: PageClient) -> None:
     assert ask(RUN, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:8008", "127.0.0.1", "[::1]:8008"])
-def test_this_machines_names_are_answered(host: str, ask: Asking) -> None:
+def test_requests_for_this_machines_names_are_accepted(host: str, ask: PageClient) -> None:
     assert ask("/", headers={"Host": host}).status_code == 200
 
 
-def test_with_a_token_nothing_is_shown_without_it(made: MadeRun, tmp_path: Path) -> None:
-    with asking(made.store, tmp_path / "rows", token="secret") as ask:
+def test_a_viewer_with_a_token_shows_nothing_without_it(shared_run: MadeRun, tmp_path: Path) -> None:
+    with open_client(shared_run.store, tmp_path / "rows", token="secret") as ask:
         refused = ask("/")
         assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Basic")
         assert ask("/", auth=("anybody", "secret")).status_code == 200
 
 
-def test_duckdb_reaches_no_file_and_keeps_its_limits(tmp_path: Path) -> None:
+def test_duckdb_cannot_open_files_or_change_its_limits(tmp_path: Path) -> None:
     database = Database(tmp_path, 100)
     for statement in (
         "SELECT * FROM read_csv('/etc/passwd')",
@@ -389,7 +396,7 @@ def test_a_damaged_run_is_marked_and_the_others_are_shown(tmp_path: Path) -> Non
     run = make_run(tmp_path)
     (run.folder / "manifest.json").write_text("{half")
     part = tmp_path / f"store/runs/{EARLIER}/scores.parquet"
-    with asking(run.store, tmp_path / "rows") as ask:
+    with open_client(run.store, tmp_path / "rows") as ask:
         page = read(ask, "/")
         assert "damaged" in page.text and "manifest.json: not a manifest" in page.text and EARLIER in page.text
         refused = ask(RUN)
@@ -397,15 +404,15 @@ def test_a_damaged_run_is_marked_and_the_others_are_shown(tmp_path: Path) -> Non
         whole = part.read_bytes()
         part.write_bytes(whole[: len(whole) // 2])
         broken = ask(f"/runs/{EARLIER}/scores")
-        assert broken.status_code == 500 and "the table is damaged" in Read(broken.text).text
+        assert broken.status_code == 500 and "the table is damaged" in ParsedPage(broken.text).text
         part.write_bytes(whole)
         assert ask(f"/runs/{EARLIER}/scores").status_code == 200, "once it is whole again"
 
 
-def test_a_run_whose_sources_are_gone_shows_its_scores_and_says_so(tmp_path: Path) -> None:
+def test_a_run_without_its_sources_shows_its_scores_and_the_reason(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (tmp_path / "bench").rename(tmp_path / "elsewhere")
-    with asking(run.store, tmp_path / "rows") as ask:
+    with open_client(run.store, tmp_path / "rows") as ask:
         page = read(ask, f"{RUN}/scores?sort=lowest")
         assert "Prompts and images cannot be shown" in page.text and "p0003" in page.text
         image = read(ask, f"{RUN}/scores/3")
@@ -413,19 +420,19 @@ def test_a_run_whose_sources_are_gone_shows_its_scores_and_says_so(tmp_path: Pat
         assert ask(f"{RUN}/pictures/3").status_code == 404
 
 
-def test_no_more_runs_are_kept_open_than_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_open_runs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.plugins.viewer.browser.MAX_OPEN_RUNS", 1)
     make_run(tmp_path, run_id=EARLIER)
     run = make_run(tmp_path)
-    with asking(run.store, tmp_path / "rows") as ask:
+    with open_client(run.store, tmp_path / "rows") as ask:
         for run_id in (EARLIER, LATER, EARLIER):
-            assert found(read(ask, f"/runs/{run_id}/scores"))
+            assert list_row_numbers(read(ask, f"/runs/{run_id}/scores"))
         gc.collect()
         tables = ask.browser._database.select("SELECT count(*) FROM duckdb_tables()")
         assert tables == [(2,)], "the scores and prompts of the run that was looked at last"
 
 
-def test_a_store_without_runs_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_store_without_runs_is_refused_with_the_remedy(tmp_path: Path) -> None:
     database = Database(tmp_path, 100)
     store = store_at(tmp_path / "nothing")
     store.check()
@@ -435,23 +442,23 @@ def test_a_store_without_runs_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "summary.parquet", "cells.parquet"])
-def test_a_damaged_file_is_named_in_one_line_and_the_other_pages_are_shown(file: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_other_pages_still_work(file: str, tmp_path: Path) -> None:
     make_run(tmp_path, run_id=EARLIER)
     path = make_run(tmp_path).folder / file
     path.write_bytes(path.read_bytes().replace(b"atlas", b"atlat").replace(b"scores", b"scorez"))
-    with asking(store_at(tmp_path / "store"), tmp_path / "rows") as ask:
+    with open_client(store_at(tmp_path / "store"), tmp_path / "rows") as ask:
         answer = ask(RUN if file != "cells.parquet" else f"{RUN}/scores")
         assert f"{file}: the " in answer.text and "damaged" in answer.text and "run the sweep again" in answer.text
         assert ask("/").status_code == ask(f"/runs/{EARLIER}/scores").status_code == 200
 
 
-def test_an_old_manifest_is_shown_with_what_it_has(tmp_path: Path) -> None:
+def test_a_run_with_an_old_manifest_is_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.store.write_text(f"runs/{LATER}/manifest.json", json.dumps({"benchmark": "old"}))
     run.store.write_text(LATEST, LATER)
-    with asking(run.store, tmp_path / "rows") as ask:
+    with open_client(run.store, tmp_path / "rows") as ask:
         assert "old" in read(ask, "/").text and "atlas" in read(ask, RUN).text
-        assert found(read(ask, f"{RUN}/scores"))
+        assert list_row_numbers(read(ask, f"{RUN}/scores"))
 
 
 def test_a_store_on_s3_is_shown_like_one_on_disk(bucket: str, tmp_path: Path) -> None:
@@ -459,9 +466,9 @@ def test_a_store_on_s3_is_shown_like_one_on_disk(bucket: str, tmp_path: Path) ->
     store = store_at(f"{bucket}/store")
     place = store.place
     place.fs.put(str(tmp_path / "store"), place.path, recursive=True)
-    with asking(store, tmp_path / "rows") as ask:
+    with open_client(store, tmp_path / "rows") as ask:
         assert run.run_id in read(ask, "/").text
-        assert len(found(read(ask, f"{RUN}/scores?metric=gecko&sort=lowest"))) == 36
+        assert len(list_row_numbers(read(ask, f"{RUN}/scores?metric=gecko&sort=lowest"))) == 36
         assert "what <colour> is it?" in read(ask, f"{RUN}/scores/3").text
         assert ask(f"{RUN}/pictures/3").headers["content-type"] == "image/webp"
         note = {"author": "ann", "text": "two cups"}

@@ -19,7 +19,7 @@ REFUSED: Refusals = {
 
 
 @pytest.mark.parametrize(("command", "said"), list_refusals(REFUSED))
-def test_what_cannot_be_done_is_one_line_with_the_remedy_and_writes_nothing(
+def test_an_invalid_command_is_refused_in_one_line_and_writes_nothing(
     command: str, said: str, check_refusal: Callable[[str, str], None]
 ) -> None:
     check_refusal(command, said)

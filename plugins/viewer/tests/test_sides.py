@@ -8,13 +8,13 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from plugins.viewer.tests.asked import Asking, asking
+from plugins.viewer.tests.page_client import PageClient, open_client
 from tests.operators.report.made import MadeRun, make_run, plain_prompts
 
 LEFT, RIGHT = "20250101-000000-000000", "20260102-030405-000006"
 BOTH = f"/compare?left={LEFT}&right={RIGHT}"
 PROMPTS = plain_prompts(12)
-ATLAS = (0.30, -0.02, 0.04, -0.06, 0.08, -0.10, 0.12, -0.14, 0.16, -0.18, 0.20, None)
+ATLAS_CHANGES = (0.30, -0.02, 0.04, -0.06, 0.08, -0.10, 0.12, -0.14, 0.16, -0.18, 0.20, None)
 """Change of each prompt's score; the last prompt's image has no score in the later run."""
 
 
@@ -23,23 +23,23 @@ def score_left(generator: str, metric: str, prompt: int) -> float:
 
 
 def score_right(generator: str, metric: str, prompt: int) -> float | None:
-    moved = ATLAS[prompt] if generator == "atlas" else 0.1
+    moved = ATLAS_CHANGES[prompt] if generator == "atlas" else 0.1
     return None if moved is None else 0.45 + moved
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     folder = tmp_path_factory.mktemp("sides")
     shared = {"prompts": PROMPTS, "generators": ("atlas", "cobalt"), "metrics": ("gecko",)}
     make_run(folder, **shared, score=score_left, run_id=LEFT)
     run = make_run(
         folder, **shared, score=score_right, judge_metrics=("gecko",), first_recipe=1, errors={"corrupt_image": 1}
     )
-    with asking(run.store, folder / "rows") as pages:
+    with open_client(run.store, folder / "rows") as pages:
         yield pages
 
 
-def text_of(ask: Asking, path: str, status: int = 200) -> str:
+def read_text(ask: PageClient, path: str, status: int = 200) -> str:
     """Return the text of a page without markup, style and script."""
     answer = ask(path)
     assert answer.status_code == status, answer.text
@@ -47,13 +47,13 @@ def text_of(ask: Asking, path: str, status: int = 200) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", plain).split())
 
 
-def moves(text: str) -> list[str]:
+def list_moves(text: str) -> list[str]:
     """Return the score changes shown on a page, in order."""
     return re.findall(r"([+−]?\d\.\d{3}) by gecko", text.partition("Images whose scores changed")[2])
 
 
-def test_two_runs_say_what_moved_clearly_or_not_overall_and_at_each_skill(ask: Asking) -> None:
-    page = text_of(ask, BOTH)
+def test_clear_and_unclear_changes_are_shown_overall_and_by_skill(ask: PageClient) -> None:
+    page = read_text(ask, BOTH)
     assert "cobalt is better by gecko (+0.100). No clear change: atlas." in page
     assert "cobalt gecko 0.450 0.550 +0.100 no interval +1.00" in page
     assert page.index("▲ better") < page.index("The others: 1 not clear") < page.index("atlas gecko")
@@ -61,54 +61,54 @@ def test_two_runs_say_what_moved_clearly_or_not_overall_and_at_each_skill(ask: A
     assert page.count("▲ better") == 1 and page.count(" not clear") == 5 + 2
 
 
-def test_the_largest_moves_come_first_with_both_images_and_the_answers_that_changed(ask: Asking) -> None:
-    page = text_of(ask, f"{BOTH}&generator=atlas")
-    shown = sorted((one for one in ATLAS if one is not None), key=lambda moved: -abs(moved))
-    assert moves(page) == [f"{'+' if one > 0 else '−'}{abs(one):.3f}" for one in shown[:10]]
+def test_the_largest_changes_come_first_with_both_images_and_the_changed_answers(ask: PageClient) -> None:
+    page = read_text(ask, f"{BOTH}&generator=atlas")
+    shown = sorted((one for one in ATLAS_CHANGES if one is not None), key=lambda moved: -abs(moved))
+    assert list_moves(page) == [f"{'+' if one > 0 else '−'}{abs(one):.3f}" for one in shown[:10]]
     rose = ["+0.300", "+0.200", "+0.160", "+0.120", "+0.080", "+0.040"]
-    up = text_of(ask, f"{BOTH}&generator=atlas&sort=up")
-    assert moves(up) == [*rose, "−0.020", "−0.060", "−0.100", "−0.140"]
-    assert moves(text_of(ask, f"{BOTH}&generator=atlas&sort=down"))[:2] == ["−0.180", "−0.140"]
+    up = read_text(ask, f"{BOTH}&generator=atlas&sort=up")
+    assert list_moves(up) == [*rose, "−0.020", "−0.060", "−0.100", "−0.140"]
+    assert list_moves(read_text(ask, f"{BOTH}&generator=atlas&sort=down"))[:2] == ["−0.180", "−0.140"]
     first = ask(f"{BOTH}&generator=atlas&sort=up&skill=counting&words=p0000").text
     assert [f"/runs/{run}/pictures/0" in first for run in (LEFT, RIGHT)] == [True, True]
-    said = text_of(ask, f"{BOTH}&generator=atlas&sort=up&words=p0000")
+    said = read_text(ask, f"{BOTH}&generator=atlas&sort=up&words=p0000")
     assert "what &lt;colour&gt; is it? red ✗ wrong blue 0.45 ✓ right red 0.75" in said
     assert "no reason given One of two is missing." in said and "is there a star?" not in said
 
 
-def test_pages_of_moves_are_bounded_and_say_how_many_there_are(ask: Asking) -> None:
-    assert "1–10 of 23 prompts" in text_of(ask, BOTH)
-    last = text_of(ask, f"{BOTH}&page=3")
-    assert len(moves(last)) == 3 and "21–23 of 23 prompts" in last
+def test_changes_are_paged_and_counted(ask: PageClient) -> None:
+    assert "1–10 of 23 prompts" in read_text(ask, BOTH)
+    last = read_text(ask, f"{BOTH}&page=3")
+    assert len(list_moves(last)) == 3 and "21–23 of 23 prompts" in last
 
 
-def test_a_prompt_without_a_score_on_a_side_is_found_by_its_error(ask: Asking) -> None:
+def test_prompts_without_a_score_on_one_side_are_found_by_their_error(ask: PageClient) -> None:
     for kind in ("any", "corrupt_image"):
-        page = text_of(ask, f"{BOTH}&kind={kind}")
+        page = read_text(ask, f"{BOTH}&kind={kind}")
         assert "1–1 of 1 prompt" in page and "not scored on both sides" in page and "beside 11 blue cups" in page
-    assert "no prompt matches" in text_of(ask, f"{BOTH}&kind=unreadable_uri")
+    assert "no prompt matches" in read_text(ask, f"{BOTH}&kind=unreadable_uri")
 
 
-def test_two_generators_of_a_run_are_compared_prompt_by_prompt(ask: Asking) -> None:
-    page = text_of(ask, f"/compare?left={RIGHT}&right={RIGHT}&left_generator=cobalt&right_generator=atlas&sort=up")
+def test_two_generators_of_a_run_are_compared_prompt_by_prompt(ask: PageClient) -> None:
+    page = read_text(ask, f"/compare?left={RIGHT}&right={RIGHT}&left_generator=cobalt&right_generator=atlas&sort=up")
     rose = ["+0.200", "+0.100", "+0.060", "+0.020"]
-    assert moves(page) == [*rose, "−0.020", "−0.060", "−0.120", "−0.160", "−0.200", "−0.240"]
+    assert list_moves(page) == [*rose, "−0.020", "−0.060", "−0.120", "−0.160", "−0.200", "−0.240"]
     assert "left: cobalt in" in page and "cobalt left" in page and "atlas right" in page
     assert "1–10 of 11 prompts" in page
 
 
 def test_two_settings_of_a_run_are_compared_prompt_by_prompt(tmp_path: Path) -> None:
-    with asking(run_with_two_settings(tmp_path).store, tmp_path / "rows") as pages:
+    with open_client(run_with_two_settings(tmp_path).store, tmp_path / "rows") as pages:
         both = f"/compare?left={RIGHT}&right={RIGHT}&left.cfg=4&right.cfg=7"
-        page = text_of(pages, both)
+        page = read_text(pages, both)
         assert "atlas is better by gecko (+0.100)." in page and f"left: {RIGHT} , cfg 4" in page
         assert f"cobalt was generated with other settings: steps 30 here, 20 in {RIGHT}. Its changes" in page
-        assert "1–10 of 24 prompts" in page and set(moves(page)) == {"+0.100"}
-        named = text_of(pages, f"{both}&left_generator=cobalt&right_generator=atlas&words=p0003")
+        assert "1–10 of 24 prompts" in page and set(list_moves(page)) == {"+0.100"}
+        named = read_text(pages, f"{both}&left_generator=cobalt&right_generator=atlas&words=p0003")
         assert "left: cobalt in" in named and "1–1 of 1 prompt" in named and "0.450" in named and "0.550" in named
         assert '<input type="hidden" name="left.cfg" value="4">' in pages(both).text, "filters keep the sides"
-        assert "share no generator with scores" in text_of(pages, f"{both}&left.steps=30")
-        assert "cfg=9: run" in text_of(pages, both.replace("cfg=7", "cfg=9"), 404)
+        assert "share no generator with scores" in read_text(pages, f"{both}&left.steps=30")
+        assert "cfg=9: not in run" in read_text(pages, both.replace("cfg=7", "cfg=9"), 404)
 
 
 def run_with_two_settings(folder: Path) -> MadeRun:
@@ -135,38 +135,38 @@ def run_with_two_settings(folder: Path) -> MadeRun:
     return run
 
 
-def test_prompts_whose_images_have_notes_are_found_on_either_side(ask: Asking) -> None:
-    assert "no prompt matches" in text_of(ask, f"{BOTH}&notes=any")
+def test_prompts_whose_images_have_notes_are_found_on_either_side(ask: PageClient) -> None:
+    assert "no prompt matches" in read_text(ask, f"{BOTH}&notes=any")
     note = {"author": "ann", "text": "two cups"}
     for run, row in ((LEFT, 3), (RIGHT, 15)):
         assert ask(f"/runs/{run}/scores/{row}/notes", method="POST", json=note).status_code == 201
-    assert "1–2 of 2 prompts" in text_of(ask, f"{BOTH}&notes=any")
-    assert "1–1 of 1 prompt" in text_of(ask, f"{BOTH}&notes=any&generator=atlas")
+    assert "1–2 of 2 prompts" in read_text(ask, f"{BOTH}&notes=any")
+    assert "1–1 of 1 prompt" in read_text(ask, f"{BOTH}&notes=any&generator=atlas")
 
 
 @pytest.mark.parametrize(
     ("path", "missing"),
     [
-        (f"/compare?left=20200101-000000-000000&right={RIGHT}", "run 20200101-000000-000000: no such run"),
+        (f"/compare?left=20200101-000000-000000&right={RIGHT}", "run 20200101-000000-000000: not found"),
         (f"/compare?left={RIGHT}&right={RIGHT}", "choose two runs, or two generators or settings of one run"),
         (f"{BOTH}&left_generator=atlas", "choose a generator on both sides, or on neither"),
-        (f"{BOTH}&left_generator=dune&right_generator=atlas", f"generator=dune: run {LEFT} has no such generator"),
-        (f"{BOTH}&generator=dune", f"generator=dune: run {RIGHT} has no such generator; it has atlas, cobalt"),
-        (f"{BOTH}&metric=tifa", f"metric=tifa: run {RIGHT} has no such metric; it has gecko"),
-        (f"{BOTH}&skill=flying", f"skill=flying: run {RIGHT} has no such skill; it has colour, counting"),
-        (f"/runs/{RIGHT}/scores?skill=flying", f"skill=flying: run {RIGHT} has no such skill"),
-        (f"/runs/{RIGHT}/scores?generator={quote('<b>')}", "generator=&lt;b&gt;: run"),
+        (f"{BOTH}&left_generator=dune&right_generator=atlas", f"generator=dune: not in run {LEFT}"),
+        (f"{BOTH}&generator=dune", f"generator=dune: not in run {RIGHT}, which has atlas, cobalt"),
+        (f"{BOTH}&metric=tifa", f"metric=tifa: not in run {RIGHT}, which has gecko"),
+        (f"{BOTH}&skill=flying", f"skill=flying: not in run {RIGHT}, which has colour, counting"),
+        (f"/runs/{RIGHT}/scores?skill=flying", f"skill=flying: not in run {RIGHT}"),
+        (f"/runs/{RIGHT}/scores?generator={quote('<b>')}", "generator=&lt;b&gt;: not in run"),
     ],
 )
-def test_a_link_says_in_a_line_what_is_missing(path: str, missing: str, ask: Asking) -> None:
-    assert missing in text_of(ask, path, 404)
+def test_an_unknown_name_in_a_link_is_reported(path: str, missing: str, ask: PageClient) -> None:
+    assert missing in read_text(ask, path, 404)
 
 
-def test_an_order_that_is_none_is_refused(ask: Asking) -> None:
-    assert "sort=lowest: expected up, down" in text_of(ask, f"{BOTH}&sort=lowest", 400)
+def test_an_unknown_sort_order_is_refused(ask: PageClient) -> None:
+    assert "sort=lowest: expected up, down" in read_text(ask, f"{BOTH}&sort=lowest", 400)
 
 
-def test_a_run_is_offered_beside_the_newest_one_that_it_can_be_compared_with(ask: Asking) -> None:
+def test_the_newest_comparable_run_is_suggested_for_a_comparison(ask: PageClient) -> None:
     page = ask(f"/compare?right={RIGHT}").text
     assert f'<option value="{LEFT}" selected>' in page and f'<option value="{RIGHT}" selected>' in page
     assert "What changed" not in page

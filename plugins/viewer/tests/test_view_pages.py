@@ -1,4 +1,4 @@
-"""In a real browser, the viewer's pages log no errors, apply choices immediately, and load their images."""
+"""The viewer's pages in a real browser log no errors, apply choices immediately, and load their images."""
 
 from collections.abc import Callable, Iterator
 from threading import Thread
@@ -11,7 +11,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from plugins.viewer.tests.asked import asking
+from plugins.viewer.tests.page_client import open_client
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.web.listening import listening
 from tests.browser.opened import (
@@ -20,8 +20,8 @@ from tests.browser.opened import (
     NEEDS_BROWSER,
     ON_DESKTOP,
     ON_PHONE,
-    barriers,
     find,
+    find_accessibility_problems,
     open_page,
     prefer_scheme,
     press,
@@ -35,7 +35,7 @@ SECONDS = 60
 """Timeout in seconds for a page on a busy machine."""
 
 
-def until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
+def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
     """Wait until a condition holds for the current page."""
     WebDriverWait(page, SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
 
@@ -44,7 +44,7 @@ def score(generator: str, metric: str, prompt: int) -> float | None:
     return None if (generator, prompt) == ("cobalt", 7) else noisy_score(generator, metric, prompt)
 
 
-def made_with(prompt: int) -> dict[str, str]:
+def choose_settings(prompt: int) -> dict[str, str]:
     return {"cfg": ("4", "7.5")[prompt % 2], "steps": "20"}
 
 
@@ -57,10 +57,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     names = ("atlas", "<b>bold", "cobalt", "מחולל")
     prompts = [*HOSTILE, *plain_prompts(10)]
     run = make_run(
-        folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2}, image_settings=made_with
+        folder, prompts=prompts, generators=names, score=score, errors={"corrupt_image": 2}, image_settings=choose_settings
     )
     write_report(run.store)
-    with asking(run.store, folder / "rows") as pages, listening("127.0.0.1", 0) as listener:
+    with open_client(run.store, folder / "rows") as pages, listening("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
         thread = Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -73,13 +73,13 @@ BESIDE = f"{RUN}/scores?metric=gecko&against=clipscore&generator=atlas"
 PAGES = ("/", RUN, BESIDE, f"{RUN}/scores/70?at=71", f"{RUN}/scores/7", f"{RUN}/prompt?id=p0001&question=1",
          f"{RUN}/prompt?id=p0002", f"{RUN}/questions", "/trends?benchmark=made", f"{RUN}/report", SIDES,
          "/notes")  # fmt: skip
-OF_OTHERS = ("/trends", f"{RUN}/report")
+TESTED_ELSEWHERE = ("/trends", f"{RUN}/report")
 """Prefixes of pages that are covered by other tests."""
 
 
 @DESKTOP_SLOW
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_opens_without_a_word_on_the_console_never_scrolls_sideways_and_has_no_barrier(
+def test_a_page_logs_nothing_fits_the_width_and_is_accessible(
     path: str, browser: WebDriver, address: str, width: int
 ) -> None:
     page = open_page(browser, address + path, width)
@@ -88,40 +88,42 @@ def test_a_page_opens_without_a_word_on_the_console_never_scrolls_sideways_and_h
     assert len(find(page, "h1")) == 1
     unnamed = "return Array.from(document.querySelectorAll('main select, main input:not([type=hidden])'))"
     assert page.execute_script(f"{unnamed}.filter(one => !one.labels.length).length") == 0  # type: ignore[no-untyped-call]
-    if not path.startswith(OF_OTHERS):
+    if not path.startswith(TESTED_ELSEWHERE):
         prefer_scheme(page, "dark" if width == DESKTOP else "light")
-        assert barriers(page) == []
+        assert find_accessibility_problems(page) == []
         prefer_scheme(page, "")
 
 
 @ON_DESKTOP
-def test_a_choice_asks_at_once_and_what_is_empty_is_not_asked_for(browser: WebDriver, address: str, width: int) -> None:
+def test_a_choice_applies_at_once_and_empty_fields_stay_out_of_the_address(
+    browser: WebDriver, address: str, width: int
+) -> None:
     page = open_page(browser, f"{address}{RUN}/scores", width)
     Select(page.find_element(By.NAME, "metric")).select_by_value("gecko")
-    until(page, lambda seen: seen.current_url.endswith("?metric=gecko"))
+    wait_until(page, lambda seen: seen.current_url.endswith("?metric=gecko"))
     page.find_element(By.NAME, "words").send_keys("cups 9")
     press(page, page.find_element(By.NAME, "words"))
-    until(page, lambda seen: "words=cups" in seen.current_url)
-    until(page, lambda seen: seen.find_element(By.TAG_NAME, "h1").text == "Scores 4 rows")
+    wait_until(page, lambda seen: "words=cups" in seen.current_url)
+    wait_until(page, lambda seen: seen.find_element(By.TAG_NAME, "h1").text == "Scores 4 rows")
     assert page.find_element(By.NAME, "words").get_attribute("value") == "cups 9"
 
 
 @ON_DESKTOP
-def test_one_walks_from_a_mean_to_its_worst_image_and_the_next(browser: WebDriver, address: str, width: int) -> None:
+def test_links_lead_from_a_mean_to_its_worst_image_and_the_next(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, f"{address}{RUN}", width)
     press(page, page.find_element(By.CSS_SELECTOR, ".board tbody td a"))
-    until(page, lambda seen: find(seen, ".rows .what a"))
+    wait_until(page, lambda seen: find(seen, ".rows .what a"))
     press(page, page.find_element(By.CSS_SELECTOR, ".rows .what a"))
-    until(page, lambda seen: find(seen, ".seen img"))
+    wait_until(page, lambda seen: find(seen, ".seen img"))
     assert find(page, "[rel=prev]") == []
     press(page, page.find_element(By.CSS_SELECTOR, "[rel=next]"))
-    until(page, lambda seen: "at=2" in seen.current_url)
+    wait_until(page, lambda seen: "at=2" in seen.current_url)
     whole = "const one = document.querySelector('.seen img'); return one.complete && one.naturalWidth > 0"
-    until(page, lambda seen: seen.execute_script(whole))
+    wait_until(page, lambda seen: seen.execute_script(whole))
     assert find(page, ".questions li")
 
 
-def test_the_link_to_a_report_is_on_the_screen_and_bars_are_explained_before_them(
+def test_the_link_to_a_report_is_visible_and_bars_are_explained_above_them(
     browser: WebDriver, address: str, width: int
 ) -> None:
     page = open_page(browser, f"{address}/", width)
@@ -135,45 +137,43 @@ def test_the_link_to_a_report_is_on_the_screen_and_bars_are_explained_before_the
 
 
 @ON_DESKTOP
-def test_the_images_of_a_question_are_seen_beside_their_answers(browser: WebDriver, address: str, width: int) -> None:
+def test_a_question_shows_every_image_next_to_its_answer(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, f"{address}{RUN}/prompt?id=p0005", width)
     press(page, page.find_element(By.CSS_SELECTOR, ".answers tbody a"))
-    until(page, lambda seen: find(seen, ".asked"))
+    wait_until(page, lambda seen: find(seen, ".asked"))
     assert len(find(page, ".side .card")) == 4 and len(find(page, ".side .given .state")) == 4
     loaded = "return Array.from(document.images).every(one => one.complete && one.naturalWidth > 0)"
     page.execute_script("document.querySelectorAll('img').forEach(one => { one.loading = 'eager'; })")  # type: ignore[no-untyped-call]
-    until(page, lambda seen: seen.execute_script(loaded))
+    wait_until(page, lambda seen: seen.execute_script(loaded))
 
 
 @ON_DESKTOP
-def test_a_link_to_a_state_shows_it_again_and_the_browser_goes_back(
-    browser: WebDriver, address: str, width: int
-) -> None:
+def test_a_link_reopens_the_same_view_and_the_back_button_works(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, address + SIDES, width)
     Select(page.find_element(By.NAME, "sort")).select_by_value("down")
-    until(page, lambda seen: "sort=down" in seen.current_url)
+    wait_until(page, lambda seen: "sort=down" in seen.current_url)
     Select(page.find_element(By.NAME, "skill")).select_by_value("counting")
-    until(page, lambda seen: "skill=counting" in seen.current_url and find(seen, ".duo"))
+    wait_until(page, lambda seen: "skill=counting" in seen.current_url and find(seen, ".duo"))
     link, shown = page.current_url, page.find_element(By.ID, "pictures").text
     page.back()
-    until(page, lambda seen: "skill=" not in seen.current_url and find(seen, ".duo"))
+    wait_until(page, lambda seen: "skill=" not in seen.current_url and find(seen, ".duo"))
     assert Select(page.find_element(By.NAME, "sort")).first_selected_option.text == "the largest drops"
     assert page.find_element(By.ID, "pictures").text != shown
     assert open_page(browser, link, width).find_element(By.ID, "pictures").text == shown
 
 
 @ON_PHONE
-def test_a_note_is_written_by_keyboard_and_stands_on_its_image(browser: WebDriver, address: str, width: int) -> None:
+def test_a_note_is_written_by_keyboard_and_appears_on_its_image(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, f"{address}{RUN}/scores/39", width)
     for name, said in (("author", "Ann"), ("tag", "check"), ("text", "<b>one</b> cup too many")):
         page.find_element(By.NAME, name).clear()
         page.find_element(By.NAME, name).send_keys(said)
     press(page, page.find_element(By.NAME, "keep"))
-    until(page, lambda seen: "<b>one</b> cup too many" in seen.find_element(By.CSS_SELECTOR, ".notes").text)
+    wait_until(page, lambda seen: "<b>one</b> cup too many" in seen.find_element(By.CSS_SELECTOR, ".notes").text)
     assert page.find_element(By.NAME, "author").get_attribute("value") == "Ann", "it is asked for once"
     assert page.find_element(By.NAME, "text").get_attribute("value") == ""
     prefer_scheme(page, "dark")
-    assert barriers(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]
+    assert find_accessibility_problems(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]
     prefer_scheme(page, "")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
 

@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import install
 from plumbline.operators.base.extensions import missing_packages
 from tests.bench_of import write_rows
 from tests.commands import newest, printed, refusal, run
-from tests.signs import chinese_sign, photograph, sign
+from tests.signs import draw_chinese_sign, draw_photograph, draw_sign
 
 WORDS = ("metric=[text]", "cluster=here")
 
@@ -22,9 +22,9 @@ def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Pa
     folder = tmp_path / "photographs"
     folder.mkdir()
     pictures = {
-        "shop.jpg": (photograph("GRAND OPENING"), 'a shop with "Grand Opening" on a board'),
-        "hill.png": (chinese_sign("中山"), "路牌写着「中山」"),
-        "cat.png": (sign("cat"), "a cat"),
+        "shop.jpg": (draw_photograph("GRAND OPENING"), 'a shop with "Grand Opening" on a board'),
+        "hill.png": (draw_chinese_sign("中山"), "路牌写着「中山」"),
+        "cat.png": (draw_sign("cat"), "a cat"),
         "gone.png": (b"no picture", 'a sign "OPEN"'),
     }
     for name, (content, _) in pictures.items():
@@ -53,7 +53,8 @@ def bench(tmp_path: Path) -> Callable[..., list[str]]:
         ]
         (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
         rows = [
-            {"image_id": str(number), "prompt_id": str(number), "image": sign("OPEN")} for number in range(len(words))
+            {"image_id": str(number), "prompt_id": str(number), "image": draw_sign("OPEN")}
+            for number in range(len(words))
         ]
         write_rows(tmp_path / "images/mine/0.parquet", rows)
         given = [f"benchmark.prompts={tmp_path}/prompts.jsonl", f"benchmark.images={tmp_path}/images"]
@@ -62,7 +63,9 @@ def bench(tmp_path: Path) -> Callable[..., list[str]]:
     return write_bench
 
 
-def test_a_column_of_the_prompts_file_wins_over_quotes(bench: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_a_column_of_the_prompts_file_takes_precedence_over_quotes(
+    bench: Callable[..., list[str]], tmp_path: Path
+) -> None:
     given = bench("open", ["OPEN", "24 h"], None, 7)
     printed("sweep", *given, "benchmark.columns.words=wanted", code=2)
     scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
@@ -78,14 +81,14 @@ def test_a_column_of_the_prompts_file_wins_over_quotes(bench: Callable[..., list
     assert "questions   │     1 │      0" in printed("sweep", *given, "dry_run=true")
 
 
-def test_an_edited_word_renews_only_the_shards_of_its_prompt(tmp_path: Path) -> None:
+def test_editing_a_word_recomputes_only_the_shards_of_its_prompt(tmp_path: Path) -> None:
     def prompt(number: int, wanted: str) -> None:
         row = {"prompt_id": str(number), "text": f"sign {number}", "wanted": wanted}
         write_rows(tmp_path / f"prompts/{number}.parquet", [row])
 
     for number in (0, 1):
         prompt(number, "OPEN")
-        image = {"image_id": str(number), "prompt_id": str(number), "image": sign("OPEN")}
+        image = {"image_id": str(number), "prompt_id": str(number), "image": draw_sign("OPEN")}
         write_rows(tmp_path / f"images/mine/{number}.parquet", [image])
     given = ["sweep=own_images", f"benchmark.prompts={tmp_path}/prompts", f"benchmark.images={tmp_path}/images"]
     given += [f"store={tmp_path}/store", "benchmark.columns.words=wanted", *WORDS]
@@ -104,14 +107,16 @@ def test_an_edited_word_renews_only_the_shards_of_its_prompt(tmp_path: Path) -> 
         ("benchmark.prompts=null benchmark.columns.words=wanted", 64, "it is a column of the prompts file"),
     ],
 )
-def test_a_column_that_is_not_there_is_refused_at_the_plan(
+def test_a_missing_column_is_refused_when_planning(
     bench: Callable[..., list[str]], more: str, code: int, refusal: str
 ) -> None:
     ended = run("sweep", *bench("open"), *more.split(), "dry_run=true")
     assert ended.code == code and "benchmark.columns.words" in ended.line and refusal in ended.line
 
 
-def test_a_missing_extra_is_one_line_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_in_one_line_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The packages of the extra are missing, as they are after a plain `pip install .`."""
     real = metadata.version
 
@@ -125,7 +130,7 @@ def test_a_missing_extra_is_one_line_before_any_work(tmp_path: Path, monkeypatch
     try:
         folder = tmp_path / "mine"
         folder.mkdir()
-        (folder / "open.png").write_bytes(sign("OPEN"))
+        (folder / "open.png").write_bytes(draw_sign("OPEN"))
         (folder / "metadata.jsonl").write_text(json.dumps({"file_name": "open.png", "text": 'a sign "OPEN"'}))
         told = refusal("score", f"images={folder}", "metric=[text]", "models=shapes", f"store={tmp_path}/store")
         assert told == f"error: family rapidocr needs rapidocr; {install('ocr')}"

@@ -26,7 +26,7 @@ FILES: dict[str, dict[str, Any]] = {
 """File contents of each pack."""
 
 
-def texts(pack: QuestionPack, prompt_id: str) -> list[str]:
+def read_texts(pack: QuestionPack, prompt_id: str) -> list[str]:
     return [row["answer"] for row in questions(pack, prompt_id)]
 
 
@@ -37,21 +37,21 @@ def test_longtext_bench_has_a_list_of_texts_for_each_prompt(tmp_path: Path) -> N
     ]
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
     pack = pack_of("longtext_bench", tmp_path / "q.jsonl")
-    assert texts(pack, "0") == ["OPEN", "24 h"] and pack.prompts["skills"].to_pylist()[0] == ["sign", "short"]
+    assert read_texts(pack, "0") == ["OPEN", "24 h"] and pack.prompts["skills"].to_pylist()[0] == ["sign", "short"]
     assert questions(pack, "0")[0]["start"] == 8
     assert "row 1: expected 'text' as a list of texts" in questions(pack, "1")[0]["error"]["message"]
 
 
 @pytest.mark.parametrize("prompt", ["prompt_en", "prompt_cn"])
-def test_oneigs_texts_are_a_list_as_python_writes_it(prompt: str, tmp_path: Path) -> None:
+def test_oneigs_texts_are_a_python_list_literal(prompt: str, tmp_path: Path) -> None:
     wanted = ["Baker's", 'say "hi"', "two\nlines"]
     rows = [{"": 0, "id": "000", prompt: "a slide", "text_content": str(wanted)}]
     path = write_csv(tmp_path / "q.csv", [*rows[0]], rows)
-    assert texts(pack_of("oneig_text", path), "000") == ["Baker's", 'say "hi"', r"two\nlines"]
-    assert texts(pack_of("oneig_text", path, "fixed"), "000") == ["Baker's", 'say "hi"', "two lines"]
+    assert read_texts(pack_of("oneig_text", path), "000") == ["Baker's", 'say "hi"', r"two\nlines"]
+    assert read_texts(pack_of("oneig_text", path, "fixed"), "000") == ["Baker's", 'say "hi"', "two lines"]
 
 
-def test_cvtg_2k_wants_what_stands_in_single_quotes(tmp_path: Path) -> None:
+def test_cvtg_2k_expects_the_texts_in_single_quotes(tmp_path: Path) -> None:
     for folder in ("CVTG", "CVTG-Style"):
         (tmp_path / folder).mkdir()
         for area in (2, 3, 4, 5):
@@ -61,10 +61,10 @@ def test_cvtg_2k_wants_what_stands_in_single_quotes(tmp_path: Path) -> None:
             ]
             write_json(tmp_path / f"{folder}/{area}.json", {"data_list": listed})
     pack = pack_of("cvtg_2k", tmp_path)
-    assert len(pack.prompts) == 16 and texts(pack, "CVTG-Style_3_0") == ["Fresh", "Open 3"]
+    assert len(pack.prompts) == 16 and read_texts(pack, "CVTG-Style_3_0") == ["Fresh", "Open 3"]
     assert questions(pack, "CVTG_2_1")[0]["error"]["kind"] == "no_questions"
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_field_of_another_type_costs_its_row_alone_and_is_told_by_file_and_row(name: str) -> None:
+def test_a_field_of_the_wrong_type_fails_only_its_row_and_is_reported_with_file_and_row(name: str) -> None:
     require_row_alone(name, FILES[name], is_row=3 if name == "cvtg_2k" else 2)

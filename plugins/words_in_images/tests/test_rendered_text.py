@@ -24,7 +24,7 @@ def ask(prompt: str, *texts: str) -> Sequence[WrittenQuestion]:
     return questions
 
 
-def scored(prompt: str, read: str, measure: Measure = "longtext_bench", texts: Sequence[str] = ()) -> Scored:
+def score_reading(prompt: str, read: str, measure: Measure = "longtext_bench", texts: Sequence[str] = ()) -> Scored:
     answered = [Answered(question, query_results=(QueryResult(text=read),)) for question in ask(prompt, *texts)]
     return RenderedTextConfig(measure=measure).score(Evidence({}, answered))
 
@@ -37,13 +37,13 @@ def scored(prompt: str, read: str, measure: Measure = "longtext_bench", texts: S
         ('A sign "OPEN" and one with "..."', ["OPEN"]),
     ],
 )
-def test_the_wanted_texts_are_those_in_quotes(prompt: str, texts: Sequence[str]) -> None:
+def test_the_expected_texts_are_those_in_quotes(prompt: str, texts: Sequence[str]) -> None:
     questions = ask(prompt)
     assert [question.answer for question in questions] == texts
     assert [prompt[question.start : question.end] for question in questions] == texts
 
 
-def test_given_texts_win_over_quotes_and_have_their_places_in_the_prompt() -> None:
+def test_given_texts_take_precedence_over_quotes_and_are_located_in_the_prompt() -> None:
     prompt = 'A "red" sign OPEN above another OPEN'
     questions = ask(prompt, "OPEN", "OPEN", "Sale")
     assert [(question.answer, question.start, question.end) for question in questions] == [
@@ -51,7 +51,7 @@ def test_given_texts_win_over_quotes_and_have_their_places_in_the_prompt() -> No
         ("OPEN", 32, 36),
         ("Sale", None, None),
     ]
-    elements = scored(prompt, "open", texts=["OPEN", "Sale"]).elements or ()
+    elements = score_reading(prompt, "open", texts=["OPEN", "Sale"]).elements or ()
     assert [(one.span, one.start, one.score) for one in elements[:2]] == [("OPEN", 13, 1.0), ("Sale", None, 0.0)]
 
 
@@ -65,7 +65,7 @@ def test_given_texts_win_over_quotes_and_have_their_places_in_the_prompt() -> No
         ('A sign "ß"', "unknown_script"),
     ],
 )
-def test_a_prompt_that_wants_no_words_or_unknown_ones_has_its_reason(prompt: str, kind: str) -> None:
+def test_a_prompt_without_words_or_in_an_unknown_script_gets_an_error(prompt: str, kind: str) -> None:
     result = RenderedTextConfig().make_questions(prompt, ())
     assert isinstance(result, RowError) and result.kind == kind and not result.retryable
 
@@ -89,19 +89,19 @@ def test_a_prompt_that_wants_no_words_or_unknown_ones_has_its_reason(prompt: str
         ("counter_iou", "Grand-Openings", 12 / 13),
     ],
 )
-def test_each_measure_is_its_releases_arithmetic(measure: Measure, read: str, score: float) -> None:
-    assert scored('A sign "Grand Opening"', read, measure).score == pytest.approx(score)
+def test_each_measure_follows_its_releases_arithmetic(measure: Measure, read: str, score: float) -> None:
+    assert score_reading('A sign "Grand Opening"', read, measure).score == pytest.approx(score)
 
 
 def test_chinese_is_compared_by_its_characters() -> None:
-    result = scored("招牌写着「欢迎光临」", "欢 迎\n光林")
+    result = score_reading("招牌写着「欢迎光临」", "欢 迎\n光林")
     assert (result.score, result.n_questions) == (0.75, 4)
-    assert scored("招牌写着「欢迎光临」", "欢迎光林", "oneig").score == pytest.approx(1 - 1 * 0.25 / 50)
+    assert score_reading("招牌写着「欢迎光临」", "欢迎光林", "oneig").score == pytest.approx(1 - 1 * 0.25 / 50)
 
 
 @pytest.mark.parametrize("measure", Measure.__args__)
 def test_an_image_without_text_scores_lowest(measure: Measure) -> None:
-    result = scored('A sign "OPEN"', "", measure)
+    result = score_reading('A sign "OPEN"', "", measure)
     assert result.error is None and result.score == pytest.approx(0.96 if measure == "oneig" else 0.0, abs=1e-5)
 
 
@@ -111,7 +111,7 @@ def test_the_edit_distance_is_levenshteins(first: str, second: str) -> None:
 
 
 @given(st.lists(SHORT.filter(lambda text: any(map(str.isalnum, text))), min_size=1, max_size=3), SHORT)
-def test_every_measure_but_the_distance_is_in_0_to_1_and_1_for_the_text_itself(
+def test_all_measures_except_the_distance_are_in_0_to_1_and_1_for_the_text_itself(
     wanted: Sequence[str], read: str
 ) -> None:
     compared = compare(wanted, read)
@@ -123,14 +123,14 @@ def test_every_measure_but_the_distance_is_in_0_to_1_and_1_for_the_text_itself(
 
 @given(st.lists(SHORT.filter(lambda text: any(map(str.isalnum, text))), min_size=1, max_size=3), SHORT)
 def test_the_mean_of_the_elements_is_longtext_benchs_score(wanted: Sequence[str], read: str) -> None:
-    result = scored("signs", read, texts=wanted)
+    result = score_reading("signs", read, texts=wanted)
     scores = [one.score for one in result.elements or () if one.score is not None]
     assert len(scores) == result.n_questions and result.score == pytest.approx(sum(scores) / len(scores))
 
 
-def test_the_elements_have_the_words_wanted_read_missing_and_extra() -> None:
+def test_the_elements_contain_expected_missing_and_extra_words() -> None:
     prompt = 'A sign "Grand Opening" over "coffee"'
-    elements = scored(prompt, "GRAND OPENNG\ntoday").elements or ()
+    elements = score_reading(prompt, "GRAND OPENNG\ntoday").elements or ()
     assert [(one.span, one.wanted, one.given, one.score) for one in elements] == [
         ("Grand", "grand", "grand", 1.0),
         ("Opening", "opening", "openng", 0.0),

@@ -1,4 +1,4 @@
-"""With the real PP-OCRv6 in this process, the text metric reads signs, and gives a reason if texts are incomparable."""
+"""The text metric reads signs with the real PP-OCRv6, and gives a reason if it cannot compare the texts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.commands import config_of
 from tests.operators import tiny
 from tests.operators.models.endpoint import VARIABLE, Server, said
 from tests.operators.tiny import detectors
-from tests.signs import chinese_sign, sign
+from tests.signs import draw_chinese_sign, draw_sign
 
 BLANK = tiny.encoded(Image.new("RGB", (64, 64), "grey"))
 
@@ -24,8 +24,16 @@ def scorer() -> Scorer:
     return open_scorer("metric=[text]", "models=shapes")
 
 
-def test_quoted_words_are_compared_with_what_is_read(scorer: Scorer) -> None:
-    images = [sign("GRAND OPENNG", "today"), sign("OPEN"), BLANK, BLANK, BLANK, b"no image", [sign("OPEN"), BLANK]]
+def test_quoted_words_are_compared_with_the_words_that_were_read(scorer: Scorer) -> None:
+    images = [
+        draw_sign("GRAND OPENNG", "today"),
+        draw_sign("OPEN"),
+        BLANK,
+        BLANK,
+        BLANK,
+        b"no image",
+        [draw_sign("OPEN"), BLANK],
+    ]
     cat, open_sign = "a cat", 'a sign "OPEN"'
     prompts = ['a sign "Grand Opening"', open_sign, open_sign, cat, 'a sign "Привет"', open_sign, open_sign]
     scored = scorer.score_table(images, prompts).to_pylist()
@@ -37,14 +45,17 @@ def test_quoted_words_are_compared_with_what_is_read(scorer: Scorer) -> None:
     assert {rating["name"] for rating in scored[0]["ratings"]} > {"flow_grpo", "oneig", "counter_iou"}
 
 
-def test_the_reader_that_a_package_ships_needs_no_gpu() -> None:
+def test_the_reader_that_comes_with_a_package_needs_no_gpu() -> None:
     """Pools assign a GPU only to local models."""
     assert not FAMILIES["rapidocr"].local
 
 
-def test_texts_that_come_with_an_image_win_over_the_prompts_quotes(scorer: Scorer) -> None:
+def test_texts_given_with_an_image_take_precedence_over_quotes(scorer: Scorer) -> None:
     texts = [["OPEN", "Sale"], None, '["中山"]', ["Привет"], [7], []]
-    images, prompt = [sign("OPEN"), sign("OPEN"), chinese_sign("中山"), BLANK, BLANK, BLANK], 'a sign "OPEN"'
+    images, prompt = (
+        [draw_sign("OPEN"), draw_sign("OPEN"), draw_chinese_sign("中山"), BLANK, BLANK, BLANK],
+        'a sign "OPEN"',
+    )
     scored = scorer.score_table(images, prompt, questions=texts).to_pylist()
     assert [row["score"] for row in scored] == [0.5, 1.0, 1.0, None, None, None]
     kinds = [row["error"]["kind"] for row in scored[3:]]
@@ -63,13 +74,15 @@ def test_texts_that_come_with_an_image_win_over_the_prompts_quotes(scorer: Score
     ],
     ids=["got_ocr2", "vlm"],
 )
-def test_any_model_that_serves_ocr_reads(reader: list[str], save: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_any_model_that_serves_ocr_can_be_the_reader(
+    reader: list[str], save: Callable[[Path], Path], tmp_path: Path
+) -> None:
     words = ["metric=[text]", "models=shapes", *reader, f"models.ocr.checkpoint={save(tmp_path)}"]
-    (row,) = open_scorer(*words).score_table([sign("OPEN")], ['a sign "OPEN"']).to_pylist()
+    (row,) = open_scorer(*words).score_table([draw_sign("OPEN")], ['a sign "OPEN"']).to_pylist()
     assert row["error"] is None and 0 <= row["score"] <= 1
 
 
-def test_a_chat_model_at_a_service_is_told_to_read(server: Server) -> None:
+def test_a_chat_model_behind_a_service_can_be_the_reader(server: Server) -> None:
     """The reply is the text, a refusal becomes a null with a reason, and the instruction is part of the key."""
     replies = [said("Grand\nOpening"), said("No text recognized."), said(None, refusal="not that")]
     server.script = lambda number, body: replies[number]

@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.assets.making.signs import MISSPELT, TEXTS, sign_tables
+from plumbline.assets.making.signs import MISSPELT, TEXTS, make_sign_tables
 from tests.bench_of import run_config
 from tests.commands import config_of
 from tests.environment import ROOT
@@ -16,7 +16,7 @@ LIMIT = 2
 """Number of prompts in a quick sweep; reading a sign takes about a second."""
 
 
-def test_every_score_is_that_of_the_words_that_an_image_misspells(tmp_path: Path) -> None:
+def test_every_score_matches_the_number_of_misspelt_words(tmp_path: Path) -> None:
     limited = [f"benchmark.limit={LIMIT}", "benchmark.limit_seed=1"]
     finished = run_config(config_of("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here", *limited))
     scores = finished.results.read_scores().to_pandas()
@@ -27,7 +27,7 @@ def test_every_score_is_that_of_the_words_that_an_image_misspells(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_each_generator_has_as_many_wrong_words_as_it_misspells(tmp_path: Path) -> None:
+def test_the_wrong_words_found_match_each_generators_misspellings(tmp_path: Path) -> None:
     finished = run_config(config_of("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here"))
     scores = finished.results.read_scores().to_pandas()
     assert finished.exit_code == 0 and len(scores) == len(TEXTS) * len(MISSPELT) and scores["score"].notna().all()
@@ -39,8 +39,8 @@ def test_each_generator_has_as_many_wrong_words_as_it_misspells(tmp_path: Path) 
     assert scores.groupby("generator")["score"].mean().sort_values(ascending=False).index.tolist() == list(MISSPELT)
 
 
-def test_the_tables_are_those_that_the_seed_makes() -> None:
-    made = sign_tables(0)
+def test_the_committed_tables_follow_from_the_seed() -> None:
+    made = make_sign_tables(0)
     assert {str(file.relative_to(SIGNS)) for file in SIGNS.rglob("*.parquet")} == set(made)
     for name in ("prompts.parquet", "truth.parquet"):
         kept = pq.read_table(SIGNS / name)

@@ -1,4 +1,4 @@
-"""For the same readings, the measures of rendered text equal those of the releases' own functions."""
+"""The measures of rendered text equal those of the releases' own functions for the same readings."""
 
 import json
 import os
@@ -8,29 +8,31 @@ from pathlib import Path
 import pytest
 
 from plugins.words_in_images.tests.text_releases import CASES, Releases, make_readings
-from plumbline.plugins.words_in_images.text_measures import Measure, compare, word_count
+from plumbline.plugins.words_in_images.text_measures import Measure, compare, count_words
 
 LINES = Path(__file__).with_name("text_measures.jsonl").read_text().splitlines()
-KEPT: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [json.loads(line) for line in LINES]
+COMPARED_CHARACTERS: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [json.loads(line) for line in LINES]
 RELEASES = os.environ.get("TEXT_RELEASES", "")
 """Folder of checkouts (see plugins/words_in_images/tests/text_releases.py)."""
 
 
 @pytest.mark.parametrize("measure", [*Measure.__args__, "oneig_edit_distance", "oneig_word_accuracy"])
-def test_a_measure_is_the_releases(measure: str) -> None:
-    ours = [compare(wanted, "\n".join(lines))[measure] for wanted, lines, _ in KEPT]
-    assert ours == pytest.approx([released[measure] for *_, released in KEPT], abs=1e-12)
+def test_a_measure_equals_the_releases_own(measure: str) -> None:
+    ours = [compare(wanted, "\n".join(lines))[measure] for wanted, lines, _ in COMPARED_CHARACTERS]
+    assert ours == pytest.approx([released[measure] for *_, released in COMPARED_CHARACTERS], abs=1e-12)
     assert len(set(ours)) > (1 if measure.endswith("_match") else 10)
 
 
-def test_words_are_counted_as_the_releases_count_them() -> None:
-    for wanted, _, released in KEPT:
-        assert word_count(wanted, "longtext_bench") == released["words"]
-        assert word_count(wanted, "cvtg_2k") == released["cvtg_2k_words"]
+def test_words_are_counted_as_in_the_releases() -> None:
+    for wanted, _, released in COMPARED_CHARACTERS:
+        assert count_words(wanted, "longtext_bench") == released["words"]
+        assert count_words(wanted, "cvtg_2k") == released["cvtg_2k_words"]
 
 
 @pytest.mark.skipif(not RELEASES, reason="TEXT_RELEASES names no folder of checkouts")
-def test_the_kept_values_are_those_of_the_releases() -> None:
+def test_the_stored_values_equal_the_releases_output() -> None:
     releases = Releases(Path(RELEASES))
-    assert [[*reading, releases.measures(reading)] for reading in make_readings()] == [[*case] for case in KEPT]
-    assert len(KEPT) == CASES
+    assert [[*reading, releases.measures(reading)] for reading in make_readings()] == [
+        [*case] for case in COMPARED_CHARACTERS
+    ]
+    assert len(COMPARED_CHARACTERS) == CASES

@@ -40,14 +40,14 @@ def make_readings() -> Iterator[Reading]:
     rng = Random(0)
     for case in range(CASES):
         chinese = case % 4 == 3
-        wanted = [_text(rng, chinese) for _ in range(rng.randint(1, 3))]
+        wanted = [_draw_text(rng, chinese) for _ in range(rng.randint(1, 3))]
         lines = [_misread(rng, text) for text in wanted if rng.random() < 0.8]
         rng.shuffle(lines)
-        extra = [_text(rng, chinese=rng.random() < 0.3)] if rng.random() < 0.4 else []
+        extra = [_draw_text(rng, chinese=rng.random() < 0.3)] if rng.random() < 0.4 else []
         yield Reading(wanted, [] if case % 10 == 9 else [*lines, *extra])
 
 
-def _text(rng: Random, chinese: bool) -> str:
+def _draw_text(rng: Random, chinese: bool) -> str:
     if chinese:
         return "".join(rng.choices(CHINESE, k=rng.randint(1, 6))) + rng.choice(["", "！", " 24h", "OK"])
     return " ".join([rng.choice(LATIN), *rng.choices(ODD, k=rng.randint(0, 5))])
@@ -63,12 +63,12 @@ class Releases:
 
     def __init__(self, folder: Path) -> None:
         distance = SimpleNamespace(distance=edit_distance)
-        sys.modules.setdefault("Levenshtein", _module("Levenshtein", distance=edit_distance))
+        sys.modules.setdefault("Levenshtein", _make_module("Levenshtein", distance=edit_distance))
         known = {"re": re, "Counter": Counter, "np": np, "Levenshtein": distance, "distance": edit_distance}
         known |= {"difflib": difflib, "logging": SimpleNamespace(error=_fail), "print": _fail}
 
         def take(path: str, *names: str) -> Any:
-            return SimpleNamespace(**_functions(folder / path, names, known))
+            return SimpleNamespace(**_extract_functions(folder / path, names, known))
 
         self.x_omni = take(
             "X-Omni/textbench/summary_scores.py", "preprocess_string", "counter2list", "calculate_char_match_ratio"
@@ -136,7 +136,7 @@ class Releases:
         return dict(self.unirl._score_text(scorer, self.unirl._normalize_text("".join(reading.lines)), target))
 
 
-def _functions(file: Path, names: tuple[str, ...], known: dict[str, Any]) -> dict[str, Callable[..., Any]]:
+def _extract_functions(file: Path, names: tuple[str, ...], known: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     """Return a file's functions and methods by name, without decorators and type annotations."""
     tree = ast.parse(file.read_text())
     defined = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names}
@@ -149,7 +149,7 @@ def _functions(file: Path, names: tuple[str, ...], known: dict[str, Any]) -> dic
     return {name: scope[name] for name in names}
 
 
-def _module(name: str, **names: Any) -> ModuleType:
+def _make_module(name: str, **names: Any) -> ModuleType:
     module = ModuleType(name)
     module.__dict__.update(names)
     return module

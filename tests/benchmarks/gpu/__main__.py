@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.gpu.apart import measure_apart
-from tests.benchmarks.gpu.rows import Amounts, Measured, table
+from tests.benchmarks.gpu.apart import measure_in_process
+from tests.benchmarks.gpu.rows import Amounts, Measured, format_table
 from tests.benchmarks.gpu.shapes import FAMILIES
 
 
@@ -21,18 +21,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     amounts = Amounts(**{name: value for name, value in given.items() if value is not None})
     rows: list[Measured] = []
     ends = time.monotonic() + 60 * told.minutes
-    with storage() as server:
+    with run_storage() as server:
         for name in told.models:
             print(f"{name} ...", file=sys.stderr, flush=True)
-            rows.append(measure_apart(name, told.shapes, amounts, server, ends - time.monotonic()))
+            rows.append(measure_in_process(name, told.shapes, amounts, server, ends - time.monotonic()))
             if told.json:  # after each model, so that results survive if the machine is taken away
                 told.json.write_text(json.dumps([row.record() for row in rows], indent=2) + "\n")
-    print(table(rows))
+    print(format_table(rows))
     return int(any(row.error for row in rows))
 
 
 @contextmanager
-def storage() -> Iterator[Any]:
+def run_storage() -> Iterator[Any]:
     """Yield a local S3Server, or the error if it or its client is not available."""
     with ExitStack() as stack:
         try:

@@ -12,7 +12,7 @@ CONTEXT = multiprocessing.get_context("spawn")
 """Start method for processes; a forked process could not use CUDA once an import has looked for a device."""
 
 
-def measure_apart(name: str, shapes: str | None, amounts: Amounts, server: Any, seconds: float) -> Measured:
+def measure_in_process(name: str, shapes: str | None, amounts: Amounts, server: Any, seconds: float) -> Measured:
     """Measure a model in a separate process; if that fails or takes too long, return a row with the reason."""
     results, its_end = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=measure_into, args=(its_end, name, shapes, amounts, server))

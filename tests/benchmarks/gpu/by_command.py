@@ -3,7 +3,7 @@
 It is started with python -m tests.benchmarks.gpu.by_command. It writes a checkpoint of random weights, in full size if
 there is a CUDA device, and N photographs of 1024 x 1024 pixels as PNG in Parquet. Then plumbline sweep scores them with
 VQAScore and `cluster=gpu1`, or without a GPU with `cluster=local`. The output comes from the run's manifest: images per
-second, and the times in which the model worked and waited. Existing files are not written again.
+second, and how long the model worked and waited. Existing files are not written again.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from safetensors.torch import save_file
 
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, released_weights
-from tests.benchmarks.gpu.checkpoints import random_network
-from tests.benchmarks.gpu.measures import N_IMAGES, text_about
+from tests.benchmarks.gpu.checkpoints import make_random_network
+from tests.benchmarks.gpu.measures import N_IMAGES, make_text
 from tests.benchmarks.gpu.shapes import FAMILIES, FULL, TINY
-from tests.benchmarks.photographs import photograph
+from tests.benchmarks.photographs import make_photograph
 
 SHARD_ROWS = 64
 NODE = "answers:own"
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", help="further overrides for plumbline sweep")
     told = parser.parse_args(arguments)
     folder, on_gpu = told.folder.absolute(), torch.cuda.is_available()
-    texts = [text_about(prompt, 0) for prompt in range(told.images)]
+    texts = [make_text(prompt, 0) for prompt in range(told.images)]
     shape = (FULL if on_gpu else TINY)[told.model]
     _save_checkpoint(folder / told.model, told.model, texts, on_gpu=on_gpu)
     _save_images(folder / "data", texts, shape.side)
@@ -70,7 +70,7 @@ def _save_checkpoint(folder: Path, name: str, texts: Sequence[str], *, on_gpu: b
         return
     spoken = [*(question.template for question in DEFAULT_QUESTIONS.values()), *texts]
     device, dtype = (torch.device("cuda"), torch.bfloat16) if on_gpu else (torch.device("cpu"), torch.float32)
-    network = random_network(name, (FULL if on_gpu else TINY)[name], folder, spoken, device, dtype)
+    network = make_random_network(name, (FULL if on_gpu else TINY)[name], folder, spoken, device, dtype)
     if isinstance(network, ClipFlanT5):
         weights = {name: tensor.cpu() for name, tensor in released_weights(network).items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -88,7 +88,7 @@ def _save_images(folder: Path, texts: Sequence[str], side: int) -> None:
     pictures = []
     for seed in range(N_IMAGES):
         stream = io.BytesIO()
-        photograph(seed, side).save(stream, "PNG")
+        make_photograph(seed, side).save(stream, "PNG")
         pictures.append(stream.getvalue())
     for first in range(0, len(ids), SHARD_ROWS):
         names = ids[first : first + SHARD_ROWS]

@@ -80,7 +80,7 @@ def serve_model(
     return model, ClipFlanT5Likelihood.load(model, network.eval())
 
 
-def random_network(
+def make_random_network(
     name: str, shape: Shape, folder: Path, texts: Iterable[str], device: torch.device, dtype: torch.dtype
 ) -> Any:
     """Make a network of this shape; write the rest of its checkpoint to the folder."""
@@ -89,16 +89,16 @@ def random_network(
 
 def _save(name: str, shape: Shape, folder: Path, texts: Iterable[str]) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
-    return SAVES[name](shape, folder, _words([*CONVERSATION_TEXTS, *texts]))
+    return SAVES[name](shape, folder, _split_words([*CONVERSATION_TEXTS, *texts]))
 
 
 def _make_network(config: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
-    with device, _default_dtype(dtype):  # avoids a copy, so takes half the memory
+    with device, _use_default_dtype(dtype):  # avoids a copy, so takes half the memory
         torch.manual_seed(SEED)
-        return _network(config, shape)
+        return _make_random_weights(config, shape)
 
 
-def _network(config: Any, shape: Shape) -> Any:
+def _make_random_weights(config: Any, shape: Shape) -> Any:
     """Create random weights on the current default device with the current default dtype."""
     if not isinstance(config, T5Config):
         dtype = torch.get_default_dtype()
@@ -110,7 +110,7 @@ def _network(config: Any, shape: Shape) -> Any:
 
 
 @contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def _use_default_dtype(dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -191,7 +191,7 @@ def _save_no_weights(folder: Path) -> None:
     save_file({}, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _words(texts: Iterable[str]) -> list[str]:
+def _split_words(texts: Iterable[str]) -> list[str]:
     """Return the words of the texts as byte-level tokenizers split them, mostly with the preceding space."""
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return list(dict.fromkeys(word for text in texts for word, _ in cut.pre_tokenize_str(text)))

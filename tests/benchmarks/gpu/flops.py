@@ -23,25 +23,29 @@ def count_attention(seen: int, width: int) -> int:
 
 
 def count_causal_pairs(tokens: int) -> int:
-    """Return the number of token pairs in which a token attends to itself or to an earlier token."""
+    """Count the pairs of a token and a token that it attends to: itself or any earlier token."""
     return tokens * (tokens + 1) // 2
 
 
 def count_pair(model: ClipFlanT5Likelihood | ChatVlm, pixels: Any, question: Question) -> int:
-    """Count reading one image and one question, each token once, up to the probability of the answer."""
+    """Count the operations for one image and one question up to the probability of the answer, each token once."""
     if isinstance(model, ClipFlanT5Likelihood):
         return _count_clip_flant5(model, question)
     network = model.reader.model
     tail = model.prompts.tokenize_after_image([Message("user", question.text)], pixels.closing)
     answer = [model.prompts.tokenize_choice(question.text, choice) for choice in question.choices]
     read = len(pixels.ids) + len(tail) + sum(len(tokens) - 1 for tokens in answer)
-    language = decoder_only(network.config.text_config, read, predicted=sum(map(len, answer)))
+    language = count_decoder_only(network.config.text_config, read, predicted=sum(map(len, answer)))
     if "image_grid_thw" in pixels.inputs:
-        return language + qwen_vision(network.config.vision_config, *pixels.inputs["image_grid_thw"][0].tolist())
+        return language + count_qwen_vision(network.config.vision_config, *pixels.inputs["image_grid_thw"][0].tolist())
     vision = network.config.vision_config
     patches = (vision.image_size // vision.patch_size) ** 2
     width = network.config.text_config.hidden_size
-    return language + clip_vision(vision, vision.num_hidden_layers) + projector(patches, vision.hidden_size, width)
+    return (
+        language
+        + count_clip_vision(vision, vision.num_hidden_layers)
+        + count_projector(patches, vision.hidden_size, width)
+    )
 
 
 def _count_clip_flant5(model: ClipFlanT5Likelihood, question: Question) -> int:
@@ -50,12 +54,18 @@ def _count_clip_flant5(model: ClipFlanT5Likelihood, question: Question) -> int:
     (ids,) = model.question_ids([model.question_text(question.text)])
     labels = [len(model.choice_ids(choice)) for choice in question.choices]
     tokens = len(model.before) + patches + len(ids)
-    seeing = clip_vision(vision, model.model.feature_layer) + projector(patches, vision.hidden_size, language.d_model)
-    return seeing + t5_encoder(language, tokens) + sum(t5_decoder(language, tokens, length) for length in labels)
+    seeing = count_clip_vision(vision, model.model.feature_layer) + count_projector(
+        patches, vision.hidden_size, language.d_model
+    )
+    return (
+        seeing
+        + count_t5_encoder(language, tokens)
+        + sum(count_t5_decoder(language, tokens, length) for length in labels)
+    )
 
 
-def clip_vision(config: Any, layers: int) -> int:
-    """Count the first `layers` layers of a CLIP tower for one image."""
+def count_clip_vision(config: Any, layers: int) -> int:
+    """Count the operations of a CLIP tower's first `layers` layers for one image."""
     patches, width = (config.image_size // config.patch_size) ** 2, config.hidden_size
     tokens = patches + 1
     layer = 4 * count_product(tokens, width, width) + 2 * count_product(tokens, width, config.intermediate_size)
@@ -63,19 +73,19 @@ def clip_vision(config: Any, layers: int) -> int:
     return embedding + layers * (layer + count_attention(tokens * tokens, width))
 
 
-def projector(tokens: int, vision: int, language: int) -> int:
-    """Count the two-layer MLP that converts a tower's patches to tokens of the language model."""
+def count_projector(tokens: int, vision: int, language: int) -> int:
+    """Count the operations of the two-layer MLP that converts patches to tokens of the language model."""
     return count_product(tokens, vision, language) + count_product(tokens, language, language)
 
 
-def t5_encoder(config: Any, tokens: int) -> int:
+def count_t5_encoder(config: Any, tokens: int) -> int:
     inner = config.num_heads * config.d_kv
     layer = 4 * count_product(tokens, config.d_model, inner) + 3 * count_product(tokens, config.d_model, config.d_ff)
     return int(config.num_layers * (layer + count_attention(tokens * tokens, inner)))
 
 
-def t5_decoder(config: Any, tokens: int, labels: int) -> int:
-    """Count the labels of one answer, which attend to the encoder's tokens, and their probabilities."""
+def count_t5_decoder(config: Any, tokens: int, labels: int) -> int:
+    """Count the operations for the label tokens of one answer and for their probabilities."""
     inner, width = config.num_heads * config.d_kv, config.d_model
     own = 6 * count_product(labels, width, inner) + 3 * count_product(labels, width, config.d_ff)
     layer = (
@@ -86,8 +96,8 @@ def t5_decoder(config: Any, tokens: int, labels: int) -> int:
     return int(config.num_decoder_layers * layer + count_product(labels, width, config.vocab_size))
 
 
-def qwen_vision(config: Any, time: int, height: int, width: int) -> int:
-    """Count a Qwen-VL tower for a grid of patches.
+def count_qwen_vision(config: Any, time: int, height: int, width: int) -> int:
+    """Count the operations of a Qwen-VL tower for a grid of patches.
 
     Most layers of Qwen2.5-VL attend within one window. The layers of Qwen3-VL attend to everything, and the outputs of
     some are merged as well.
@@ -98,7 +108,7 @@ def qwen_vision(config: Any, time: int, height: int, width: int) -> int:
     merged_layers = getattr(config, "deepstack_visual_indexes", None)
     if merged_layers is None:
         side = config.window_size // config.patch_size
-        windows = [h * w for h in _cuts(height, side) for w in _cuts(width, side)]
+        windows = [h * w for h in _divide(height, side) for w in _divide(width, side)]
         windowed = time * sum(window**2 for window in windows)
         seen = [whole if n in config.fullatt_block_indexes else windowed for n in range(config.depth)]
     else:
@@ -114,13 +124,13 @@ def qwen_vision(config: Any, time: int, height: int, width: int) -> int:
     return int(embedding + layers + merger * (1 + len(merged_layers or ())))
 
 
-def _cuts(length: int, side: int) -> list[int]:
+def _divide(length: int, side: int) -> list[int]:
     """Divide a length into pieces of a window's side; the last piece is the remainder."""
     return [min(side, length - start) for start in range(0, length, side)]
 
 
-def decoder_only(config: Any, tokens: int, *, predicted: int) -> int:
-    """Count a Llama or Qwen2 that reads this number of tokens, and the probabilities for `predicted` tokens."""
+def count_decoder_only(config: Any, tokens: int, *, predicted: int) -> int:
+    """Count the operations of a Llama or Qwen2 for its input tokens, and for the probabilities of some tokens."""
     hidden, heads = config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or hidden // heads
     projections = 2 * heads * head + 2 * config.num_key_value_heads * head

@@ -1,4 +1,4 @@
-"""Measures one model: our scoring compared with one pair at a time, and both with the machine's limits."""
+"""Measures one model: compares our scoring with one pair at a time, and both with the limits of the machine."""
 
 import statistics
 import time
@@ -24,7 +24,7 @@ from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, serve_model
 from tests.benchmarks.gpu.rows import MIN_SHARDS, QUESTIONS, STAGE_SECONDS, Amounts, Measured
 from tests.benchmarks.gpu.shapes import FULL, TINY, Shape
-from tests.benchmarks.photographs import photograph
+from tests.benchmarks.photographs import make_photograph
 
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "purple", "orange"]
 THINGS = ["dog", "cat", "bicycle", "teapot", "umbrella", "guitar", "lantern", "sofa"]
@@ -54,7 +54,7 @@ class Load(NamedTuple):
 def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder: Path) -> Measured:
     """Measure one model; raise any error from building or running it.
 
-    `server` is the S3Server, or the reason why there is none.
+    `server` is the S3Server, or the reason why it is missing.
     """
     on_gpu = torch.cuda.is_available()
     shapes = shapes or ("full" if on_gpu else "tiny")
@@ -67,7 +67,7 @@ def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder
         versions=f"torch {torch.__version__}, transformers {transformers.__version__}",
         parameters=sum(weight.numel() for weight in load.network.parameters()),
     )
-    row.image_tokens, row.question_tokens = _tokens(load)
+    row.image_tokens, row.question_tokens = _count_tokens(load)
     _measure_model(row, load, amounts)
     _measure_stage(row, load, amounts, server)
     row.memory = torch.cuda.max_memory_allocated() if on_gpu else 0
@@ -77,18 +77,17 @@ def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder
 def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: bool, **options: Any) -> Load:
     """Create a model with random weights, and its inputs.
 
-    None of this is measured: images are prepared on the CPU, apart from the model's work. `options` go to
-    `serve_model`.
+    None of this is measured; the images are already prepared, on the CPU. `options` are passed to `serve_model`.
     """
-    texts = [[text_about(image, text) for text in range(QUESTIONS)] for image in range(images)]
+    texts = [[make_text(image, text) for text in range(QUESTIONS)] for image in range(images)]
     spoken = [
         *(question.template for question in DEFAULT_QUESTIONS.values()),
         *(text for of_image in texts for text in of_image),
     ]
     resolved, model = serve_model(name, shape, folder, spoken, on_gpu=on_gpu, batch=images, **options)
     assert resolved.profile is not None
-    kinds = [photograph(seed, shape.side) for seed in range(min(N_IMAGES, images))]
-    encoded, ready = [_png(picture) for picture in kinds], [model.preprocess(picture) for picture in kinds]
+    kinds = [make_photograph(seed, shape.side) for seed in range(min(N_IMAGES, images))]
+    encoded, ready = [_encode_png(picture) for picture in kinds], [model.preprocess(picture) for picture in kinds]
     places = [image % len(kinds) for image in range(images)]
     template, answer, _ = DEFAULT_QUESTIONS[resolved.profile.question]
     questions = [[Question(0, template.replace("{}", text), (answer,)) for text in of_image] for of_image in texts]
@@ -97,7 +96,7 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
     )
 
 
-def _tokens(load: Load) -> tuple[int, int]:
+def _count_tokens(load: Load) -> tuple[int, int]:
     """Return the number of tokens of an image, and of a question about it."""
     model, text = load.model, load.questions[0][0].text
     if isinstance(model, ClipFlanT5Likelihood):
@@ -111,12 +110,12 @@ def _tokens(load: Load) -> tuple[int, int]:
 def _measure_model(row: Measured, load: Load, amounts: Amounts) -> None:
     model, size = load.model, BatchSize(amounts.images)
     row.flops = flops.count_pair(model, load.pixels[0], load.questions[0][0])
-    row.matmul = matmul_rate(model.device, getattr(torch, row.dtype))
+    row.matmul = measure_matmul_rate(model.device, getattr(torch, row.dtype))
     one = [of_image[:1] for of_image in load.questions]
     ours = score(model, load.pixels, load.questions, size)  # warms up, and finds the sizes that fit
     row.image_batch, row.pair_batch = size.rows, model.pair_batch.rows
     score(model, load.pixels, one, size)
-    seconds = partial(median_seconds, device=model.device, repeats=amounts.repeats)
+    seconds = partial(measure_median_seconds, device=model.device, repeats=amounts.repeats)
     row.ten = amounts.images * QUESTIONS / seconds(lambda: score(model, load.pixels, load.questions, size))
     row.one = amounts.images / seconds(lambda: score(model, load.pixels, one, size))
     every = [(image, text) for image in range(amounts.images) for text in range(QUESTIONS)]
@@ -161,8 +160,8 @@ def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
     """Score one pair with preprocessed pixels: encode the image for it alone, and read the whole prompt in one pass."""
     if isinstance(model, ClipFlanT5Likelihood):
         return model.likelihood(model.encode([pixels]), [question._replace(image=0)])[0][0][0]
-    network, inputs = model.reader.model, _prompt(model, pixels, question)
-    return _first_token(model, question, network(**inputs, use_cache=False, logits_to_keep=1).logits[0, -1])
+    network, inputs = model.reader.model, _make_prompt_inputs(model, pixels, question)
+    return _find_first_token(model, question, network(**inputs, use_cache=False, logits_to_keep=1).logits[0, -1])
 
 
 @torch.inference_mode()
@@ -176,13 +175,13 @@ def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
     if isinstance(model, ClipFlanT5Likelihood):
         return score_pair(model, pixels, question)
     generated = model.reader.model.generate(
-        **_prompt(model, pixels, question), max_new_tokens=1, do_sample=False, pad_token_id=0, output_logits=True,
-        return_dict_in_generate=True,
+        **_make_prompt_inputs(model, pixels, question), max_new_tokens=1, do_sample=False, pad_token_id=0,
+        output_logits=True, return_dict_in_generate=True,
     )  # fmt: skip
-    return _first_token(model, question, generated.logits[0][0])
+    return _find_first_token(model, question, generated.logits[0][0])
 
 
-def _prompt(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, torch.Tensor]:
+def _make_prompt_inputs(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, torch.Tensor]:
     """Return the inputs of a transformers network for one pair."""
     ids = [*pixels.ids, *model.prompts.tokenize_after_image([Message("user", question.text)], pixels.closing)]
     prompt = torch.tensor([ids], device=model.device)
@@ -192,12 +191,12 @@ def _prompt(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, tor
     return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt), **seen}
 
 
-def _first_token(model: ChatVlm, question: Question, logits: torch.Tensor) -> float:
+def _find_first_token(model: ChatVlm, question: Question, logits: torch.Tensor) -> float:
     (first, *_) = model.prompts.tokenize_choice(question.text, question.choices[0])
     return float(logits.float().log_softmax(-1)[first])
 
 
-def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+def measure_matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Measure operations per second for products of square matrices: 8192 wide on a GPU, 512 on a CPU."""
     side, times = (8192, 50) if device.type == "cuda" else (512, 10)
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
@@ -208,15 +207,15 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
             torch.matmul(left, right, out=result)
 
     multiply()
-    return times * flops.count_product(side, side, side) / median_seconds(multiply, device, 3)
+    return times * flops.count_product(side, side, side) / measure_median_seconds(multiply, device, 3)
 
 
-def median_seconds(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
+def measure_median_seconds(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
     """Return the median wall-clock seconds, from an idle device to an idle device."""
-    return statistics.median(_seconds(call, device) for _ in range(repeats))
+    return statistics.median(_time_call(call, device) for _ in range(repeats))
 
 
-def _seconds(call: Callable[[], Any], device: torch.device) -> float:
+def _time_call(call: Callable[[], Any], device: torch.device) -> float:
     _wait_for(device)
     began = time.perf_counter()
     call()
@@ -245,13 +244,13 @@ def _measure_stage(row: Measured, load: Load, amounts: Amounts, server: Any) -> 
     row.stage, row.busy, row.decoders = measure_sweep(load.resolved, load.model, shards, server)
 
 
-def _png(picture: Image.Image) -> bytes:
+def _encode_png(picture: Image.Image) -> bytes:
     stream = BytesIO()
     picture.save(stream, "PNG")
     return stream.getvalue()
 
 
-def text_about(image: int, text: int) -> str:
+def make_text(image: int, text: int) -> str:
     """Return a text of about ten words that differs for every image and position."""
     number = image * QUESTIONS + text
     colour, other = COLOURS[number % 8], COLOURS[(number // 8) % 8]

@@ -73,7 +73,7 @@ class Measured:
     stage: float | None = None
     """Images per second from S3 to committed cells."""
     busy: float | None = None
-    """Fraction of this time in which the device was computing."""
+    """Fraction of the sweep's time that the device was computing."""
     decoders: int | None = None
     """Number of images decoded in parallel."""
     memory: int = 0
@@ -92,12 +92,12 @@ class Measured:
 
     @property
     def ten_to_one(self) -> float:
-        """Return how much longer ten questions about an image take than one question."""
+        """Return the time for ten questions about an image as a multiple of the time for one question."""
         return QUESTIONS * self.one / self.ten
 
     @property
     def share_of_matmul(self) -> float:
-        """Return the fraction of the measured rate that one question per image reaches; all its tokens are prefill."""
+        """Return the rate with one question per image, in operations, as a fraction of the measured matmul rate."""
         return self.one * self.flops / self.matmul
 
     @property
@@ -112,7 +112,7 @@ class Measured:
         stage = self.stage, self.stage_to_model, self.busy, self.decoders
         return (
             self.model,
-            _short(self.parameters),
+            _format_number(self.parameters),
             f"{self.image_tokens} + {self.question_tokens}",
             f"{self.image_batch}, {self.pair_batch}",
             f"{self.peer:.2f}",
@@ -126,17 +126,17 @@ class Measured:
             f"{self.share_of_matmul:.1%}",
             *("-" if told is None else form.format(told) for told, form in zip(stage, STAGE_FORMS, strict=True)),
             f"{self.difference:.1e}",
-            f"{_short(self.memory)}B" if self.memory else "-",
+            f"{_format_number(self.memory)}B" if self.memory else "-",
         )
 
 
-def _short(number: float) -> str:
+def _format_number(number: float) -> str:
     """Format a number with a unit, such as 7.6G or 71K."""
     unit = next((unit for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)) if number >= size), "")
     return f"{number / {'G': 1e9, 'M': 1e6, 'K': 1e3, '': 1}[unit]:.3g}{unit}"
 
 
-def table(rows: Sequence[Measured]) -> str:
+def format_table(rows: Sequence[Measured]) -> str:
     """Format the rows with their targets; the machine and failures follow below the table."""
     measured = [row for row in rows if not row.error]
     cells = [COLUMNS, UNITS, *(row.cells() for row in measured), TARGETS]

@@ -36,11 +36,11 @@ class Shards(NamedTuple):
         files, ids = server.filesystem(), [str(number) for number in range(len(self.texts))]
         files.mkdir(self.bucket)
         prompts = {"prompt_id": ids, "text": list(self.texts)}
-        files.pipe_file(f"{self.bucket}/prompts.parquet", _parquet(prompts))
+        files.pipe_file(f"{self.bucket}/prompts.parquet", _make_parquet(prompts))
         images = pa.array(self.encoded, pa.large_binary())
         for shard in range(self.count):
             rows = {"image_id": [f"{shard}-{name}" for name in ids], "prompt_id": ids, "image": images}
-            files.pipe_file(f"{self.bucket}/images/random/{shard:05}.parquet", _parquet(rows))
+            files.pipe_file(f"{self.bucket}/images/random/{shard:05}.parquet", _make_parquet(rows))
 
 
 class Sweep(NamedTuple):
@@ -49,7 +49,7 @@ class Sweep(NamedTuple):
     rate: float
     """Images per wall-clock second."""
     busy: float
-    """Fraction of that time in which the device computed or, on a CPU, in which the model was busy."""
+    """Fraction of that time that the device was computing or, on a CPU, that the model was busy."""
     decoders: int
     """Number of images read, decoded and preprocessed in parallel."""
 
@@ -58,24 +58,24 @@ def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shard
     """Ask whether each image shows its text, with a model that is already loaded."""
     with patch.dict(os.environ, server.environment()), patch.object(loading, "load", lambda *_: model):
         shards.save(server)
-        config = sweep_config(resolved, shards)
+        config = make_sweep_config(resolved, shards)
         node = _compute(config)
         busy = node.worked / node.seconds
         if resolved.on_gpu:  # in a separate sweep, because recording every kernel takes some time
             with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as kernels:
-                profiled = _compute(sweep_config(resolved, shards, store="profiled"))
-            busy = kernel_seconds(kernels) / profiled.seconds
+                profiled = _compute(make_sweep_config(resolved, shards, store="profiled"))
+            busy = sum_kernel_seconds(kernels) / profiled.seconds
     return Sweep(node.rows / node.seconds, busy, config.cluster.pool(NODE).decoders or 0)
 
 
-def kernel_seconds(kernels: Any) -> float:
+def sum_kernel_seconds(kernels: Any) -> float:
     """Return the seconds of the recorded kernels, which never overlap here; memory transfers do not count."""
     recorded = [event for event in kernels.key_averages() if event.device_type.name == "CUDA"]
     computing = [event for event in recorded if not event.key.startswith(("Memcpy", "Memset"))]
     return sum(float(event.self_device_time_total) for event in computing if not event.is_user_annotation) / 1e6
 
 
-def sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "store") -> SweepConfig:
+def make_sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "store") -> SweepConfig:
     """Return a sweep in this process with as many decoders as an actor of `cluster=gpu1` has on this machine."""
     own, place = resolved.config, f"s3://{shards.bucket}"
     model = (
@@ -104,7 +104,7 @@ def _compute(config: SweepConfig) -> NodeProgress:
     return totals.nodes[NODE]
 
 
-def _parquet(columns: dict[str, Any]) -> bytes:
+def _make_parquet(columns: dict[str, Any]) -> bytes:
     stream = BytesIO()
     pq.write_table(pa.table(columns), stream)
     return stream.getvalue()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.operators import tiny
 from tests.operators.tiny import captioners, chat_vlms, detectors, rewards, vqa_models
 from tests.operators.tiny.kind import Kind
-from tests.plugin_tests import gather
+from tests.plugin_tests import merge_test_data
 
 
 def save_clip_flant5(folder: Path) -> Path:
@@ -50,6 +50,6 @@ KINDS: Mapping[str, Kind] = {
     "t5": Kind("nli", tiny.save_true_nli),
     "text_only_t5": Kind("t5", tiny.save_true_nli),
     "sentences": Kind("sentences", tiny.save_sentences),
-    **gather("kinds", "KINDS"),
+    **merge_test_data("kinds", "KINDS"),
 }
 """Kinds of networks by name; those from plugins come last."""

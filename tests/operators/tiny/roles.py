@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.operators.tiny import captioners, detectors, judges, rewards
 from tests.operators.tiny.kind import Kind
-from tests.plugin_tests import gather
+from tests.plugin_tests import merge_test_data
 
 ROLES: Mapping[str, Kind] = {
     "pickscore": Kind("clip", rewards.save_pickscore),
@@ -24,7 +24,7 @@ ROLES: Mapping[str, Kind] = {
     "vlm": Kind("captioner", judges.save_seeing_judge),
     "detector": Kind("grounding_dino", detectors.save_grounding_dino),
     "reader": Kind("got_ocr2", detectors.save_got_ocr2),
-    **gather("kinds", "ROLES"),
+    **merge_test_data("kinds", "ROLES"),
 }
 """Kinds of networks, keyed by the role's name in conf/models/released.yaml."""
 

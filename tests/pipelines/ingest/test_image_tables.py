@@ -15,7 +15,7 @@ from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, PromptColumnsConfig
-from tests.bench_of import sources_of
+from tests.bench_of import list_sources
 from tests.commands import config_of
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
@@ -115,10 +115,10 @@ def test_class_labels_of_a_prompts_file_are_read_as_skills(tmp_path: Path) -> No
     datasets.Dataset.from_list(rows, features=features).to_parquet(tmp_path / "prompts.parquet")
     write_parquet(tmp_path / "images/flux/0.parquet", [{"prompt_id": "1", "image": PIXELS}])
     benchmark = BenchmarkConfig(name="mine", prompts=f"{tmp_path}/prompts.parquet", images=f"{tmp_path}/images")
-    skills = sources_of(benchmark).prompts.column("skills").to_pylist()
+    skills = list_sources(benchmark).prompts.column("skills").to_pylist()
     assert skills == [["counting"], ["colors", "counting"], []]
     some = replace(benchmark, prompt_columns=PromptColumnsConfig(where=("skills:colors",)))
-    assert sources_of(some).prompts.column("prompt_id").to_pylist() == ["1"]
+    assert list_sources(some).prompts.column("prompt_id").to_pylist() == ["1"]
 
 
 def test_a_row_of_pick_a_pic_has_two_images(tmp_path: Path) -> None:

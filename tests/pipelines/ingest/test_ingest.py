@@ -31,7 +31,7 @@ from plumbline.pipelines.ingest.shards import ShardRecord
 from plumbline.pipelines.ingest.tars import FREE_BYTES
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from tests.bench_of import images, plan_bench, prompts
-from tests.files import as_tar
+from tests.files import make_tar
 
 ROOT = Path(__file__).parents[3]
 TEXTS = {row["prompt_id"]: row["text"] for row in prompts(64)}
@@ -68,7 +68,7 @@ def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def write_tar(path: Path, members: Sequence[tuple[str, bytes]], mode: str = "w") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(as_tar(members, mode))
+    path.write_bytes(make_tar(members, mode))
     return path
 
 
@@ -915,7 +915,7 @@ DOTTED: dict[str, tuple[list[str], list[str], dict[str, str], dict[str, str]]] =
 def test_every_image_of_a_tar_is_taken_or_has_its_own_reason(
     names: list[str], ids: list[str], rejected: dict[str, str], skipped: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "t.tar").write_bytes(as_tar([(name, b"content of " + name.encode()) for name in names]))
+    (tmp_path / "t.tar").write_bytes(make_tar([(name, b"content of " + name.encode()) for name in names]))
     for _ in range(2):
         ended = run(tmp_path / "out", tars=str(tmp_path / "t.tar"), generator="flux")
         rows = {row["image_id"].removeprefix("t/"): row["prompt"] for row in shard_rows(tmp_path / "out", ended)}
@@ -928,7 +928,7 @@ def test_every_image_of_a_tar_is_taken_or_has_its_own_reason(
 
 
 def test_a_tar_whose_name_is_not_utf8_is_read(tmp_path: Path) -> None:
-    content = as_tar([("0.png", b"x"), ("0.txt", b"a cat"), ("1.png", b"x")])
+    content = make_tar([("0.png", b"x"), ("0.txt", b"a cat"), ("1.png", b"x")])
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.tar")).write_bytes(content)
     for _ in range(2):
         ended = run(tmp_path / "out", tars=str(tmp_path), generator="flux")

@@ -19,12 +19,12 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from tests.damage import PIECES, Edit, bounded, changed, edits
-from tests.histories.damage import ROT, harm
+from tests.damage import PIECES, Edit, apply_edits, bounded, draw_edits
+from tests.histories.damage import ROT, damage_file
 
 ROWS = 12
-text_edits = edits(st.sampled_from(PIECES))
-byte_edits = edits(st.binary(max_size=600), longest=600)
+text_edits = draw_edits(st.sampled_from(PIECES))
+byte_edits = draw_edits(st.binary(max_size=600), longest=600)
 """Edits of arbitrary length, so that they rarely keep the blocks of a tar aligned."""
 
 
@@ -87,7 +87,7 @@ def test_every_line_of_a_table_is_written_or_counted(name: str, images: Path) ->
     @bounded
     @given(text_edits)
     def check(changes: list[Edit]) -> None:
-        content = changed(TABLES[name], changes)
+        content = apply_edits(TABLES[name], changes)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / name).write_bytes(content)
             ended = outcome(Path(folder), table=f"{folder}/{name}", images=str(images))
@@ -106,7 +106,7 @@ def test_each_stray_quote_in_a_csv_costs_at_most_a_row(images: Path) -> None:
     @bounded
     @given(st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3))
     def check(quotes: list[float]) -> None:
-        content = changed(body, [Edit(place, 0, b'"') for place in quotes])
+        content = apply_edits(body, [Edit(place, 0, b'"') for place in quotes])
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "t.csv").write_bytes(header + b"\n" + content)
             ended = outcome(Path(folder), table=f"{folder}/t.csv", images=str(images))
@@ -149,7 +149,7 @@ def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_named(
     @bounded
     @given(byte_edits, st.floats(0.1, 1.0))
     def check(changes: list[Edit], kept: float) -> None:
-        content = changed(pack(TARS[format]), changes)
+        content = apply_edits(pack(TARS[format]), changes)
         content = content[: int(kept * len(content))] if kept < 0.5 else content
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "t.tar").write_bytes(content)
@@ -212,7 +212,7 @@ def test_a_damaged_output_is_repaired_or_refused(file: str, changes: list[Edit])
         [record] = (folder / "out/.ingest/records").iterdir()
         files = {"shard": folder / "out/flux/00000.parquet", "manifest": folder / "out/manifest.json",
                  "receipt": receipt, "record": record}  # fmt: skip
-        files[file].write_bytes(changed(files[file].read_bytes(), changes))
+        files[file].write_bytes(apply_edits(files[file].read_bytes(), changes))
         ended = outcome(folder, tars=str(folder / "t.tar"))
         assert ended is None or ended.rows + len(ended.rejected) == ROWS
 
@@ -231,7 +231,7 @@ def test_a_flipped_bit_in_an_ingests_records_changes_none_of_its_messages(file: 
         [record] = (folder / "out/.ingest/records").iterdir()
         files = {"receipt": receipt, "record": record, "manifest": folder / "out/manifest.json"}
         before = (folder / "out/manifest.json").read_bytes()
-        assert harm(files[file], chance.choice([*ROT, "truncate"]), chance)
+        assert damage_file(files[file], chance.choice([*ROT, "truncate"]), chance)
         ended = outcome(folder, tars=str(folder / "t.tar"))
         if ended is None:
             assert file == "manifest"

@@ -14,7 +14,7 @@ from plumbline.pipelines.ingest.ingest import Ingested, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from tests.commands import store_at
-from tests.files import put
+from tests.files import write_files
 
 PIXELS = b"\x89PNG, as far as anybody looks here"
 CAT, DOG = "three cats", "a red dog"
@@ -167,7 +167,7 @@ LAYOUTS: dict[str, tuple[dict[str, str | bytes], dict[str, tuple[str, str]]]] = 
 def test_every_image_gets_its_prompt_and_its_generator(
     files: dict[str, str | bytes], expected: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    ended = take(put(tmp_path / "in", files))
+    ended = take(write_files(tmp_path / "in", files))
     assert prompts_by_id(ended) == expected and not ended.rejected
     before = pq.read_table(f"{ended.url}/prompts.parquet")
     again = take(tmp_path / "in")
@@ -213,7 +213,7 @@ REFUSED: dict[str, tuple[dict[str, str | bytes], str, str]] = {
 def test_an_image_without_a_prompt_is_named(
     files: dict[str, str | bytes], kind: str, remedy: str, tmp_path: Path
 ) -> None:
-    ended = take(put(tmp_path / "in", files), max_failed=0.5)
+    ended = take(write_files(tmp_path / "in", files), max_failed=0.5)
     (rejection,) = ended.rejected
     assert rejection.kind == kind and remedy in rejection.message and rejection.file.startswith(str(tmp_path / "in"))
     assert ended.rows == len([name for name in files if name.endswith("png") and ".." not in name]) - (
@@ -245,7 +245,7 @@ def test_an_image_without_a_prompt_is_named(
 )
 def test_a_folder_without_any_prompts_is_refused(files: dict[str, str | bytes], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        take(put(tmp_path / "in", files))
+        take(write_files(tmp_path / "in", files))
 
 
 NOT_PROMPTS: dict[str, dict[str, str | bytes]] = {
@@ -262,7 +262,7 @@ NOT_PROMPTS: dict[str, dict[str, str | bytes]] = {
 def test_names_are_prompts_if_requested_or_if_they_differ_and_there_is_no_table(
     files: dict[str, str | bytes], tmp_path: Path
 ) -> None:
-    folder = put(tmp_path / "in", files)
+    folder = write_files(tmp_path / "in", files)
     with pytest.raises(
         ConfigError, match=r"prompts_from=names uses the images' names, such as '(sdxl turbo|a red dog)'"
     ):
@@ -289,12 +289,12 @@ NO_MATCH: dict[str, dict[str, str | bytes]] = {
 @pytest.mark.parametrize("files", NO_MATCH.values(), ids=NO_MATCH)
 def test_no_image_gets_a_prompt_by_an_ambiguous_id(files: dict[str, str | bytes], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"found no prompts.*columns\.image=NAME or columns\.prompt_id=NAME"):
-        take(put(tmp_path / "in", files))
+        take(write_files(tmp_path / "in", files))
 
 
 def test_contradictory_columns_are_named_and_one_can_be_chosen(tmp_path: Path) -> None:
     table = f"first,second,prompt\na,b,{CAT}\nb,a,{DOG}\n"
-    folder = put(tmp_path / "in", {"p.csv": table, "a.png": PIXELS, "b.png": PIXELS})
+    folder = write_files(tmp_path / "in", {"p.csv": table, "a.png": PIXELS, "b.png": PIXELS})
     with pytest.raises(ConfigError, match=r"p.csv: .* columns 'first' and 'second', .*prompt_id=first or col"):
         take(folder)
     assert prompts_by_id(take(folder, columns=InputColumnsConfig(prompt_id="second"))) == {
@@ -305,7 +305,7 @@ def test_contradictory_columns_are_named_and_one_can_be_chosen(tmp_path: Path) -
 def test_rows_of_ids_without_an_image_give_a_warning(tmp_path: Path) -> None:
     table = f"id,prompt\nx,{CAT}\ny,{DOG}\nz,{DOG}\n"
     ended = take(
-        put(tmp_path / "in", {"p.csv": table, "x.png": PIXELS, "X.heic": PIXELS, "w.png": PIXELS}), max_failed=1
+        write_files(tmp_path / "in", {"p.csv": table, "x.png": PIXELS, "X.heic": PIXELS, "w.png": PIXELS}), max_failed=1
     )
     assert prompts_by_id(ended) == {"x.png": ("in", CAT)}
     assert "warning: 2 rows of p.csv belong to no image, such as id 'y'" in ended.origin_lines
@@ -316,7 +316,7 @@ def test_rows_of_ids_without_an_image_give_a_warning(tmp_path: Path) -> None:
 
 def test_the_source_of_prompts_can_be_chosen(tmp_path: Path) -> None:
     files = {"metadata.csv": f"file_name,text\na_red_dog.png,{CAT}\n", "a_red_dog.png": PIXELS, "a_red_dog.txt": DOG}
-    folder = put(tmp_path / "in", files)
+    folder = write_files(tmp_path / "in", files)
     assert prompts_by_id(take(folder)) == {"a_red_dog.png": ("in", CAT)}
     assert prompts_by_id(take(folder, prompts_from="beside", on_change="replace")) == {"a_red_dog.png": ("in", DOG)}
     with pytest.raises(ConfigError, match=r"prompts_from=list expects a prompts.txt.*; found none"):
@@ -329,7 +329,7 @@ def test_every_file_of_a_folder_is_written_or_rejected_or_mentioned(tmp_path: Pa
     images = ("0.avif", "1.jfif", "2.PNG", "3.heic", "4.JXL")
     others = {"prompts.txt": "\n".join([CAT] * 5), "all.zip": CAT, "more/readme": CAT, "more/b.zip": CAT}
     files: dict[str, str | bytes] = {**dict.fromkeys(images, PIXELS), **others}
-    ended = take(put(tmp_path / "in", files), max_failed=1.0)
+    ended = take(write_files(tmp_path / "in", files), max_failed=1.0)
     assert sorted(prompts_by_id(ended)) == ["0.avif", "1.jfif", "2.PNG"]
     assert {(rejection.kind, Path(rejection.file).name) for rejection in ended.rejected} == {
         ("foreign_format", "3.heic"), ("foreign_format", "4.JXL")
@@ -339,15 +339,15 @@ def test_every_file_of_a_folder_is_written_or_rejected_or_mentioned(tmp_path: Pa
 
 
 def test_a_store_among_the_images_is_ignored(tmp_path: Path) -> None:
-    folder = put(tmp_path / "in", {"three cats.png": PIXELS, "a red dog.png": PIXELS})
+    folder = write_files(tmp_path / "in", {"three cats.png": PIXELS, "a red dog.png": PIXELS})
     store_at(folder / "store").check()
-    put(folder / "store", {"latest/two small birds.png": PIXELS})
+    write_files(folder / "store", {"latest/two small birds.png": PIXELS})
     assert sorted(prompts_by_id(take(folder))) == ["a red dog.png", "three cats.png"]
 
 
 def test_a_row_of_a_table_that_names_no_image_is_rejected(tmp_path: Path) -> None:
     files = {"t.csv": f"file,prompt\na.png,{CAT}\n,{DOG}\n", "a.png": PIXELS}
-    ended = take(put(tmp_path / "in", files), max_failed=1.0)
+    ended = take(write_files(tmp_path / "in", files), max_failed=1.0)
     assert prompts_by_id(ended) == {"a.png": ("in", CAT)}
     assert [(rejection.kind, "names no image" in rejection.message) for rejection in ended.rejected] == [
         ("missing_image", True)
@@ -356,21 +356,21 @@ def test_a_row_of_a_table_that_names_no_image_is_rejected(tmp_path: Path) -> Non
 
 def test_skills_from_folders_and_tables_are_kept(tmp_path: Path) -> None:
     files, _ = LAYOUTS["geneval's folder per prompt"]
-    assert skills(take(put(tmp_path / "in", files))) == {CAT: ["counting"], DOG: ["colors"]}
+    assert skills(take(write_files(tmp_path / "in", files))) == {CAT: ["counting"], DOG: ["colors"]}
     table = f"file,prompt,generator,skills\n0.png,{CAT},flux,counting; scene\n0.png,{CAT},sdxl,counting;style\n"
-    put(tmp_path / "tables", {"0.png": PIXELS, "t.csv": f"{table}0.png,{DOG},other,\n"})
+    write_files(tmp_path / "tables", {"0.png": PIXELS, "t.csv": f"{table}0.png,{DOG},other,\n"})
     config = IngestConfig(output=str(tmp_path / "two"), table=str(tmp_path / "tables/t.csv"))
     for _ in range(2):
         assert skills(ingest(config, lambda record: None)) == {CAT: ["counting", "scene", "style"], DOG: []}
     lines = '{"file": "0.png", "prompt": "a bird", "generator": "third", "skills": ["scene"]}\n'
-    more = put(tmp_path / "more", {"0.png": PIXELS, "t.jsonl": lines + lines.replace('["scene"]', "7")})
+    more = write_files(tmp_path / "more", {"0.png": PIXELS, "t.jsonl": lines + lines.replace('["scene"]', "7")})
     ended = ingest(IngestConfig(output=config.output, table=str(more / "t.jsonl")), lambda record: None)
     assert [rejection.kind for rejection in ended.rejected] == ["bad_value"]
     assert skills(ended) == {CAT: ["counting", "scene", "style"], DOG: [], "a bird": ["scene"]}
 
 
 def test_image_files_may_be_left_in_place(tmp_path: Path) -> None:
-    folder = put(tmp_path / "in", {"three cats.png": PIXELS})
+    folder = write_files(tmp_path / "in", {"three cats.png": PIXELS})
     ended = take(folder, copy=False, prompts_from="names")
     (row,) = pq.read_table(f"{ended.url}/{ended.shards[0].path}").to_pylist()
     assert row["uri"] == str(folder / "three cats.png") and "image" not in row
@@ -392,7 +392,7 @@ NAMELESS: dict[str, dict[str, str | bytes]] = {
 @pytest.mark.parametrize("tables", NAMELESS.values(), ids=NAMELESS)
 def test_a_table_without_images_is_not_used_for_all_images(tables: dict[str, str | bytes], tmp_path: Path) -> None:
     images = dict.fromkeys([f"{n}.png" for n in range(3)], PIXELS)
-    ended = take(put(tmp_path / "in", {**tables, **images}))
+    ended = take(write_files(tmp_path / "in", {**tables, **images}))
     assert ended.rows == 0 and [Path(rejection.file).name for rejection in ended.rejected] == sorted(images)
     columns = "img_file, prompt" if "metadata.csv" in tables else "tag, prompt"
     assert all(f"(found {columns})" in rejection.message for rejection in ended.rejected)
@@ -470,7 +470,7 @@ def test_images_that_are_not_samples_are_skipped_with_their_reasons(
     left_out: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    ended = take(put(tmp_path / "in", files), **options)
+    ended = take(write_files(tmp_path / "in", files), **options)
     assert {image: prompt for image, (_, prompt) in prompts_by_id(ended).items()} == expected
     assert skipped(ended) == left_out and not ended.rejected and ended.exit_code == 0
     assert (
@@ -511,7 +511,7 @@ DOUBTFUL: dict[str, tuple[list[str], dict[str, str], str]] = {
 def test_an_image_with_an_ambiguous_number_is_rejected(
     images: list[str], expected: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    ended = take(put(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", **dict.fromkeys(images, PIXELS)}))
+    ended = take(write_files(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", **dict.fromkeys(images, PIXELS)}))
     assert {image: prompt for image, (_, prompt) in prompts_by_id(ended).items()} == expected
     assert len(ended.rejected) == len(images) - len(expected)
     assert all(one.kind == "empty_prompt" and reason in one.message for one in ended.rejected)
@@ -525,19 +525,19 @@ def test_an_image_with_an_ambiguous_number_is_rejected(
 def test_numbers_that_could_count_from_0_or_from_1_are_refused(images: list[str], tmp_path: Path) -> None:
     files = {"prompts.txt": "".join(f"prompt {n}\n" for n in range(2 + (images == ["1.png"])))}
     with pytest.raises(ConfigError, match=r"count from 0.* from 1; add the first or the last image, or remove one"):
-        take(put(tmp_path / "in", {**files, **dict.fromkeys(images, PIXELS)}))
+        take(write_files(tmp_path / "in", {**files, **dict.fromkeys(images, PIXELS)}))
 
 
 def test_lines_without_an_image_give_a_warning(tmp_path: Path) -> None:
     files = {"prompts.txt": f"{CAT}\n{DOG}\n{CAT}\n{DOG}\n", "0.png": PIXELS, "1.png": PIXELS}
-    ended = take(put(tmp_path / "in", files))
+    ended = take(write_files(tmp_path / "in", files))
     assert ended.origin_lines[-1] == (
         "warning: no image belongs to the last 2 lines of prompts.txt: it has 4 lines, and images have numbers up to 1"
     )
 
 
 def test_a_name_that_is_not_utf8_costs_its_own_image(tmp_path: Path) -> None:
-    folder = put(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", "0.png": PIXELS, "1.png": PIXELS})
+    folder = write_files(tmp_path / "in", {"prompts.txt": f"{CAT}\n{DOG}\n", "0.png": PIXELS, "1.png": PIXELS})
     for name in (b"caf\xe9 2.png", b"m\xfcll.zip"):
         Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(PIXELS)
     for _ in range(2):
@@ -551,7 +551,7 @@ def test_a_name_that_is_not_utf8_costs_its_own_image(tmp_path: Path) -> None:
 def test_every_kind_of_video_in_a_folder_is_ingested_or_rejected_by_name(tmp_path: Path) -> None:
     taken = ("0.mp4", "1.M4V", "2.mov", "3.3gp", "4.3g2", "5.webm", "6.mkv", "7.avi", "8.apng")
     files: dict[str, str | bytes] = dict.fromkeys((*taken, "9.ts"), PIXELS)
-    ended = take(put(tmp_path / "in", {**files, "prompts.txt": "\n".join([CAT] * 10)}), max_failed=1.0)
+    ended = take(write_files(tmp_path / "in", {**files, "prompts.txt": "\n".join([CAT] * 10)}), max_failed=1.0)
     assert sorted(prompts_by_id(ended)) == sorted(taken)
     (rejection,) = ended.rejected
     assert rejection.kind == "foreign_format" and "convert it to MP4" in rejection.message

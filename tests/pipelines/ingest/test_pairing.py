@@ -38,7 +38,7 @@ from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import score_config
 from tests.commands import run
-from tests.files import as_tar, put
+from tests.files import make_tar, write_files
 
 GENERATORS = ("flux", "sdxl", "Flux.1 dev")
 PIECES = ("a red cube", "two dogs", "猫が三匹", 'a "sign"', "it's, well; 50% off", "قطة", "é\u2028new", "x\x0by\x85z",
@@ -100,8 +100,8 @@ class World:
             self.lost[image.number] = place
         return lost
 
-    def put(self, files: Mapping[str, bytes | str]) -> None:
-        put(self.folder, files)
+    def write_files(self, files: Mapping[str, bytes | str]) -> None:
+        write_files(self.folder, files)
 
     def put_clutter(self, *pictures: str) -> None:
         """Write a random selection of these images and of other files."""
@@ -358,7 +358,7 @@ def tars(world: World) -> Lay:
             endings = list(fields)
             world.chance.shuffle(endings)
             members += [(f"{key}.{each}", fields[each]) for each in endings]
-        world.put({f"{generator}.tar": as_tar(members)})
+        world.put({f"{generator}.tar": make_tar(members)})
     return Lay(world.folder)
 
 
@@ -422,7 +422,7 @@ def write_spark(world: World, rows: list[dict[str, Any]], path: Path) -> None:
         table = pa.Table.from_pylist([{**row, "made": datetime(2026, 1, 2)} for row in rows[part : part + size]])
         path.mkdir(exist_ok=True)
         pq.write_table(table, path / name, compression="snappy", use_deprecated_int96_timestamps=True)
-        put(path, {f".{name}.crc": b"crc", "_SUCCESS": b"", "._SUCCESS.crc": b"crc"})
+        write_files(path, {f".{name}.crc": b"crc", "_SUCCESS": b"", "._SUCCESS.crc": b"crc"})
 
 
 WRITERS = {"pandas": write_pandas, "polars": write_polars, "duckdb": write_duckdb, "spark": write_spark}

@@ -22,8 +22,8 @@ from plumbline.pipelines.rewards.rewards import Exported, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from tests.bench_of import (
     CAPTIONED,
-    captioned,
     images,
+    list_captioned_images,
     plan_bench,
     prompts,
     run_config,
@@ -282,7 +282,7 @@ def test_an_image_that_is_not_the_scored_one_any_more_is_left_out(
 def test_images_whose_rows_hold_their_own_prompts_make_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The columns have custom names, and there are no ids of images or prompts."""
     for generator in GENERATORS[::2]:
-        write_rows(tmp_path / "images" / generator / "00000.parquet", captioned(generator, 6))
+        write_rows(tmp_path / "images" / generator / "00000.parquet", list_captioned_images(generator, 6))
     asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED)
     finished = run_config(asked)
     values = {"store": str(tmp_path / "store"), "output": str(tmp_path / "out"), "format": "pairs", "held_out": 0.0}
@@ -290,9 +290,9 @@ def test_images_whose_rows_hold_their_own_prompts_make_pairs(tmp_path: Path, mon
     ended = export_rewards(read_config(values, RewardsConfig), lambda record: None)
     assert (ended.exit_code, ended.left_out, ended.unverified) == (0, {}, 0)
     scores = finished.results.read_scores().to_pandas().set_index(["generator", "image_id"]).score
-    contents = {row["picture"] for generator in GENERATORS[::2] for row in captioned(generator, 6)}
+    contents = {row["picture"] for generator in GENERATORS[::2] for row in list_captioned_images(generator, 6)}
     pairs = pd.concat(pd.read_parquet(path) for path in (tmp_path / "out" / "data").glob("*"))
-    assert set(pairs.caption) == {row["caption"] for row in captioned("atlas", 6)}
+    assert set(pairs.caption) == {row["caption"] for row in list_captioned_images("atlas", 6)}
     for row in pairs.itertuples():
         first, second = (scores[tuple(uid.split("/"))] for uid in (row.image_0_uid, row.image_1_uid))
         assert row.label_0 == float(first > second) and {row.jpg_0, row.jpg_1} <= contents

@@ -13,7 +13,7 @@ from plumbline.pipelines.running import session
 from plumbline.pipelines.running.errors import RunnerError
 from tests.bench_of import write_benchmark
 from tests.environment import ROOT
-from tests.s3 import free_ports
+from tests.s3 import find_free_ports
 
 
 def test_a_local_ray_that_starts_too_slowly_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_driver_whose_raylet_is_gone_ends_although_ray_would_wait_for_ever(tmp
 
 def test_an_address_without_a_cluster_fails_in_one_line(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    nobody = f"127.0.0.1:{find_free_ports(1)[0]}"
     done = subprocess.run(
         [sys.executable, "-m", "jobs.sweep", "sweep=shapes", f"store={tmp_path}/store", f"cluster.address={nobody}",
          f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images"],

@@ -6,7 +6,7 @@ import pytest
 
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.running.machines import PATIENCE, NoRoom, RoomWatch, describe_resources, take_room
-from tests.faults.driving import until
+from tests.faults.driving import wait_until
 
 
 def test_a_run_that_waits_for_a_while_reports_it_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,8 +67,8 @@ def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other
     assert held.wait(60)
     with ThreadPoolExecutor(2) as both:
         waiting = [both.submit(wait_and_leave) for _ in range(2)]
-        assert until(lambda: sum(group["state"] == "PENDING" for group in placement_group_table().values()) == 2)
-        assert until(lambda: ray.available_resources()["CPU"] == 2)
+        assert wait_until(lambda: sum(group["state"] == "PENDING" for group in placement_group_table().values()) == 2)
+        assert wait_until(lambda: ray.available_resources()["CPU"] == 2)
         remove_placement_group(held)
         assert [got.result() for got in waiting] == ["CREATED", "CREATED"]
 

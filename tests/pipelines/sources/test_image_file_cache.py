@@ -16,11 +16,11 @@ from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
     CAPTIONED,
     Bench,
-    captioned,
+    corrupt,
     images,
+    list_captioned_images,
     run_plan,
     score_config,
-    wipe,
     write_benchmark,
     write_rows,
 )
@@ -47,7 +47,7 @@ def read_memory(bench: Bench, generator: str = "atlas") -> Path:
 
 def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
     before = bench.plan()
-    wipe(bench.folder / "images/atlas/00000.parquet")
+    corrupt(bench.folder / "images/atlas/00000.parquet")
     bench.write("flint", images("flint", 4))
     bench.write("flint", images("flint", 8), "00001")
     after = bench.plan()
@@ -85,10 +85,10 @@ def test_an_older_memory_is_not_used_for_files_that_have_changed_since(bench: Be
 
 def test_prompts_in_the_images_rows_are_remembered(tmp_path: Path) -> None:
     file = tmp_path / "images/atlas/00000.parquet"
-    write_rows(file, captioned("atlas", 8))
+    write_rows(file, list_captioned_images("atlas", 8))
     config = score_config(tmp_path / "images", tmp_path / "store", METRIC, *CAPTIONED, "benchmark.columns.generator=no")
     before = plan_sweep(config)
-    wipe(file)
+    corrupt(file)
     after = plan_sweep(config)
     assert keys(after.plan) == keys(before.plan) != set() and after.sources.prompts.equals(before.sources.prompts)
 
@@ -96,7 +96,7 @@ def test_prompts_in_the_images_rows_are_remembered(tmp_path: Path) -> None:
 def test_benchmarks_with_the_same_generators_remember_their_own(bench: Bench, tmp_path: Path) -> None:
     other = write_benchmark(tmp_path / "other", count=4)
     bench.plan("benchmark.name=other", f"benchmark.images={other}/images")
-    wipe(bench.folder / "images/atlas/00000.parquet")
+    corrupt(bench.folder / "images/atlas/00000.parquet")
     assert not bench.plan().sources.broken
 
 
@@ -106,7 +106,7 @@ def test_a_finished_runs_images_are_listed_without_opening_their_files(limit: st
     bench = Bench(tmp_path, METRIC, f"benchmark.limit={limit}", generators=("atlas",))
     manifest = read_manifest(bench.store, run_plan(bench.plan()).run_id)
     before, _ = find_originals(manifest, bench.store)
-    wipe(bench.folder / "images/atlas/00000.parquet")
+    corrupt(bench.folder / "images/atlas/00000.parquet")
     after, unreadable = find_originals(manifest, bench.store)
     assert before is not None and after is not None, unreadable
     assert after.shards == before.shards and after.prompts.equals(before.prompts)

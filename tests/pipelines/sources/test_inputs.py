@@ -20,15 +20,15 @@ from plumbline.pipelines.sources.shards import list_files, read_extra, read_foot
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
     CAPTIONED,
-    captioned,
     images,
+    list_captioned_images,
+    list_sources,
     plan_bench,
     prompts,
     run_bench,
     run_config,
     run_plan,
     score_config,
-    sources_of,
     sweep_config,
     write_benchmark,
     write_rows,
@@ -110,7 +110,7 @@ def test_a_file_without_the_configured_column_is_reported_with_the_key(tmp_path:
 
 
 def test_rows_with_their_own_prompts_need_no_ids_and_get_them_from_their_texts(tmp_path: Path) -> None:
-    rows = captioned("atlas", 4)
+    rows = list_captioned_images("atlas", 4)
     write_rows(tmp_path / "data/a.parquet", [*rows, *rows, {**rows[0], "caption": None}], row_group=100)
     sources = plan_sweep(score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)).sources
     (shard,) = sources.image_shards
@@ -148,11 +148,11 @@ def test_an_id_with_two_texts_is_named(files: tuple[str, str], tmp_path: Path) -
 
 def test_generators_of_the_same_prompts_share_questions_and_a_new_file_adds_only_its_own(tmp_path: Path) -> None:
     for generator in ("atlas", "flint"):
-        write_rows(tmp_path / f"data/{generator}/0.parquet", captioned(generator, 8))
+        write_rows(tmp_path / f"data/{generator}/0.parquet", list_captioned_images(generator, 8))
     config = score_config(tmp_path / "data", tmp_path / "store", *CAPTIONED)
     before = plan_sweep(config).plan
     assert count_by_stage(before) == {"questions": 2, "answers": 4, "similarities": 4, "scores": 8}
-    write_rows(tmp_path / "data/flint/1.parquet", captioned("flint", 12)[8:])
+    write_rows(tmp_path / "data/flint/1.parquet", list_captioned_images("flint", 12)[8:])
     old = {cell.path for cell in before.cells}
     new = Counter(cell.recipe.stage for cell in plan_sweep(config).plan.cells if cell.path not in old)
     assert new == {"questions": 1, "answers": 1, "similarities": 1, "scores": 2}
@@ -251,7 +251,7 @@ def test_a_changed_object_on_s3_is_not_read(bucket: str, tmp_path: Path) -> None
     folder = write_benchmark(tmp_path / "bench", ["atlas"])
     fs.put(f"{folder}/", f"{bucket}/bench/", recursive=True)
     config = sweep_config(f"{bucket}/bench", tmp_path / "store")
-    sources = sources_of(config.benchmark)
+    sources = list_sources(config.benchmark)
     read_shard(sources.image_shards[0], IMAGE_COLUMNS)
     content = (folder / "images/atlas/00000.parquet").read_bytes()
     assert b"parquet-cpp-arrow" in content
@@ -329,7 +329,7 @@ def list_cells(store: Place, generator: str) -> list[str]:
 
 def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_keep_their_columns(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=6)
-    rows = captioned("atlas", 6)
+    rows = list_captioned_images("atlas", 6)
     write_rows(tmp_path / "rows/atlas.parquet", rows)
     plain = run_bench(folder, tmp_path / "one")
     done = run_config(
@@ -348,8 +348,8 @@ def test_rows_with_prompts_are_scored_as_with_a_prompts_file_and_keep_their_colu
 
 
 def test_a_broken_file_of_rows_with_prompts_loses_no_row(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows/a.parquet", captioned("atlas", 4))
-    write_rows(tmp_path / "rows/b.parquet", captioned("flint", 4))
+    write_rows(tmp_path / "rows/a.parquet", list_captioned_images("atlas", 4))
+    write_rows(tmp_path / "rows/b.parquet", list_captioned_images("flint", 4))
     config = score_config(tmp_path / "rows", tmp_path / "store", *CAPTIONED, CLIP, "benchmark.columns.extra=*")
     plan = plan_sweep(config)
     (tmp_path / "rows/b.parquet").unlink()

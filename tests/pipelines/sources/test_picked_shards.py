@@ -23,7 +23,7 @@ from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import benchmark_uris
 from plumbline.pipelines.store.cells import digest
-from tests.bench_of import images, prompts, run_config, sources_of, sweep_config, write_rows
+from tests.bench_of import images, list_sources, prompts, run_config, sweep_config, write_rows
 
 STORAGE = StorageConfig()
 GENERATORS = ("atlas", "flint")
@@ -78,7 +78,7 @@ def opened(folder: Path, bench: dict[str, Any]) -> tuple[BenchmarkConfig, Source
         require_every_image=not bench["some"],
         limit=bench["limit"],
     )
-    return config, sources_of(config, ShardSize(bench["shard_rows"]))
+    return config, list_sources(config, ShardSize(bench["shard_rows"]))
 
 
 def check(sources: Sources, bench: dict[str, Any]) -> None:

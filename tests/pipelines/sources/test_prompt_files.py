@@ -16,7 +16,7 @@ from plumbline.pipelines.sources.prompt_files import read_prompt_file
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.cells import Shard
-from tests.bench_of import images, sources_of, write_rows
+from tests.bench_of import images, list_sources, write_rows
 from tests.commands import config_of
 
 ROOT = Path(__file__).parents[3]
@@ -38,7 +38,7 @@ def opened(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sour
     write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
     given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
     config = config_of("sweep", "sweep=own_images", *given, *overrides)
-    return sources_of(config.benchmark)
+    return list_sources(config.benchmark)
 
 
 def write_text(file: Path, text: str) -> Path:
@@ -169,7 +169,7 @@ def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, mon
     write_rows(tmp_path / "prompts.parquet", records, row_group=2)
     write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 1))
     benchmark = BenchmarkConfig(name="b", prompts=str(tmp_path / "prompts.parquet"), images=str(tmp_path / "images"))
-    sources = sources_of(benchmark, ShardSize(2))
+    sources = list_sources(benchmark, ShardSize(2))
     assert [shard.rows for shard in sources.prompt_shards] == [2] * 6
     assert sources.prompts.column("text").to_pylist() == [record["text"] for record in records]
     assert sum(url.endswith("/prompts.parquet") for url in opened_files) == 1

@@ -12,9 +12,9 @@ from plumbline.pipelines.sources.question_packs import PACKS, PackFile, pack_dig
 from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack
 from tests.question_packs import (
     ANNOTATIONS,
-    choice,
-    proposition,
-    propositions,
+    make_choice_question,
+    make_proposition,
+    make_propositions,
     write_csv,
     write_json,
 )
@@ -41,7 +41,7 @@ def parents(pack: QuestionPack, prompt_id: str) -> list[list[str]]:
 
 
 def test_tifa_has_choices_with_their_answer_and_the_position_of_their_element(tmp_path: Path) -> None:
-    row = choice("coco_1", "a red circle", "what is it?", ["circle", "square"], "circle", coco_val_id="7")
+    row = make_choice_question("coco_1", "a red circle", "what is it?", ["circle", "square"], "circle", coco_val_id="7")
     pack = pack_of("tifa_v1", write_json(tmp_path / "q.json", [row, row]))
     first, second = questions(pack, "coco_1")
     assert (first["text"], first["choices"], first["answer"]) == ("what is it?", ["circle", "square"], "circle")
@@ -52,7 +52,7 @@ def test_tifa_has_choices_with_their_answer_and_the_position_of_their_element(tm
 
 
 def test_an_unreadable_row_is_reported_in_one_line_and_costs_only_itself(tmp_path: Path) -> None:
-    good = choice("a", "a circle", "is there a circle?", ["yes", "no"], "yes")
+    good = make_choice_question("a", "a circle", "is there a circle?", ["yes", "no"], "yes")
     rows = [
         good,
         {**good, "answer": "maybe"},
@@ -71,9 +71,9 @@ def test_an_unreadable_row_is_reported_in_one_line_and_costs_only_itself(tmp_pat
 
 
 def test_a_prompt_without_any_readable_question_has_an_error(tmp_path: Path) -> None:
-    rows = propositions("a", "a circle")[:1]
+    rows = make_propositions("a", "a circle")[:1]
     path = write_csv(
-        tmp_path / "q.csv", ANNOTATIONS, [{**rows[0], "question_natural_language": " "}, *propositions("b", "b")]
+        tmp_path / "q.csv", ANNOTATIONS, [{**rows[0], "question_natural_language": " "}, *make_propositions("b", "b")]
     )
     pack = pack_of("dsg_1k", path)
     assert "a" not in pack.places and len(questions(pack, "b")) == 3, "as if it were not in the file"
@@ -97,7 +97,7 @@ def test_a_missing_file_is_reported_by_name(name: str, tmp_path: Path) -> None:
 
 
 def test_dsg_has_yes_no_questions_with_their_parents(tmp_path: Path) -> None:
-    pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, propositions("tifa_1", "a red circle")))
+    pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, make_propositions("tifa_1", "a red circle")))
     first, second, _ = questions(pack, "tifa_1")
     assert (first["choices"], first["answer"], first["kind"]) == (["yes", "no"], "yes", "entity - whole")
     assert second["kind"] == "attribute - color"
@@ -105,8 +105,10 @@ def test_dsg_has_yes_no_questions_with_their_parents(tmp_path: Path) -> None:
 
 
 def test_the_release_drops_all_dependencies_of_a_prompt_if_one_contains_words(tmp_path: Path) -> None:
-    odd = propositions("a", "a circle")[:2] + [proposition("a", "a circle", 3, "1, background", "Is it far?", "global")]
-    path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*odd, *propositions("b", "a square")])
+    odd = make_propositions("a", "a circle")[:2] + [
+        make_proposition("a", "a circle", 3, "1, background", "Is it far?", "global")
+    ]
+    path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*odd, *make_propositions("b", "a square")])
     released, fixed = pack_of("dsg_1k", path, "released"), pack_of("dsg_1k", path, "fixed")
     assert parents(released, "a") == [[], [], []]
     assert parents(fixed, "a") == [[], ["Is there a circle?"], ["Is there a circle?"]]
@@ -116,8 +118,8 @@ def test_the_release_drops_all_dependencies_of_a_prompt_if_one_contains_words(tm
 
 
 def test_the_last_row_of_a_repeated_number_counts(tmp_path: Path) -> None:
-    again = proposition("a", "a circle", 2, "0", "Is it round?", "attribute - shape")
-    pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*propositions("a", "a circle"), again]))
+    again = make_proposition("a", "a circle", 2, "0", "Is it round?", "attribute - shape")
+    pack = pack_of("dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*make_propositions("a", "a circle"), again]))
     assert [row["text"] for row in questions(pack, "a")][1] == "Is it round?"
     assert "occurs twice" in pack.problems[0]
 
@@ -126,7 +128,7 @@ def test_the_last_row_of_a_repeated_number_counts(tmp_path: Path) -> None:
 
 
 def test_the_digest_covers_the_questions_and_not_the_file(tmp_path: Path) -> None:
-    rows = [choice("a", "a circle", "is it red?", ["yes", "no"], "yes")]
+    rows = [make_choice_question("a", "a circle", "is it red?", ["yes", "no"], "yes")]
     one, other = write_json(tmp_path / "one.json", rows), tmp_path / "other.json"
     other.write_text(json.dumps(rows))
     assert pack_digest(pack_of("tifa_v1", one)) == pack_digest(pack_of("tifa_v1", other))

@@ -16,7 +16,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.question_packs import pack as pack_module
 from plumbline.pipelines.sources.question_packs.pack import QuestionPack
-from tests.question_packs import choice, propositions
+from tests.question_packs import make_choice_question, make_propositions
 
 STORAGE = StorageConfig()
 COUNT = 3
@@ -40,11 +40,13 @@ def json_copy(value: Any) -> Any:
     return [json_copy(one) for one in value] if isinstance(value, list) else value
 
 
-PROPOSITIONS = [row for number in range(COUNT) for row in propositions(f"p{number}", f"a circle {number}")]
+PROPOSITIONS = [row for number in range(COUNT) for row in make_propositions(f"p{number}", f"a circle {number}")]
 
 FILES: Mapping[str, Mapping[str, Any]] = {
     "dsg_1k": {"q.json": PROPOSITIONS},
-    "tifa_v1": {"q.json": rows(lambda n: choice(f"p{n}", f"a circle {n}", "is it?", ["yes", "no"], "yes"))},
+    "tifa_v1": {
+        "q.json": rows(lambda n: make_choice_question(f"p{n}", f"a circle {n}", "is it?", ["yes", "no"], "yes"))
+    },
 }  # fmt: skip
 """Content of the files of each pack."""
 MISSING = "(missing)"
@@ -127,7 +129,7 @@ def questions_by_prompt(pack: QuestionPack) -> dict[str, Any]:
 
 def test_a_pack_has_a_maximum_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pack_module, "MAX_PACK_BYTES", 2**20)
-    row = choice("p", "x" * 2**20, "is it?", ["yes", "no"], "yes")
+    row = make_choice_question("p", "x" * 2**20, "is it?", ["yes", "no"], "yes")
     with pytest.raises(SourceError, match=r"q\.json: over 1 MiB; check that this is the question file"):
         read("tifa_v1", tmp_path, {"q.json": [row]})
 

@@ -18,7 +18,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.prompt_files import read_prompts
-from tests.bench_of import images, sources_of, write_rows
+from tests.bench_of import images, list_sources, write_rows
 from tests.commands import config_of, newest, printed, refusal
 
 ODD = (
@@ -213,9 +213,9 @@ def test_a_release_is_read_unchanged(benchmark: str, tmp_path: Path) -> None:
     if released.option:
         option = f"benchmark.prompt_columns.text={released.option}"
         with pytest.raises(ConfigError, match=option):
-            sources_of(config_of("sweep", *words).benchmark)
+            list_sources(config_of("sweep", *words).benchmark)
         words.append(option)
-    prompts = sources_of(config_of("sweep", *words).benchmark).prompts
+    prompts = list_sources(config_of("sweep", *words).benchmark).prompts
     assert prompts.column("text").to_pylist() == list(released.texts)
     hashes = [prompt_files.text_id(text) for text in released.texts]
     assert prompts.column("prompt_id").to_pylist() == list(hashes if released.ids is None else released.ids)
@@ -254,13 +254,13 @@ def test_one_value_that_is_not_text_does_not_make_another_column_the_prompts(tmp
     rows = [{"id": 1, "text": "a", "caption": "b"}, {"id": 2, "text": 7, "caption": "c"}]
     words = sweep_words(Released("p.jsonl", jsonl(rows)), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: expected the prompt as text, found int"):
-        sources_of(config_of("sweep", *words).benchmark)
+        list_sources(config_of("sweep", *words).benchmark)
 
 
 def test_a_prompt_without_id_and_text_is_reported(tmp_path: Path) -> None:
     words = sweep_words(Released("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: the prompt has no id and no text; fill one in or remove"):
-        sources_of(config_of("sweep", *words).benchmark)
+        list_sources(config_of("sweep", *words).benchmark)
 
 
 def test_files_have_a_maximum_size_and_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path:
         found, expected = means_by_skill(run, skills)
         assert len(found) == 6 and found == pytest.approx(expected)
     counting = [f"{number:05d}" for number in skills["counting"]]
-    chosen = sources_of(config_of("sweep", *words, "benchmark.prompt_columns.where=[skills:counting]").benchmark)
+    chosen = list_sources(config_of("sweep", *words, "benchmark.prompt_columns.where=[skills:counting]").benchmark)
     assert sorted(chosen.prompts.column("prompt_id").to_pylist()) == sorted(counting)
 
 

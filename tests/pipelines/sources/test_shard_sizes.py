@@ -9,7 +9,16 @@ import pytest
 
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from tests.bench_of import images, plan_bench, prompts, run_bench, sources_of, sweep_config, write_benchmark, write_rows
+from tests.bench_of import (
+    images,
+    list_sources,
+    plan_bench,
+    prompts,
+    run_bench,
+    sweep_config,
+    write_benchmark,
+    write_rows,
+)
 
 ROWS, ROW_GROUP = 38_400, 100
 """Number of rows in a file and in a row group.
@@ -84,6 +93,6 @@ def test_rows_of_many_bytes_make_small_shards(tmp_path: Path) -> None:
     large = [{**row, "image": bytes(50_000)} for row in images("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", large, row_group=1)
     benchmark = sweep_config(folder, tmp_path / "store").benchmark
-    cut = [shard.rows for shard in sources_of(benchmark, ShardSize(4, 160_000)).image_shards]
+    cut = [shard.rows for shard in list_sources(benchmark, ShardSize(4, 160_000)).image_shards]
     assert cut == [3, 3, 2]
-    assert [len(shard.row_groups) for shard in sources_of(benchmark, ShardSize(4, 1)).image_shards] == [1] * 8
+    assert [len(shard.row_groups) for shard in list_sources(benchmark, ShardSize(4, 1)).image_shards] == [1] * 8

@@ -14,7 +14,7 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import images, plan_bench, prompts, sources_of, sweep_config, write_benchmark, write_rows
+from tests.bench_of import images, list_sources, plan_bench, prompts, sweep_config, write_benchmark, write_rows
 from tests.commands import store_at
 
 FAILED = {"kind": "model_failed", "message": "out of memory", "retryable": True}
@@ -24,7 +24,7 @@ def opened(folder: Path, *, shard_rows: int = 4, generators: tuple[str, ...] | N
     benchmark = BenchmarkConfig(
         name="small", prompts=f"{folder}/prompts.parquet", images=f"{folder}/images", generators=generators
     )
-    return sources_of(benchmark, ShardSize(shard_rows))
+    return list_sources(benchmark, ShardSize(shard_rows))
 
 
 @pytest.mark.parametrize("shard_rows, shards", [(1, 3), (4, 3), (8, 2), (9, 2), (100, 1)])
@@ -216,7 +216,7 @@ def test_a_repeated_column_of_the_images_only_costs_its_file(name: str, extra: A
     write_twice(tmp_path / "images/flint/1.parquet", pa.Table.from_pylist(rows), name)
     columns = ColumnsConfig(extra=extra)
     benchmark = BenchmarkConfig(name="small", prompts=None, images=f"{tmp_path}/images", columns=columns)
-    sources = sources_of(benchmark)
+    sources = list_sources(benchmark)
     (broken,) = sources.broken
     assert f"1.parquet: 2 columns are called {name!r}; rename or remove all but one" in broken.message
     assert [shard.rows for shard in sources.image_shards] == [4]
@@ -267,7 +267,7 @@ def test_a_rows_own_prompt_that_is_not_utf8_is_named_and_only_costs_its_shard(na
     write_latin(tmp_path / "images/0.parquet", **columns)
     write_latin(tmp_path / "images/1.parquet", **{**columns, name: [b"1", b"caf\xe9"]})
     benchmark = BenchmarkConfig(name="small", prompts=None, images=f"{tmp_path}/images")
-    sources = sources_of(benchmark)
+    sources = list_sources(benchmark)
     (broken,) = sources.broken
     assert f"1.parquet, row 1: {name} is not UTF-8" in broken.message and broken.rows == 2
     assert len(sources.image_shards) == 1
@@ -277,7 +277,7 @@ def test_missing_paths_are_named(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path)
     benchmark = BenchmarkConfig(name="x", prompts=str(tmp_path / "nope.parquet"), images=str(folder / "images"))
     with pytest.raises(ConfigError, match=r"benchmark\.prompts .*nope\.parquet: not found"):
-        sources_of(benchmark)
+        list_sources(benchmark)
 
 
 def test_numbers_as_ids_and_absent_skills_are_understood(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_an_s3_source_has_the_objects_etag(bucket: str, tmp_path: Path) -> None:
     fs = fsspec.filesystem("s3", use_listings_cache=False)
     fs.put(str(tmp_path) + "/", f"{bucket}/bench/", recursive=True)
     benchmark = BenchmarkConfig(name="x", prompts=f"{bucket}/bench/prompts.parquet", images=f"{bucket}/bench/images")
-    sources = sources_of(benchmark)
+    sources = list_sources(benchmark)
     assert [len(shard.etag) for shard in sources.image_shards] == [32, 32]
     assert len(sources.prompts) == len(prompts(8))
     table = read_shard(sources.image_shards[1], ["image_id", "image"])

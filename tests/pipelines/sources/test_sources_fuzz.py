@@ -26,9 +26,9 @@ from plumbline.pipelines.sources.shards import ShardSize, read_extra, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.runs import find_run, list_runs, read_manifest
 from plumbline.pipelines.store.store import Store
-from tests.bench_of import images, sources_of, write_rows
+from tests.bench_of import images, list_sources, write_rows
 from tests.commands import config_of
-from tests.damage import ODD, PIECES, Edit, bounded, changed, edits
+from tests.damage import ODD, PIECES, Edit, apply_edits, bounded, draw_edits
 from tests.operators.report.made import make_run
 
 STORAGE = StorageConfig()
@@ -60,7 +60,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_all(benchmark: BenchmarkConfig) -> Sources | None:
     """Read every shard of the sources as the stages do."""
-    sources = allow_one_line(lambda: sources_of(benchmark, ShardSize(2)))
+    sources = allow_one_line(lambda: list_sources(benchmark, ShardSize(2)))
     if sources is None:
         return None
     names = (*IMAGE_COLUMNS, "prompt") if benchmark.prompts is None else IMAGE_COLUMNS
@@ -98,11 +98,11 @@ def make_content(suffix: str) -> bytes:
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
 @bounded
-@given(changes=edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
+@given(changes=draw_edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
 def test_damaged_prompt_files(suffix: str, bench: Path, changes: list[Edit]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"prompts.{suffix}"
-        file.write_bytes(changed(make_content(suffix), changes))
+        file.write_bytes(apply_edits(make_content(suffix), changes))
         assert_prompts_are_usable(read_all(open_prompts(bench, file)))
 
 
@@ -174,7 +174,7 @@ def test_odd_columns_of_images(bench: Path, own: bool, columns: list[tuple[str, 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own prompts", "a benchmark's"])
 @bounded
-@given(changes=edits(st.binary(max_size=60)))
+@given(changes=draw_edits(st.binary(max_size=60)))
 def test_damaged_images(own: bool, changes: list[Edit]) -> None:
     rows = [
         {"prompt_id": f"p{n}", "image": b"x" * 50, "uri": "a.png", "prompt": f"a cat {n}", "seed": n} for n in range(4)
@@ -184,7 +184,7 @@ def test_damaged_images(own: bool, changes: list[Edit]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "images/flint/0.parquet"
         file.parent.mkdir(parents=True)
-        file.write_bytes(changed(sink.getvalue().to_pybytes(), changes))
+        file.write_bytes(apply_edits(sink.getvalue().to_pybytes(), changes))
         write_rows(Path(folder) / "prompts.parquet", PROMPTS)
         prompts = None if own else f"{folder}/prompts.parquet"
         read_all(
@@ -209,9 +209,9 @@ def show_all(store: Store, content: bytes) -> None:
 
 
 @bounded
-@given(changes=edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
+@given(changes=draw_edits(st.sampled_from(PIECES) | st.binary(max_size=60)))
 def test_damaged_manifests(store: Store, whole_manifest: dict[str, Any], changes: list[Edit]) -> None:
-    show_all(store, changed(json.dumps(whole_manifest).encode(), changes))
+    show_all(store, apply_edits(json.dumps(whole_manifest).encode(), changes))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
 from tests.commands import run, store_at
-from tests.histories.damage import ROT, harm
+from tests.histories.damage import ROT, damage_file
 
 FILES = (
     "manifest.json",
@@ -90,7 +90,7 @@ def test_a_planned_sweep_notices_damage_that_leaves_size_and_time_unchanged(
 ) -> None:
     store = swept.restore()
     (path,) = (store / "runs" / swept.first.run_id).glob(file)
-    assert harm(path, way, random.Random(file))
+    assert damage_file(path, way, random.Random(file))
     again = swept.sweep()
     assert not again.unchanged and swept.sweep().unchanged
     assert_like_the_first(swept, again)

@@ -28,8 +28,8 @@ from plumbline.pipelines.store.store import (
     open_store,
 )
 from tests.commands import store_at
-from tests.faults.hook import ROOM, fill_disk
-from tests.faults.proxy import FaultProxy, faulty
+from tests.faults.hook import DISK_FULL_FILE, fill_disk
+from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server
 
 FOLDER = "scores/12345678"
@@ -70,7 +70,7 @@ def test_one_of_many_racing_writers_wins_and_readers_see_its_complete_cell(store
 
 @pytest.mark.parametrize("fault", ["lost-500", "lost-reset"])
 def test_a_commit_whose_answer_is_lost_is_recognised_as_ours(fault: str, bucket: str, s3_server: S3Server) -> None:
-    with faulty(FaultProxy(s3_server, 1, share=0.4, faults=[fault])) as endpoint:
+    with run_proxy(FaultProxy(s3_server, 1, share=0.4, faults=[fault])) as endpoint:
         place = StorageConfig(endpoint_url=endpoint).locate(bucket)
         cells = [place / f"cells/{n}" for n in range(3)]
         assert all(cell.create(b"ours") for cell in cells)
@@ -83,7 +83,7 @@ def test_a_full_disk_is_reported_with_the_remedy_and_leaves_no_partial_file(
 ) -> None:
     monkeypatch.setattr(disk, "write_new", fill_disk(disk.write_new))
     store = store_at(tmp_path)
-    (tmp_path / ROOM).write_text("0")
+    (tmp_path / DISK_FULL_FILE).write_text("0")
     with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
         store.save(CELL, scores(0.5))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

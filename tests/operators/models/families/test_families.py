@@ -27,7 +27,7 @@ from tests.operators.models.alike import CHOOSING, CLOSE, PICTURES, QUESTIONS, a
 from tests.operators.models.families import library
 from tests.operators.tiny import detectors
 from tests.operators.tiny.families import KINDS
-from tests.plugin_tests import gather
+from tests.plugin_tests import merge_test_data
 
 ROOT = Path(__file__).parents[4]
 CALLS = [(name, call) for name, kind in KINDS.items() for call in sorted(FAMILIES[kind.family].loads)]
@@ -98,7 +98,10 @@ def test_an_answer_is_the_same_alone_and_in_any_batch(folders: dict[str, Path], 
     assert asked(call, KINDS[name].measure)[1](small, PICTURES, []) == []
 
 
-REFERENCES: Mapping[tuple[str, Call], library.Reference] = {**library.REFERENCES, **gather("references", "REFERENCES")}
+REFERENCES: Mapping[tuple[str, Call], library.Reference] = {
+    **library.REFERENCES,
+    **merge_test_data("references", "REFERENCES"),
+}
 WITHOUT_REFERENCE = [(name, call) for name, call in CALLS if (name, call) not in REFERENCES]
 ANSWERS = [
     (name, call, measure)

@@ -1,4 +1,4 @@
-"""Requests for pages of a store, made within the test process."""
+"""Client that requests the viewer's pages within the test process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from plumbline.plugins.viewer.browser import Browser
 from plumbline.plugins.viewer.run_database import Database
 
 
-class Asking:
+class PageClient:
     """Client that requests pages like a browser on this machine."""
 
     def __init__(self, browser: Browser, token: str | None = None, *, notes: bool = True) -> None:
@@ -31,11 +31,11 @@ class Asking:
 
 
 @contextmanager
-def asking(store: Store, folder: Path, token: str | None = None, *, notes: bool = True) -> Iterator[Asking]:
+def open_client(store: Store, folder: Path, token: str | None = None, *, notes: bool = True) -> Iterator[PageClient]:
     """Yield a client for the pages of a store; `folder` contains the database."""
     folder.mkdir(exist_ok=True)
     browser = Browser(store, Database(folder, 100))
     try:
-        yield Asking(browser, token, notes=notes)
+        yield PageClient(browser, token, notes=notes)
     finally:
         browser.close()
